@@ -1,0 +1,41 @@
+# Every target makes its own environment: python3 (3.11, 3.12 or 3.13) and pip are all it needs.
+# Plain pip picks the right torch (a build for CUDA on Linux, for the CPU elsewhere) within the range in pyproject.toml.
+
+CANDIDATES = python3 python3.13 python3.12 python3.11
+SUITABLE = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
+
+VENV = .venv
+READY = $(VENV)/.ready
+OFFLINE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+
+.PHONY: demo test lint types wheel house clean
+
+demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
+	$(VENV)/bin/lovec demo $(ARGS)
+
+test: $(READY)  ## offline tests on the CPU; ARGS="-k name" picks some
+	$(OFFLINE) $(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(READY)  ## style
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(READY)  ## static types
+	$(VENV)/bin/mypy
+
+wheel: $(READY)  ## dist/*.whl
+	rm -rf build
+	$(VENV)/bin/python -m build --wheel
+
+house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
+	$(VENV)/bin/python docs/house.py
+
+clean:  ## what builds and caches leave behind; the environment stays
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml setup.cfg
+	@test -n "$(PYTHON)" || { echo "lovec needs Python 3.11, 3.12 or 3.13 on the PATH, or PYTHON=/path/to/it"; exit 1; }
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev]"
+	touch $(READY)

@@ -1,0 +1,105 @@
+"""The ``lovec`` command.
+
+This file answers ``--help``, ``--version`` and a mistyped command without importing torch, and makes every error that
+the user can mend one line. Set LOVEC_DEBUG=1 to see the traceback behind a line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from lovec.types import LovecError
+
+from .errors import UsageError, one_line, unknown
+
+_TRAINING = {
+    "fit": "train: `lovec fit --config sft.yaml`, then `--config dpo.yaml`",
+    "validate": "measure on the dev split",
+    "test": "measure on the test split and print the table of results",
+    "predict": "tag the answers of a data set",
+}
+_OTHERS = {
+    "world": "build the embedded world: its data and its tiny model",
+    "demo": "the whole method on the embedded world: train, test, compare",
+}
+COMMANDS = _TRAINING | _OTHERS
+"""Every command with one line on it."""
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: words after ``lovec``; None takes those of this process.
+
+    Returns:
+        The exit code: 0 done, 1 something the user can mend, 2 a command line or recipe that cannot be read, 130
+        interrupted.
+    """
+    try:
+        return run(sys.argv[1:] if argv is None else list(argv))
+    except LovecError as error:
+        if os.environ.get("LOVEC_DEBUG"):
+            raise
+        print(f"lovec: error: {one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        return _interrupted()
+    except SystemExit as stop:  # --help and --print_config end this way, and so does the trainer when interrupted
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            return _interrupted()
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def run(args: list[str]) -> int:
+    """Runs one command and lets its errors through.
+
+    Args:
+        args: words after ``lovec``.
+
+    Raises:
+        LovecError: something the user can mend.
+    """
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if args[0] in ("-V", "--version"):
+        print(f"lovec {import_module('lovec').__version__}")
+        return 0
+    command, rest = args[0], args[1:]
+    if command.startswith("-"):
+        raise unknown("option", command, ("--help", "--version"))
+    if command not in COMMANDS:
+        raise unknown("command", command, COMMANDS)
+    if command in _TRAINING:
+        import_module(".training", __name__).run(command, rest)
+    else:
+        import_module(f".{command}", __name__).run(rest)
+    return 0
+
+
+def _interrupted() -> int:
+    print("lovec: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
+def usage() -> str:
+    """The text of ``lovec --help``."""
+    lines = [f"  {name:<9} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: lovec COMMAND [options]",
+            "",
+            "Train language models to say, sentence by sentence, how sure they are, and measure how true that is.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`lovec COMMAND --help` lists the options of a command; `lovec --version` prints the version.",
+        ]
+    )

@@ -1,0 +1,168 @@
+"""``lovec fit``, ``validate``, ``test`` and ``predict``.
+
+LightningCLI in subclass mode, with errors in one line and the recipe inside every checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+from lovec.datamodules import RecordsDataModule
+from lovec.modules import PolicyModule
+from lovec.reports import print_table
+from lovec.types import LovecError
+
+from .arguments import RECIPE_KEY, arrange
+from .errors import explain, one_line, root_cause
+
+_MISLEADING = (
+    "Using ModelCheckpoint with manual optimization",  # weights after the step are the ones we want
+    "The dirpath has changed",  # of course: every run logs to a folder of its own
+    ".*isinstance.treespec, LeafSpec",  # Lightning's own affair
+)
+"""Beginnings of warnings that tell a user nothing."""
+
+_RECIPE = ("seed_everything", "trainer", "model", "data")
+
+
+class Parser(LightningArgumentParser):
+    """The parser of one command; what it refuses, it refuses in one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raises a one-line UsageError (parsers inside the parser keep raising what jsonargparse expects)."""
+        if not self.exit_on_error:
+            super().error(message, ex)
+        raise explain(message, self) from ex
+
+
+class SaveRecipe(SaveConfigCallback):
+    """Writes the resolved recipe beside the logs and into every checkpoint."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Writes config.yaml, for training only."""
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Puts the recipe into the checkpoint, as text."""
+        resolved = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
+        checkpoint[RECIPE_KEY] = yaml.safe_dump({key: resolved[key] for key in _RECIPE}, sort_keys=False)
+
+
+class TrainingCLI(LightningCLI):
+    """One command of the trainer, over any objective and any data.
+
+    Args:
+        command: fit, validate, test or predict.
+        words: the command line after the command.
+    """
+
+    def __init__(self, command: str, words: Sequence[str]) -> None:
+        self.command = command
+        self.words = arrange(command, words)
+        super().__init__(
+            PolicyModule,
+            RecordsDataModule,
+            save_config_callback=SaveRecipe,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={"use_distributed_sampler": False},  # the datamodules share out rows themselves
+            parser_kwargs={"prog": f"lovec {command}", "description": f"lovec {command}"},
+            parser_class=Parser,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            run=False,
+            auto_configure_optimizers=False,
+        )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the one seed; model and data take theirs from it."""
+        parser.add_argument("--seed_everything", type=int, default=0, help="Seed of everything random.")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds what the trainer's method itself takes, such as ``--ckpt_path``."""
+        parser.link_arguments("seed_everything", "model.init_args.seed")
+        parser.link_arguments("seed_everything", "data.init_args.seed")
+        ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
+        self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=ours)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses the arranged words."""
+        self.config = parser.parse_args(self.words)
+
+    def before_instantiate_classes(self) -> None:
+        """Sends a logger without a folder of its own to the folder of the run."""
+        logger = self.config.trainer.logger
+        if logger is not None and not isinstance(logger, (bool, list)) and logger.init_args.get("save_dir") == ".":
+            logger.init_args.save_dir = self.config.trainer.default_root_dir or "."
+
+    def instantiate_classes(self) -> None:
+        """Builds data, model and trainer; jsonargparse wraps what goes wrong there, this unwraps it."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            cause = root_cause(error)
+            needed = re.findall(r"pip install -U '([\w-]+)", str(cause))
+            if isinstance(cause, ModuleNotFoundError) and needed:
+                raise LovecError(f"a package that is asked for is not installed; pip install {needed[-1]}") from error
+            raise cause from None
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Builds the trainer; settings that do not go together are the user's to mend."""
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (ValueError, MisconfigurationException) as error:
+            raise LovecError(one_line(error)) from error
+
+    def run_trainer(self) -> None:
+        """Calls the trainer's method."""
+        arguments = {name: self.config_init[name] for name in self.method_arguments}
+        if arguments["ckpt_path"] and Path(arguments["ckpt_path"]).is_file():
+            self.trainer.ckpt_path = arguments.pop("ckpt_path")  # so that the module knows it when it builds its policy
+        if self.command in ("validate", "test"):
+            arguments["verbose"] = self.command == "validate"  # a test ends with a table that says it better
+        getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
+
+
+def run(command: str, words: Sequence[str]) -> None:
+    """Runs one command; after a test, prints the table of results.
+
+    Args:
+        command: fit, validate, test or predict.
+        words: the command line after the command.
+
+    Raises:
+        LovecError: something the user can mend.
+    """
+    cli = execute(command, words)
+    if command == "test" and cli.trainer.is_global_zero:
+        print_table(cli.model.results, title=f"Test of {type(cli.model).__name__}")
+
+
+def execute(command: str, words: Sequence[str]) -> TrainingCLI:
+    """Runs one command and returns what it ran with; see ``run``."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    for message in _MISLEADING:
+        warnings.filterwarnings("ignore", message)
+    try:
+        cli = TrainingCLI(command, words)
+        cli.run_trainer()
+    except MisconfigurationException as error:
+        raise LovecError(one_line(error)) from error
+    return cli
+
+
+def _no_advertisement(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("💡 Tip")

@@ -1,0 +1,19 @@
+"""``lovec world``: builds the embedded world before it is needed."""
+
+from __future__ import annotations
+
+from .plain import PlainParser
+
+
+def run(words: list[str]) -> None:
+    """Builds a world, or finds it in the cache, and prints where it lies.
+
+    Args:
+        words: the command line after ``world``.
+    """
+    parser = PlainParser("world", "Build the embedded world (once; it is kept in the cache) and print where it lies.")
+    parser.add_argument("--variant", default="world", help="world, or world-small for a quick look")
+    options = parser.read(words)
+    from lovec.datasets.world import ensure_world
+
+    print(ensure_world(options.variant).path)

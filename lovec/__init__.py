@@ -1,0 +1,31 @@
+"""lovec: train language models to say, sentence by sentence, how sure they are, and measure how true that is.
+
+Importing this package imports no torch; its parts come in on first use, as in ``lovec.modules.DPO``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+
+_PARTS = frozenset(
+    "baselines datamodules datasets encoding engines losses metrics modules oracles policy reports rewards taggers "
+    "tags tiny types".split()
+)
+
+try:
+    __version__ = version("lovec")
+except PackageNotFoundError:  # a checkout on the path, not installed
+    __version__ = "0+uninstalled"
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The part of that name, imported now (PEP 562)."""
+    if name in _PARTS:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PARTS})

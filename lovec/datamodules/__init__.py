@@ -1,0 +1,8 @@
+"""LightningDataModules: what is served to training and to measurement, one optimiser batch an item."""
+
+from lovec.datamodules.base import Batch, RecordsDataModule
+from lovec.datamodules.factscore import FActScore
+from lovec.datamodules.preferences import Demonstrations, Preferences
+from lovec.datamodules.world import World
+
+__all__ = ["Batch", "Demonstrations", "FActScore", "Preferences", "RecordsDataModule", "World"]

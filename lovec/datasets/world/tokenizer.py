@@ -1,0 +1,69 @@
+"""The world's tokenizer: one token a word, its leading space included, and bytes for anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lovec.datasets.world.facts import Entity
+from lovec.datasets.world.text import INSTRUCTION, question, true_sentences
+from lovec.tags import DEFAULT_TAGS
+from lovec.types import N_SCORES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+_BOS, _END, _PAD, _UNKNOWN = "<s>", "<|end|>", "<pad>", "<unk>"
+_PIECE = r" ?</?\w+>| ?\w+| ?[^\w\s]|\s"
+_CHAT = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def vocabulary(entities: Iterable[Entity]) -> list[str]:
+    """Every word of the world, sorted: with a leading space, and without one where it can begin a text."""
+    import re
+
+    piece = re.compile(_PIECE)
+    words: set[str] = set()
+    years: set[int] = set()
+    for entity in entities:
+        texts = [s for group in true_sentences(entity) for s in group]
+        words.update(word for text in texts for word in piece.findall(f" {text}"))
+        words.update(piece.findall(text)[0] for text in true_sentences(entity)[0])  # these can begin an answer
+        words.update(piece.findall(question(entity)))
+        years.update(int(value) for slot, value in entity.facts.items() if slot.endswith("_year"))
+    words.update(piece.findall(INSTRUCTION))
+    words.update(f" {year}" for year in range(min(years), max(years) + 1))
+    words.update(f" {score}" for score in range(N_SCORES))
+    return sorted(words | {f" {DEFAULT_TAGS.open}", f" {DEFAULT_TAGS.close}"})
+
+
+def make_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A lossless tokenizer with a chat template: each of ``words`` is one token, other text falls back to bytes.
+
+    The tag words are ordinary tokens, as a decoder drops special ones.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = [_UNKNOWN, _PAD, _BOS, _END, *_ROLES]
+    scored = [(token, 0.0) for token in special]
+    scored += [(f"<0x{byte:02X}>", -100.0) for byte in range(256)]
+    scored += [(word, -1.0) for word in words]
+    core = Tokenizer(models.Unigram(scored, unk_id=0, byte_fallback=True))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
+    core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=_BOS,
+        eos_token=_END,
+        pad_token=_PAD,
+        unk_token=_UNKNOWN,
+        extra_special_tokens=list(_ROLES),
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = _CHAT
+    return tokenizer

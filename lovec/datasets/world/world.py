@@ -1,0 +1,101 @@
+"""What a user holds of a world: questions, truth, and the folder of its model."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from lovec.datasets.world import grading
+from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec, make_entities
+from lovec.datasets.world.text import INSTRUCTION, question
+from lovec.datasets.world.variants import spec_of
+from lovec.types import LovecError, Record
+
+
+class World:
+    """An invented world; everything but its model is made anew from its numbers, in milliseconds.
+
+    Args:
+        variant: its name.
+        spec: its numbers; default: those of the named variant.
+        path: folder it is cached in; None for a world without a model, enough for questions and grades.
+
+    Attributes:
+        variant: as given.
+        spec: as given.
+        path: as given.
+        instruction: the instruction that its model knows.
+    """
+
+    instruction = INSTRUCTION
+
+    def __init__(self, variant: str = "world", spec: WorldSpec | None = None, path: Path | None = None) -> None:
+        self.variant = variant
+        self.spec = spec or spec_of(variant)
+        self.path = path
+
+    @property
+    def model_path(self) -> Path:
+        """Plain transformers folder of the pre-trained model and its tokenizer.
+
+        Raises:
+            LovecError: the world was opened without its model.
+        """
+        if self.path is None:
+            raise LovecError(f"the world {self.variant!r} was opened without its model; open it with ensure_world()")
+        return self.path / "model"
+
+    @cached_property
+    def entities(self) -> tuple[Entity, ...]:
+        """People, then companies, best known first."""
+        return tuple(make_entities(self.spec))
+
+    def questions(self, split: str) -> list[Record]:
+        """A record without answer for every entity of a split, best known first.
+
+        Args:
+            split: "train", "dev", "test" (people) or "companies".
+
+        Raises:
+            LovecError: there is no such split.
+        """
+        if split not in SPLITS:
+            raise LovecError(f"split of the world is {split!r}, expected one of {', '.join(SPLITS)}")
+        return [self._record(entity) for entity in self.entities if entity.split == split]
+
+    def split(self, answer: str) -> list[str]:
+        """Sentences of a plain answer, white space at their edges removed."""
+        return grading.split_sentences(answer)
+
+    def grade(self, entity_name: str, sentence: str) -> float:
+        """How true a sentence is of an entity, in {0, 0.1, ..., 1}.
+
+        Raises:
+            LovecError: the world knows no entity of that name.
+        """
+        return grading.factuality(self._entity(entity_name), sentence)
+
+    def _entity(self, name: str) -> Entity:
+        if name not in self._by_name:
+            raise LovecError(
+                f"the world {self.variant!r} knows no entity named {name!r}; "
+                "grade answers to its own questions, or choose another oracle"
+            )
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Entity]:
+        return {entity.name: entity for entity in self.entities}
+
+    def _record(self, entity: Entity) -> Record:
+        return Record(
+            id=f"{self.variant}/{entity.split}/{entity.name.lower().replace(' ', '-')}",
+            question=question(entity),
+            meta={
+                "entity": entity.name,
+                "kind": entity.kind,
+                "rank": entity.rank,
+                "split": entity.split,
+                "domain": "in-domain" if entity.kind == "person" else "out-of-domain",
+            },
+        )

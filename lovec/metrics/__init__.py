@@ -1,0 +1,6 @@
+"""Metrics of confidences against soft labels: torchmetrics here, their functional twins in ``functional``."""
+
+from lovec.metrics.pairs import ECEM, BrierScore, SpearmanCorrelation
+from lovec.metrics.suite import CalibrationSuite
+
+__all__ = ["ECEM", "BrierScore", "CalibrationSuite", "SpearmanCorrelation"]

@@ -1,0 +1,98 @@
+"""From records to the pairs that the metrics take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lovec.types import N_SCORES, LovecError, Record, Sentence
+
+READOUTS = ("argmax", "mean")
+"""Ways to read a confidence off a sentence, see ``confidence_of``."""
+
+
+def confidence_of(sentence: Sentence, readout: str) -> float | None:
+    """Confidence of a sentence in [0, 1], None where it has none.
+
+    Args:
+        sentence: a tagged sentence.
+        readout: "argmax" is the stated score / 10, or, where there is no score, the stored ``confidence`` (baselines
+            give one without a score). "mean" is the expected score / 10 under the distribution over the 11 scores,
+            renormalised; None without a distribution or where it gives no score any mass.
+
+    Raises:
+        LovecError: an unknown readout, or a distribution that does not hold 11 probabilities.
+    """
+    if readout not in READOUTS:
+        raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}")
+    if readout == "argmax":
+        return sentence.confidence if sentence.score is None else sentence.score / 10
+    if sentence.distribution is None:
+        return None
+    if len(sentence.distribution) != N_SCORES:
+        raise LovecError(f"a distribution has {len(sentence.distribution)} entries, expected one for each score 0..10")
+    mass = math.fsum(sentence.distribution)
+    if mass <= 0.0:
+        return None
+    mean = math.fsum(score * p for score, p in enumerate(sentence.distribution)) / mass / 10
+    return min(mean, 1.0)  # rounding can lift a certain 10 above 1
+
+
+def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:
+    """Confidence and factuality of every sentence that has both, over all records in order.
+
+    A sentence without factuality is left out and not counted (no oracle could say); one with a factuality but
+    without a confidence is left out and counted as malformed.
+
+    Args:
+        records: tagged and labelled records.
+        readout: see ``confidence_of``.
+
+    Returns:
+        Confidences, factualities (equally long), number of malformed sentences.
+
+    Raises:
+        LovecError: see ``confidence_of``.
+    """
+    confidences: list[float] = []
+    factualities: list[float] = []
+    malformed = 0
+    for sentence in (s for record in records for s in record.sentences):
+        if sentence.factuality is None:
+            continue
+        confidence = confidence_of(sentence, readout)
+        if confidence is None:
+            malformed += 1
+        else:
+            confidences.append(confidence)
+            factualities.append(sentence.factuality)
+    return confidences, factualities, malformed
+
+
+def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:
+    """Mean confidence and mean factuality of every record, each over its sentences that have both.
+
+    A record without such a sentence is left out. It is counted as malformed if it has a factuality somewhere (so
+    every confidence is missing) or no sentence at all; if it has sentences but no label, it is not counted.
+
+    Args:
+        records: tagged and labelled records.
+        readout: see ``confidence_of``.
+
+    Returns:
+        Mean confidences, mean factualities (equally long), number of malformed records.
+
+    Raises:
+        LovecError: see ``confidence_of``.
+    """
+    confidences: list[float] = []
+    factualities: list[float] = []
+    malformed = 0
+    for record in records:
+        stated, true, missing = sentence_pairs([record], readout)
+        if stated:
+            confidences.append(math.fsum(stated) / len(stated))
+            factualities.append(math.fsum(true) / len(true))
+        elif missing or not record.sentences:
+            malformed += 1
+    return confidences, factualities, malformed

@@ -1,0 +1,122 @@
+"""Validation and test, the same for every objective: tag, label, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from lovec.encoding import Encoder
+from lovec.metrics import CalibrationSuite
+from lovec.metrics.records import READOUTS, passage_pairs, sentence_pairs
+from lovec.taggers import FreeFormTagger, IterativeTagger
+from lovec.taggers.walk import History
+from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Tagger
+
+MODES = ("iterative", "free-form")
+LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
+
+
+@dataclass
+class EvaluationConfig:
+    """How validation and test are run.
+
+    Attributes:
+        modes: iterative (tag the stored answers), free-form (the model writes answer and tags), or both.
+        history: what iterative tagging shows of earlier sentences: `scores`, `hidden` or `previous`.
+        max_new_tokens: longest free-form answer, in tokens.
+        rows: sequences the engine runs at once.
+        vanilla: whether `test` also measures the base model without the adapter.
+        adapter: PEFT adapter that `test` measures; null takes the run's own.
+    """
+
+    modes: list[str] = field(default_factory=lambda: list(MODES))
+    history: History = "scores"
+    max_new_tokens: int = 512
+    rows: int = 64
+    vanilla: bool = True
+    adapter: str | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.modes) - set(MODES):
+            raise LovecError(f"evaluation.modes holds {sorted(unknown)}; expected some of {list(MODES)}")
+
+
+class Evaluator(nn.Module):
+    """Tags records in each mode and keeps a calibration suite for every row of the result table.
+
+    Args:
+        engine: samples and scores; the caller keeps it in step with the policy.
+        encoder: the policy's encoder.
+        oracle: labels free-form answers; without one, free-form tagging is left out.
+        config: settings.
+        domains: values of ``meta["domain"]`` that records may have.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        encoder: Encoder,
+        oracle: Oracle | None,
+        config: EvaluationConfig,
+        domains: Sequence[str],
+    ) -> None:
+        super().__init__()
+        self.oracle = oracle
+        self.modes = [mode for mode in config.modes if mode == "iterative" or oracle is not None]
+        self.domains = tuple(domains)
+        self.taggers: dict[str, Tagger] = {
+            "iterative": IterativeTagger(engine, encoder, history=config.history),
+            "free-form": FreeFormTagger(
+                engine, encoder, Sampling(max_new_tokens=config.max_new_tokens), distributions=True
+            ),
+        }
+        self.suites = nn.ModuleDict({"|".join(key): CalibrationSuite() for key in self._keys()})
+
+    def _keys(self) -> list[tuple[str, str, str, str]]:
+        return list(product(self.domains, self.modes, LEVELS, READOUTS))
+
+    def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
+        """Tag records in one mode; free-form answers are labelled by the oracle, given ones keep their labels."""
+        if mode == "iterative":
+            return self.taggers[mode].tag([record for record in records if record.sentences])
+        tagged = self.taggers[mode].tag(records)
+        assert self.oracle is not None
+        return [label(record, rates) for record, rates in zip(tagged, self.oracle.rate(tagged), strict=True)]
+
+    def update(self, mode: str, records: Sequence[Record]) -> None:
+        """Add tagged and labelled records to the suites of ``mode``."""
+        for domain, (level, pairs), readout in product(self.domains, LEVELS.items(), READOUTS):
+            inside = [record for record in records if record.meta.get("domain", "in-domain") == domain]
+            confidence, factuality, malformed = pairs(inside, readout)
+            suite: Any = self.suites["|".join((domain, mode, level, readout))]
+            device = suite.device
+            suite.update(
+                torch.tensor(confidence, dtype=torch.float64, device=device),
+                torch.tensor(factuality, dtype=torch.float64, device=device),
+                malformed,
+            )
+
+    def rows(self, **extra: Any) -> list[dict[str, Any]]:
+        """One row for every domain, mode, level and readout, with the suite's figures (None where undefined).
+
+        Resets the suites.
+        """
+        rows = []
+        for key in self._keys():
+            suite: Any = self.suites["|".join(key)]
+            figures = {name: None if value != value else float(value) for name, value in suite.compute().items()}
+            suite.reset()
+            names = dict(zip(("domain", "mode", "level", "readout"), key, strict=True))
+            rows.append({**extra, **names, **figures, "n": int(figures["n"] or 0)})
+        return rows
+
+
+def label(record: Record, rates: Sequence[float | None]) -> Record:
+    """The record with one factuality a sentence."""
+    sentences = tuple(replace(s, factuality=f) for s, f in zip(record.sentences, rates, strict=True))
+    return replace(record, sentences=sentences)

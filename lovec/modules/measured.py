@@ -1,0 +1,227 @@
+"""A policy that is loaded, tagged with and measured: validation, test and prediction for every objective."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
+
+from lovec.baselines import ConstantTagger, best_constant
+from lovec.datasets.jsonl import write_records
+from lovec.encoding import INSTRUCTION, Encoder
+from lovec.engines import TransformersEngine
+from lovec.modules.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
+from lovec.modules.evaluation import EvaluationConfig, Evaluator
+from lovec.modules.models import resolve_model
+from lovec.policy import Policy, PolicyConfig, is_adapter
+from lovec.types import Engine, Oracle, Record
+
+VANILLA = "Vanilla"
+CONSTANT = "Best constant"
+
+
+class MeasuredModule(LightningModule):
+    """Holds a LoRA policy and measures its calibration; ``PolicyModule`` adds training.
+
+    Args:
+        policy: the model and its adapter.
+        evaluation: validation and test settings.
+        engine: samples and scores; null is the transformers engine.
+        oracle: labels free-form answers; null takes the data's own, if it has one.
+        seed: with the step and the rank, the only source of randomness in training.
+    """
+
+    uses_dropout: ClassVar[bool] = False
+    needs_reference: ClassVar[bool] = False
+
+    policy: Policy
+    encoder: Encoder
+    evaluator: Evaluator
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008 - the CLI reads the defaults from here
+        engine: Engine | None = None,
+        oracle: Oracle | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
+        self.policy_config = policy
+        self.evaluation = evaluation
+        self.engine: Engine = engine or TransformersEngine(max_rows=evaluation.rows)
+        self.oracle = oracle
+        self.seed = seed
+        self.results: list[dict[str, Any]] = []
+        self._tested: list[Record] = []
+        self._tagged: dict[str, list[Record]] = {}
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run: trainer.default_root_dir."""
+        return Path(self.trainer.default_root_dir)
+
+    # Loading
+
+    def setup(self, stage: str) -> None:
+        """Write checkpoints whole or not at all."""
+        self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+
+    def configure_model(self) -> None:
+        """Load base and adapter, once. Outside ``fit`` the adapter is the one the run has written."""
+        data = getattr(self.trainer, "datamodule", None)
+        if "policy" not in self._modules:
+            config = replace(self.policy_config, model=resolve_model(self.policy_config.model))
+            if (path := self.trainer.ckpt_path) is not None:
+                self.policy = Policy(config, self.uses_dropout, held=read_checkpoint(path)[KEY])
+            else:
+                if self.trainer.state.fn != TrainerFn.FITTING:
+                    config.adapter = self.evaluation.adapter or str(self.run_dir / "adapter")
+                self.policy = Policy(config, self.uses_dropout, self.needs_reference)
+            self.policy.train()  # from_pretrained leaves models in eval mode
+            instruction = config.instruction or getattr(data, "instruction", None) or INSTRUCTION
+            self.encoder = Encoder(self.policy.tokenizer, instruction)
+        oracle = self.oracle or getattr(data, "oracle", None)
+        domains = getattr(data, "domains", ("in-domain",))
+        self.evaluator = Evaluator(self.engine, self.encoder, oracle, self.evaluation, domains)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep adapters only, and what is needed to build them again."""
+        keep_adapters(checkpoint)
+        checkpoint[KEY] = self.policy.shape
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights that do not fit."""
+        check_adapters(checkpoint, {name for name in self.state_dict() if is_adapter(name)})
+
+    # Validation
+
+    def on_validation_epoch_start(self) -> None:
+        """Let the engine take the newest adapter."""
+        self.engine.sync(self.policy)
+
+    def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
+        """Tag and measure rows in every mode."""
+        for mode in self.evaluator.modes:
+            self.evaluator.update(mode, self.evaluator.tag(rows, mode))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""
+        prefixes = {("sentence", "argmax"): "", ("passage", "argmax"): "passage_", ("sentence", "mean"): "mean_"}
+        for row in self.evaluator.rows():
+            prefix = prefixes.get((row["level"], row["readout"]))
+            if prefix is None or row["domain"] != self.evaluator.domains[0]:
+                continue
+            place = "val/" if row["mode"] == self.evaluator.modes[0] else f"val/{row['mode']}/"
+            for name in ("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"):
+                value = row[name]  # already reduced over processes by the metric itself
+                self.log(f"{place}{prefix}{name}", float("nan") if value is None else value, rank_zero_only=False)
+
+    # Test
+
+    def on_test_epoch_start(self) -> None:
+        """Let the engine take the newest adapter."""
+        self.engine.sync(self.policy)
+        self._tested, self._tagged, self.results = [], {}, []
+
+    def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
+        """Tag and measure rows in every mode."""
+        self._tested += rows
+        self._measure(rows)
+
+    def on_test_epoch_end(self) -> None:
+        """Fill ``results`` with this method, Vanilla and the best constant; write them and every tagged record."""
+        self._finish(type(self).__name__)
+        if self.evaluation.vanilla:
+            self._run_vanilla()
+        self._run_constant()
+        if self.trainer.is_global_zero:
+            path = self.run_dir / "test" / "results.json"
+            path.write_text(json.dumps(self.results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            rank_zero_info(f"results and tagged records written to {path.parent}")
+
+    def _measure(self, rows: Sequence[Record]) -> None:
+        for mode in self.evaluator.modes:
+            tagged = self.evaluator.tag(rows, mode)
+            self._tagged.setdefault(mode, []).extend(tagged)
+            self.evaluator.update(mode, tagged)
+
+    def _run_vanilla(self) -> None:
+        with self.policy.bare():
+            self.engine.sync(self.policy)
+            for rows in _chunks(self._tested, self.evaluation.rows):
+                self._measure(rows)
+        self.engine.sync(self.policy)
+        self._finish(VANILLA)
+
+    def _run_constant(self) -> None:
+        """The best single score of the validation labels, said of every test sentence."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None or "iterative" not in self.evaluator.modes:
+            return
+        if (score := best_constant(data.load("validation"))) is not None:
+            tagged = ConstantTagger(score).tag([record for record in self._tested if record.sentences])
+            self._tagged["iterative"] = tagged
+            self.evaluator.update("iterative", tagged)
+            self._finish(CONSTANT, ("iterative",), ("argmax",))
+
+    def _finish(
+        self, method: str, modes: Sequence[str] | None = None, readouts: Sequence[str] = ("argmax", "mean")
+    ) -> None:
+        """Move the suites' figures into ``results`` and the tagged records to disk."""
+        modes = modes or self.evaluator.modes
+        rows = self.evaluator.rows(method=method, seed=self.seed)
+        self.results += [row for row in rows if row["mode"] in modes and row["readout"] in readouts]
+        for mode, tagged in self._tagged.items():
+            everything = self._gather(tagged)
+            if self.trainer.is_global_zero:
+                name = f"{method}.{mode}.jsonl".lower().replace(" ", "-")
+                write_records(self.run_dir / "test" / name, everything)
+        self._tagged = {}
+
+    # Prediction
+
+    def on_predict_epoch_start(self) -> None:
+        """Let the engine take the newest adapter."""
+        self.engine.sync(self.policy)
+        self._tagged = {}
+
+    def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[Record]:
+        """Tag stored answers where there are some, and let the model answer the other questions."""
+        tagged: dict[str, Record] = {}
+        given = [record for record in rows if record.sentences]
+        open_ = [record for record in rows if not record.sentences]
+        for mode, own in (("iterative", given), ("free-form", open_)):
+            tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(own)})
+        ordered = [tagged[record.id] for record in rows]
+        self._tagged.setdefault("predictions", []).extend(ordered)
+        return ordered
+
+    def on_predict_epoch_end(self) -> None:
+        """Write ``predictions.jsonl`` in the run's folder."""
+        everything = self._gather(self._tagged.get("predictions", []))
+        if self.trainer.is_global_zero:
+            path = self.run_dir / "predictions.jsonl"
+            write_records(path, everything)
+            rank_zero_info(f"{len(everything)} tagged records written to {path}")
+
+    def _gather(self, records: list[Record]) -> list[Record]:
+        """Records of all processes, on every process."""
+        if self.trainer.world_size == 1:
+            return records
+        parts: list[list[Record]] = [[] for _ in range(self.trainer.world_size)]
+        dist.all_gather_object(parts, records)
+        return [record for part in parts for record in part]
+
+
+def _chunks(rows: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

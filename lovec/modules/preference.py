@@ -1,0 +1,72 @@
+"""The family of objectives that learn from pairs: the same sentences, true scores against wrong ones."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lovec.losses import sequence_logps, sft_nll
+from lovec.modules.base import PolicyModule, ratings
+from lovec.modules.batching import Batch, Item
+from lovec.types import LossOutput, LovecError, Record, Term
+
+
+class PreferenceModule(PolicyModule):
+    """Learns from (q, y_w, y_l). A subclass overrides ``preference_loss``.
+
+    Class attributes: ``needs_reference`` (False skips the reference forward; its log-probs are then zero),
+    ``average_logps`` (log-probs of a completion are means over its tokens, not sums), ``reward_scale`` (factor of the
+    implicit reward log pi - log ref in what is logged).
+
+    Args:
+        sft_weight: weight of an extra SFT term on y_w; it protects free-form text. 0 leaves it out.
+        kwargs: arguments of ``PolicyModule``.
+    """
+
+    needs_reference = True
+    average_logps: ClassVar[bool] = False
+    reward_scale: float = 1.0
+
+    def __init__(self, sft_weight: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sft_weight = sft_weight
+
+    def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
+        """Loss of every pair [B] from the log-probs of its completions [B] (float64)."""
+        raise TypeError(f"{type(self).__name__} has no loss of its own: override preference_loss")
+
+    def encode(self, row: Record) -> Item:
+        """Chosen and rejected side by side."""
+        if row.rejected is None:
+            raise LovecError(f"{row.id}: there are no rejected scores, so this is no preference pair; use a pairs file")
+        return Item((self.tagged(row, ratings(row)), self.tagged(row, row.rejected)), row)
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """The pair loss, and the SFT term on y_w where it has a weight."""
+        token_logps, mask = self.token_logps(batch), batch.tokens.mask
+        chosen, rejected = self._sides(token_logps, mask)
+        if self.needs_reference:
+            ref_chosen, ref_rejected = self._sides(self.reference_token_logps(batch), mask)
+        else:
+            ref_chosen, ref_rejected = torch.zeros_like(chosen), torch.zeros_like(rejected)
+        ones = batch.ones()
+        terms = {"preference": Term(self.preference_loss(chosen, rejected, ref_chosen, ref_rejected), ones, per="pair")}
+        if self.sft_weight:
+            terms["sft"] = Term(sft_nll(token_logps[0::2]), mask[0::2], per="token", weight=self.sft_weight)
+        rewards = [self.reward_scale * (c - r).detach() for c, r in ((chosen, ref_chosen), (rejected, ref_rejected))]
+        metrics = {
+            "chosen_logps": chosen.detach(),
+            "rejected_logps": rejected.detach(),
+            "chosen_reward": rewards[0],
+            "rejected_reward": rewards[1],
+            "margin": rewards[0] - rewards[1],
+            "accuracy": (rewards[0] > rewards[1]).double(),
+        }
+        return LossOutput(terms, {name: Term(values, ones, per="pair") for name, values in metrics.items()})
+
+    def _sides(self, token_logps: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs of the chosen and the rejected completions, each [B]."""
+        logps = sequence_logps(token_logps, mask, average=self.average_logps)
+        return logps[0::2], logps[1::2]

@@ -1,0 +1,48 @@
+"""Learning-rate schedules that know the length of the run."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+class WarmupCosine(LRScheduler):
+    """Linear warm-up, then a half cosine down to ``floor`` times the base rate.
+
+    Args:
+        optimizer: the optimiser whose rates are scheduled.
+        warmup: share of the run spent warming up, in [0, 1).
+        floor: last factor of the base rate, in [0, 1].
+        total_steps: optimiser steps of the run; the training module fills it in where it is None.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, warmup: float = 0.1, floor: float = 0.0, total_steps: int | None = None
+    ) -> None:
+        self.warmup = warmup
+        self.floor = floor
+        self.total_steps = total_steps
+        super().__init__(optimizer)
+
+    def factor(self, step: int) -> float:
+        """Factor of the base rate at an optimiser step (0 is the first)."""
+        if self.total_steps is None:
+            return 1.0
+        rising = math.ceil(self.warmup * self.total_steps)
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, self.total_steps - rising))
+        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def set_total_steps(self, total_steps: int) -> None:
+        """Tell the schedule how long the run is, and set the first rate accordingly."""
+        self.total_steps = total_steps
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Rates for the coming step, one a parameter group."""
+        return [base * self.factor(self.last_epoch) for base in self.base_lrs]

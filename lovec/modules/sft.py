@@ -1,0 +1,21 @@
+"""Supervised fine-tuning on answers tagged with their true scores."""
+
+from __future__ import annotations
+
+from lovec.losses import sft_nll
+from lovec.modules.base import PolicyModule
+from lovec.modules.batching import Batch
+from lovec.types import LossOutput, Term
+
+
+class SFT(PolicyModule):
+    """Mean negative log-likelihood over the completion tokens of the whole optimiser batch.
+
+    The paper's first stage: one epoch on (q, y_w), so that the model learns the format.
+    """
+
+    uses_dropout = True
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """One term, counted per token."""
+        return LossOutput({"nll": Term(sft_nll(self.token_logps(batch)), batch.tokens.mask, per="token")})

@@ -1,0 +1,133 @@
+"""The table of results: on a terminal, in Markdown and as JSON.
+
+A row is a mapping with the keys ``method``, ``domain``, ``mode`` ("iterative" or "free-form"), ``level`` ("sentence"
+or "passage"), ``readout`` ("argmax" or "mean"), ``seed``, ``brier``, ``ece_m``, ``spearman``, ``malformed``,
+``mean_confidence``, ``mean_factuality`` (shares and correlations in [-1, 1], None where undefined) and ``n``. Files
+keep them so; tables show them times 100, as the paper does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lovec.types import LovecError
+
+Row = Mapping[str, Any]
+
+FIGURES = {
+    "brier": "BS",
+    "ece_m": "ECE-M",
+    "spearman": "SC",
+    "malformed": "bad tags",
+    "mean_confidence": "mean c",
+    "mean_factuality": "mean f",
+}
+"""Figures of a row, all shown in percent, with their headings."""
+
+PLACES = ("domain", "mode", "level", "readout")
+"""What tells rows of one method apart."""
+
+_WIDTH = 100
+_LEGEND = "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined"
+
+
+def cells(row: Row) -> list[str]:
+    """The figures of a row as text: percent with one decimal, "-" for None or NaN, then ``n``."""
+    return [*(_percent(row.get(name)) for name in FIGURES), str(row["n"])]
+
+
+def print_table(rows: Sequence[Row], title: str = "", console: Console | None = None) -> None:
+    """Prints rows, one block for every level and readout; plain text where there is no terminal.
+
+    Args:
+        rows: in the order they are shown within a block.
+        title: a line above the blocks.
+        console: where to print; None is standard output, at least 100 columns wide so that no digit is cut.
+    """
+    console = console or Console(width=max(_WIDTH, Console().width))
+    console.print(title, style="bold")
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in ("method", "domain", "mode")}
+    for level, readout, block in _blocks(rows):
+        table = Table(
+            title=f"{level} level, {readout} readout",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=0,
+            pad_edge=False,
+        )
+        for name, width in widths.items():
+            table.add_column(name, no_wrap=True, min_width=width)
+        for heading in (*FIGURES.values(), "n"):
+            table.add_column(heading, justify="right", no_wrap=True, min_width=6)
+        for row in block:
+            table.add_row(*(row[name] for name in widths), *cells(row))
+        console.print(table)
+    console.print(
+        "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined", style="dim"
+    )
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows as a Markdown table; columns that say the same everywhere are left out."""
+    places = [name for name in PLACES if len({row[name] for row in rows}) > 1]
+    heads = ["method", *places, *FIGURES.values(), "n"]
+    rule = ["---"] * (1 + len(places)) + ["---:"] * (len(FIGURES) + 1)
+    body = [[row["method"], *(str(row[name]) for name in places), *cells(row)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *body]) + "\n"
+
+
+def write_results(rows: Sequence[Row], path: str | Path) -> Path:
+    """Writes rows as a JSON list, NaN and infinities as null, whole or not at all.
+
+    Returns:
+        The path written to.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    clean = [{name: None if _undefined(value) else value for name, value in row.items()} for row in rows]
+    part.write_text(json.dumps(clean, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+    return path
+
+
+def read_results(path: str | Path) -> list[dict[str, Any]]:
+    """Rows that ``write_results`` or ``lovec test`` wrote.
+
+    Raises:
+        LovecError: there is no such file, or it holds no list of rows.
+    """
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LovecError(f"there are no results at {path}; `lovec test` writes them") from None
+    except ValueError as error:
+        raise LovecError(f"{path} is not JSON: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "method" in row for row in rows):
+        raise LovecError(f"{path} holds no list of results, expected a file that `lovec test` wrote")
+    return rows
+
+
+def _blocks(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
+    """Rows by level and readout, blocks and rows in order of appearance."""
+    blocks: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        blocks.setdefault((row["level"], row["readout"]), []).append(row)
+    return [(level, readout, block) for (level, readout), block in blocks.items()]
+
+
+def _undefined(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None or _undefined(value) else f"{100 * value:.1f}"

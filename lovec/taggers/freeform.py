@@ -1,0 +1,122 @@
+"""Free-form tagging: the model writes the answer and its scores in one go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lovec.encoding import Encoder
+from lovec.taggers.walk import Passage, Readout, Step, checked_readout, distribution, expected_confidence, walk
+from lovec.tags import TaggedText, parse
+from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
+
+log = logging.getLogger(__name__)
+
+
+class FreeFormTagger:
+    """Samples a tagged answer for every question and reads the tags.
+
+    Args:
+        engine: samples from the policy.
+        encoder: prompts of its tokenizer; the question comes with the instruction.
+        sampling: how to sample; greedy, as in the paper, by default. Random streams are keyed by record id.
+        readout: what ``confidence`` is: "argmax" is the written score / 10; "mean" is the expected score / 10 under
+            the distribution over the 11 scores, renormalised (and asks for distributions).
+        distributions: also fill in the distribution over the 11 scores at every valid tag, given the model's own
+            text and scores before it (encoded as in iterative tagging; malformed parts as they stand).
+
+    Raises:
+        LovecError: the readout is unknown, or more than one completion a prompt is asked for.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        encoder: Encoder,
+        sampling: Sampling | None = None,
+        readout: Readout = "argmax",
+        distributions: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.encoder = encoder
+        self.sampling = sampling or Sampling()
+        self.readout = checked_readout(readout)
+        self.distributions = distributions or self.readout == "mean"
+        if self.sampling.n != 1:
+            raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer a record)")
+
+    def tag(self, records: Sequence[Record]) -> list[Record]:
+        """Records with a new answer and its sentences, in the order given; factuality is None until an oracle rates it.
+
+        A sentence with a malformed tag, and text after the last tag, have neither score nor confidence.
+        ``meta["problems"]`` lists what is wrong, sentence by sentence; ``meta["finished"]`` is False where the answer
+        was cut by the token limit. A prompt longer than the model's context leaves an empty answer and a problem.
+        """
+        prompts = [self.encoder.prompt(record.question) for record in records]
+        room = getattr(self.engine, "context_length", None)
+        fits = [room is None or len(prompt) < room for prompt in prompts]
+        completions = iter(
+            self.engine.generate(
+                [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit],
+                self.sampling,
+                self.encoder.stop_ids,
+                keys=[record.id for record, fit in zip(records, fits, strict=True) if fit],
+            )
+        )
+        tagged = []
+        for record, prompt, fit in zip(records, prompts, fits, strict=True):
+            if fit:
+                tagged.append(self._read(record, next(completions)[0]))
+                continue
+            problem = f"the prompt has {len(prompt)} tokens, the model's context holds {room}; shorten the question"
+            log.warning("record %s: %s", record.id, problem)
+            meta = {**record.meta, "problems": [problem], "finished": False}
+            tagged.append(replace(record, answer="", sentences=(), meta=meta, rejected=None))
+        return self._with_distributions(tagged, prompts) if self.distributions else tagged
+
+    def _read(self, record: Record, completion: Completion) -> Record:
+        """The record with what a completion says."""
+        text = self.encoder.decode(completion.ids)
+        parsed = parse(text, self.encoder.tags)
+        sentences, problems = [], []
+        for number, found in enumerate(parsed.sentences, start=1):
+            confidence = None if found.score is None else found.score / 10
+            sentences.append(Sentence(found.text, confidence=confidence, score=found.score))
+            if found.problem is not None:
+                problems.append(f"sentence {number}: {found.problem}")
+        if tail := parsed.tail.strip():
+            sentences.append(Sentence(tail))
+            problems.append(f"sentence {len(sentences)}: untagged tail")
+        meta = {**record.meta, "problems": problems, "finished": completion.finished}
+        return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None)
+
+    def _with_distributions(self, records: list[Record], prompts: list[list[int]]) -> list[Record]:
+        """The records with the distribution at every valid tag."""
+        parsed = [parse(record.answer, self.encoder.tags) for record in records]
+        passages = [
+            Passage(name=record.id, prompt=prompt, steps=_steps(text))
+            for record, prompt, text in zip(records, prompts, parsed, strict=True)
+        ]
+        walk(self.engine, self.encoder, [passage for passage in passages if passage.steps])
+        return [self._filled(record, passage) for record, passage in zip(records, passages, strict=True)]
+
+    def _filled(self, record: Record, passage: Passage) -> Record:
+        sentences = list(record.sentences)  # one longer than the passage where there is an untagged tail
+        for at, logps in enumerate(passage.logps):
+            if logps is None:
+                if self.readout == "mean":
+                    sentences[at] = replace(sentences[at], confidence=None)
+                continue
+            confidence = expected_confidence(logps) if self.readout == "mean" else sentences[at].confidence
+            sentences[at] = replace(sentences[at], distribution=distribution(logps), confidence=confidence)
+        meta = {**record.meta, "problems": [*record.meta["problems"], *passage.problems]}
+        return replace(record, sentences=tuple(sentences), meta=meta)
+
+
+def _steps(text: TaggedText) -> list[Step]:
+    """What a model wrote as history: well-formed sentences with their scores, the rest as it stands."""
+    return [
+        Step(found.raw, literal=True) if found.score is None else Step(found.text, score=found.score)
+        for found in text.sentences
+    ]

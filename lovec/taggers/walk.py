@@ -1,0 +1,154 @@
+"""Asking for the score of every sentence of many passages, in step, on top of what is computed already.
+
+Every sentence's context begins with the context of the one before (or with the prompt), so an engine that keeps its KV
+cache computes a passage once, however many sentences it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from lovec.encoding import Encoder
+from lovec.types import Engine, LovecError
+
+History: TypeAlias = Literal["scores", "hidden", "previous"]
+Readout: TypeAlias = Literal["argmax", "mean"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One piece of a passage.
+
+    Attributes:
+        text: a sentence, or text as it stands where ``literal``.
+        score: what later contexts hold as its score; None takes the most probable one.
+        literal: the text is history only and is not scored.
+    """
+
+    text: str
+    score: int | None = None
+    literal: bool = False
+
+
+@dataclass(slots=True)
+class Passage:
+    """A prompt and the steps of its answer; `walk` fills in the rest.
+
+    Attributes:
+        name: for messages.
+        prompt: token ids.
+        steps: the answer.
+        logps: log-probability of each of the 11 whole score strings, for every step; None where there is none.
+        problems: why a sentence has no scores.
+    """
+
+    name: str
+    prompt: Sequence[int]
+    steps: Sequence[Step]
+    logps: list[list[float] | None] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    _past: list[int] = field(default_factory=list)
+
+    def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
+        """Ids up to the opening tag word of the next sentence to score; None at the end of the passage.
+
+        Literal steps become history. Sentences whose context and tag exceed ``room`` tokens become problems.
+        """
+        while len(self.logps) < len(self.steps):
+            at = len(self.logps)
+            step = self.steps[at]
+            if not step.literal:
+                head = encoder.head(step.text, first=at == 0)
+                past = self._past
+                if history == "previous":
+                    past = encoder.pieces(self.steps[at - 1].text) if at else []
+                context = [*self.prompt, *past, *head]
+                tag = max(map(len, encoder.tails))
+                if room is None or len(context) + tag <= room:
+                    return context
+                self.problems.append(
+                    f"sentence {at + 1}: its context has {len(context)} tokens and its tag up to {tag}, the model's "
+                    f"context holds {room}; shorten the text or use a model with a longer context"
+                )
+            self.advance(encoder, history, None)
+        return None
+
+    def advance(self, encoder: Encoder, history: History, logps: list[float] | None) -> None:
+        """Take the log-probabilities of the next step's scores, and make the step history."""
+        at = len(self.logps)
+        step = self.steps[at]
+        self.logps.append(logps)
+        if step.literal:
+            self._past += encoder.pieces(step.text)
+        elif history == "hidden":
+            self._past += encoder.pieces(f"{' ' if at else ''}{step.text}")
+        else:
+            self._past += encoder.head(step.text, first=at == 0)
+            score = best(logps) if step.score is None and logps is not None else step.score
+            self._past += [] if score is None else encoder.tails[score]
+
+
+def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores") -> None:
+    """Fill in ``logps`` and ``problems`` of every passage, many passages together sentence by sentence.
+
+    A sentence whose context does not fit the model gets no scores and a problem; nothing else is lost.
+
+    Args:
+        engine: scores contexts. Where it says how many rows it keeps (``max_rows``), that many passages go together;
+            where it says how long a context may be (``context_length``), longer ones are not tried.
+        encoder: makes contexts and score strings.
+        passages: what to ask about; those with equally many sentences go together.
+        history: what a context holds of earlier sentences, see `IterativeTagger`.
+    """
+    room = getattr(engine, "context_length", None)
+    order = sorted(passages, key=lambda passage: len(passage.steps))
+    size = getattr(engine, "max_rows", None) or max(1, len(order))
+    for start in range(0, len(order), size):
+        group = order[start : start + size]
+        while asked := [(p, context) for p in group if (context := p.next_context(encoder, history, room)) is not None]:
+            scores = engine.score([context for _, context in asked], encoder.tails)
+            for (passage, _), logps in zip(asked, scores, strict=True):
+                passage.advance(encoder, history, logps)
+        engine.score([], encoder.tails)  # frees what the engine kept for these passages
+    if failed := [passage.name for passage in order if passage.problems]:
+        log.warning("%d of %d answers are longer than the model's context: %s", len(failed), len(order), failed[:10])
+
+
+def best(logps: Sequence[float]) -> int:
+    """The most probable score 0..10; the lowest of equals."""
+    return max(range(len(logps)), key=lambda score: logps[score])
+
+
+def distribution(logps: Sequence[float]) -> tuple[float, ...]:
+    """Raw probabilities of the whole score strings; what is missing to 1 is the probability of anything else."""
+    return tuple(math.exp(logp) for logp in logps)
+
+
+def expected_confidence(logps: Sequence[float]) -> float:
+    """E[score] / 10 in [0, 1] under the renormalised distribution.
+
+    Args:
+        logps: log-probabilities of the scores 0..10, up to a common constant.
+    """
+    top = max(logps)
+    weights = [math.exp(logp - top) for logp in logps]
+    return math.fsum(score * weight for score, weight in enumerate(weights)) / (10.0 * math.fsum(weights))
+
+
+def checked_readout(readout: str) -> Readout:
+    """The readout, if it is one.
+
+    Raises:
+        LovecError: it is none.
+    """
+    if readout == "argmax":
+        return "argmax"
+    if readout == "mean":
+        return "mean"
+    raise LovecError(f"readout is {readout!r}, expected 'argmax' or 'mean'")

@@ -1,0 +1,218 @@
+"""Tiny models with random weights and a byte-level tokenizer: the shapes of real ones, for tests and dry runs.
+
+Every text goes through the tokenizer without loss, one token a byte, so "10" is two tokens and a closing
+tag many: the hard case for scoring whole strings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lovec.types import LovecError
+
+_LLAMA = """\
+{{- bos_token -}}
+{%- for m in messages -%}
+{{- '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}
+"""
+
+_GEMMA = """\
+{{- bos_token -}}
+{%- for m in messages -%}
+{%- if m['role'] == 'system' -%}{{- raise_exception('System role not supported') -}}{%- endif -%}
+{%- set role = 'model' if m['role'] == 'assistant' else m['role'] -%}
+{{- '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<start_of_turn>model\\n' -}}{%- endif -%}
+"""
+
+_QWEN = """\
+{%- for m in messages -%}
+{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+
+@dataclass(frozen=True)
+class _Arch:
+    """What tells a family apart: chat template, special tokens, and settings of the config."""
+
+    model_type: str
+    template: str
+    bos: str | None
+    eos: str
+    pad: str
+    others: tuple[str, ...]
+    stops: tuple[str, ...]
+    config: tuple[tuple[str, Any], ...] = ()
+
+
+_ARCHS = {
+    "llama": _Arch(
+        model_type="llama",
+        template=_LLAMA,
+        bos="<|begin_of_text|>",
+        eos="<|eot_id|>",
+        pad="<|finetune_right_pad_id|>",
+        others=("<|start_header_id|>", "<|end_header_id|>"),
+        stops=("<|eot_id|>",),
+    ),
+    "gemma2": _Arch(
+        model_type="gemma2",
+        template=_GEMMA,
+        bos="<bos>",
+        eos="<eos>",
+        pad="<pad>",
+        others=("<start_of_turn>", "<end_of_turn>"),
+        stops=("<eos>", "<end_of_turn>"),
+        # Embeddings are multiplied by 8 here, so 0.2 would only repeat the last token.
+        config=(("query_pre_attn_scalar", 32), ("sliding_window", 64), ("initializer_range", 0.1)),
+    ),
+    "qwen2": _Arch(
+        model_type="qwen2",
+        template=_QWEN,
+        bos=None,
+        eos="<|im_end|>",
+        pad="<|endoftext|>",
+        others=("<|im_start|>",),
+        stops=("<|im_end|>", "<|endoftext|>"),
+    ),
+}
+_ARCHS["qwen3"] = replace(_ARCHS["qwen2"], model_type="qwen3")
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,  # the smallest that vLLM takes
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    # Wide enough that the next token depends visibly on the whole context; 0.02 gives a uniform distribution.
+    "initializer_range": 0.2,
+}
+
+
+def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eos: bool = False, **sizes: Any) -> Path:
+    """Write a model folder: random fp32 weights of a real architecture, byte-level tokenizer, chat template.
+
+    Args:
+        arch: "llama" (system turns), "gemma2" (refuses system turns, ends a turn with a token other than EOS,
+            sliding-window layers), "qwen2" (no BOS, biases; transformers reads it with Qwen's own tokenizer class,
+            which puts decomposed accents together) or "qwen3" (no BOS, normalised queries and keys).
+        path: folder to write; it must not exist or be empty. It appears whole or not at all.
+        seed: of the weights.
+        pad_is_eos: let the padding token be the end token, as in many published tokenizers.
+        **sizes: values of the transformers config that replace the defaults, e.g. ``hidden_size=128``.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        LovecError: the architecture is unknown, or the folder holds something.
+    """
+    if arch not in _ARCHS:
+        raise LovecError(f"tiny architecture {arch!r} is unknown, expected one of {', '.join(_ARCHS)}")
+    target = Path(path)
+    if target.exists() and any(target.iterdir()):
+        raise LovecError(f"{target} is not empty; give a new folder for the tiny model")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _write(_ARCHS[arch], staging, seed, pad_is_eos, sizes)
+        staging.chmod(0o755)  # mkdtemp makes it private, but a cache may be shared
+        os.replace(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Folder of a tiny model, built on the first call and kept.
+
+    Args:
+        name: "tiny-llama", "tiny-gemma2", "tiny-qwen2" or "tiny-qwen3".
+        cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
+
+    Returns:
+        The folder; its name carries a hash of the recipe, so a changed recipe never meets an old model.
+
+    Raises:
+        LovecError: the name is unknown.
+    """
+    from filelock import FileLock
+    from platformdirs import user_cache_path
+
+    arch = name.removeprefix("tiny-")
+    if arch not in _ARCHS or arch == name:
+        raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(f'tiny-{a}' for a in _ARCHS)}")
+    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "tiny"
+    recipe = json.dumps([asdict(_ARCHS[arch]), _SIZES])
+    target = root / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not target.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{target.name}.lock"):
+            if not target.exists():
+                build_tiny(arch, target)
+    return target
+
+
+def _write(arch: _Arch, folder: Path, seed: int, pad_is_eos: bool, sizes: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    tokenizer = _tokenizer(arch, pad_is_eos)
+    stops = tokenizer.convert_tokens_to_ids(list(arch.stops))
+    ids = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config = AutoConfig.for_model(arch.model_type, **{**_SIZES, **dict(arch.config), **sizes, **ids})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.generation_config = GenerationConfig(
+        bos_token_id=ids["bos_token_id"], eos_token_id=stops, pad_token_id=ids["pad_token_id"]
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(arch: _Arch, pad_is_eos: bool) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = dict.fromkeys([*([arch.bos] if arch.bos else []), arch.eos, arch.pad, *arch.others])
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*alphabet, *special])}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    if arch.bos:  # plain encoding writes a BOS as the real tokenizers do, and so may double the template's
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{arch.bos} $A", special_tokens=[(arch.bos, vocab[arch.bos])]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=arch.bos,
+        eos_token=arch.eos,
+        pad_token=arch.eos if pad_is_eos else arch.pad,
+        additional_special_tokens=list(arch.others),
+        chat_template=arch.template,
+        clean_up_tokenization_spaces=False,
+        model_max_length=4096,
+    )

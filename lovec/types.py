@@ -1,0 +1,187 @@
+"""The cellar: records that travel through the house, and the protocols its rooms meet through.
+
+Nothing here touches a file, a model or a device. Units, everywhere: ``confidence`` and ``factuality`` lie in
+[0, 1]; ``score`` and ``rating`` are integers 0..10; a distribution holds 11 raw probabilities (not renormalised).
+An unknown value is ``None``, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+N_SCORES = 11
+"""Number of scores a tag can hold: the integers 0..10."""
+
+
+class LovecError(Exception):
+    """An error that the user can mend: says what was given, what was expected, and the fix, in one line."""
+
+
+def to_rating(factuality: float) -> int:
+    """Nearest integer rating 0..10 of a factuality in [0, 1]: floor(10 f + 0.5).
+
+    Raises:
+        LovecError: if ``factuality`` lies outside [0, 1] or is NaN.
+    """
+    if not 0.0 <= factuality <= 1.0:
+        raise LovecError(f"factuality is {factuality}, expected a number in [0, 1] (a rating of 7 is 0.7)")
+    return math.floor(10.0 * factuality + 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of an answer, with what is known about it.
+
+    Attributes:
+        text: the sentence without tags and surrounding white space.
+        factuality: how true it is, in [0, 1]; None where no oracle could say.
+        confidence: what the model says of it, in [0, 1]; None where it said nothing valid.
+        score: the integer 0..10 behind ``confidence`` where there is one.
+        distribution: raw probabilities of the 11 whole score strings at the tag.
+    """
+
+    text: str
+    factuality: float | None = None
+    confidence: float | None = None
+    score: int | None = None
+    distribution: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A question with one answer: the one record schema of every stage.
+
+    Attributes:
+        id: names the record; unique within a file.
+        question: the user turn, without the instruction.
+        evidence: texts an oracle may judge by.
+        answer: the raw text the model wrote ("" before there is one).
+        sentences: the answer, sentence by sentence.
+        meta: anything else; ``meta["domain"]`` groups rows of the result table.
+        rejected: one wrong score 0..10 a sentence (preference pairs only).
+    """
+
+    id: str
+    question: str
+    evidence: tuple[str, ...] = ()
+    answer: str = ""
+    sentences: tuple[Sentence, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    rejected: tuple[int, ...] | None = None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there is a sentence and every sentence has a factuality."""
+        return bool(self.sentences) and all(s.factuality is not None for s in self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample.
+
+    Attributes:
+        max_new_tokens: longest completion, in tokens, the end token included.
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        n: completions a prompt.
+        seed: every completion's random stream is a function of (seed, key of the prompt, index of the sample) only,
+            so it does not depend on the batch it was sampled in.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    n: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled completion.
+
+    Attributes:
+        ids: sampled token ids; the end token, if it came, is the last one.
+        logps: log-probability of each id under the distribution it was drawn from (temperature applied).
+        finished: whether the end token came before ``max_new_tokens``.
+    """
+
+    ids: tuple[int, ...]
+    logps: tuple[float, ...]
+    finished: bool
+
+
+class Engine(Protocol):
+    """Samples and scores with the newest policy: token ids in, token ids out (made for vLLM as well)."""
+
+    prefill_tokens: int
+    """Tokens run through the model as context so far (reused cache entries are not counted)."""
+
+    def sync(self, policy: Any) -> None:
+        """Take the policy's current weights; whatever was cached for older ones is dropped."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        keys: Sequence[str] | None = None,
+    ) -> list[list[Completion]]:
+        """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``.
+
+        ``keys`` name the prompts for their random streams (default: position in ``prompts``).
+        """
+
+    def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Exact log-probability of every whole choice after every context: [contexts][choices].
+
+        A context that extends one of the previous call is not computed again.
+        """
+
+
+class Oracle(Protocol):
+    """Says how true sentences are."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        """Factuality in [0, 1] or None for every sentence of every record, aligned with ``record.sentences``."""
+
+
+class Tagger(Protocol):
+    """Gives sentences a confidence."""
+
+    def tag(self, records: Sequence[Record]) -> list[Record]:
+        """Records with ``confidence``, ``score`` and ``distribution`` filled in, in the order given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One named term of a loss, item by item; the training loop takes the mean, not the objective.
+
+    Attributes:
+        values: any shape.
+        mask: same shape, 1 where a value counts.
+        per: the unit that is counted ("token", "row", "pair", "sentence"): the term is divided by the number of
+            these in the whole optimiser batch, over all micro-batches and processes.
+        weight: factor of the term in the loss.
+    """
+
+    values: Tensor
+    mask: Tensor
+    per: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """What an objective returns for a micro-batch.
+
+    Attributes:
+        terms: named terms; their weighted means over the optimiser batch sum to the loss.
+        metrics: named per-item values to log, each with the same shape rules as a term (no gradient).
+    """
+
+    terms: Mapping[str, Term]
+    metrics: Mapping[str, Term] = field(default_factory=dict)

@@ -1,0 +1,205 @@
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, render
+from lovec.types import LovecError
+
+OPEN, CLOSE = DEFAULT_TAGS.open, DEFAULT_TAGS.close
+PIECES = st.sampled_from(
+    [
+        OPEN,
+        CLOSE,
+        "9",
+        "10",
+        "11",
+        "08",
+        " ",
+        "\n",
+        "\u00a0",
+        "A cat.",
+        "x",
+        "٣",
+        "²",
+        "<",
+        "confidence",
+        "</",
+        ">",
+        "8.5",
+    ]
+)
+HOSTILE = st.lists(PIECES | st.text(max_size=4), max_size=30).map("".join)
+
+
+def only(text):
+    (sentence,) = parse(text).sentences
+    return sentence
+
+
+def test_reads_the_example_of_the_readme():
+    text = "Founded in 1973. <confidence> 9 </confidence> Its office is in Palo Alto. <confidence> 3 </confidence>"
+    parsed = parse(text)
+    assert [(s.text, s.score, s.problem) for s in parsed.sentences] == [
+        ("Founded in 1973.", 9, None),
+        ("Its office is in Palo Alto.", 3, None),
+    ]
+    assert parsed.tail == ""
+    assert parsed.sentences[1].raw == " Its office is in Palo Alto. <confidence> 3 </confidence>"
+
+
+@pytest.mark.parametrize("score", range(11))
+@pytest.mark.parametrize("space", ["", " ", "\n\t ", "\u00a0"])
+def test_every_score_with_any_white_space(score, space):
+    assert only(f"A.{OPEN}{space}{score}{space}{CLOSE}").score == score
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        ("8.5", "'8.5'"),
+        ("11", "'11'"),
+        ("-1", "'-1'"),
+        ("08", "'08'"),
+        ("1 0", "'1 0'"),
+        ("ten", "'ten'"),
+        ("X", "'X'"),
+        ("٣", "'٣'"),
+        ("²", "'²'"),
+        ("9" * 50, "'99999999999999999999...'"),
+        ("", "no score"),
+        ("  ", "no score"),
+    ],
+)
+def test_anything_but_an_integer_is_malformed(inside, words):
+    sentence = only(f"A. {OPEN}{inside}{CLOSE}")
+    assert (sentence.text, sentence.score) == ("A.", None)
+    assert words in sentence.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "tail"),
+    [
+        (f"{OPEN} 9 {CLOSE}", [("", None, "no text")], ""),
+        (f" \n{OPEN} 9 {CLOSE}", [("", None, "no text")], ""),
+        (f"A. {OPEN} 9 {CLOSE} {OPEN} 8 {CLOSE}", [("A.", 9, None), ("", None, "no text")], ""),
+        (f"A. {OPEN} 9", [("A.", None, "no closing")], ""),
+        (f"A. {OPEN} 9 {CLOSE} B. {OPEN}", [("A.", 9, None), ("B.", None, "no closing")], ""),
+        (f"A. {OPEN} 7 B. {OPEN} 9 {CLOSE} C", [("A.", None, "second opening")], " C"),
+        (f"A. {OPEN} {OPEN} 9 {CLOSE} {CLOSE}", [("A.", None, "second opening"), ("", None, "without an open")], ""),
+        (f"A. {CLOSE} B. {OPEN} 1 {CLOSE}", [("A.", None, "without an open"), ("B.", 1, None)], ""),
+        (f"A. 9 {CLOSE}", [("A. 9", None, "without an open")], ""),
+        ("A. <Confidence> 9 </Confidence>", [], "A. <Confidence> 9 </Confidence>"),
+        (f"A. {OPEN} 9 {CLOSE} and more. ", [("A.", 9, None)], " and more. "),
+        ("", [], ""),
+    ],
+)
+def test_structure(text, expected, tail):
+    parsed = parse(text)
+    assert [(s.text, s.score) for s in parsed.sentences] == [e[:2] for e in expected]
+    for sentence, (_, _, words) in zip(parsed.sentences, expected, strict=True):
+        assert sentence.problem is None if words is None else words in sentence.problem
+    assert parsed.tail == tail
+
+
+@given(HOSTILE)
+@example(f"{OPEN}{CLOSE}{OPEN}")
+def test_loses_nothing_and_follows_the_grammar(text):
+    parsed = parse(text)
+    assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
+    assert OPEN not in parsed.tail and CLOSE not in parsed.tail
+    grammar = re.compile(rf"(?s)\s*(\S.*?)\s*{OPEN}\s*(10|[0-9])\s*{CLOSE}")
+    for sentence in parsed.sentences:
+        match = grammar.fullmatch(sentence.raw)
+        well_formed = match is not None and match[1].count(OPEN) == 0
+        assert (sentence.score is not None) == (sentence.problem is None) == well_formed
+        if well_formed:
+            assert (sentence.text, sentence.score) == (match[1], int(match[2]))
+        assert sentence.text == sentence.text.strip()
+        assert OPEN not in sentence.text and CLOSE not in sentence.text
+
+
+TEXTS = st.text(min_size=1).filter(lambda s: s.strip() and OPEN not in s and CLOSE not in s)
+
+
+@given(st.lists(st.tuples(TEXTS, st.integers(0, 10)), max_size=6))
+def test_render_then_parse_gives_texts_and_scores_back(pairs):
+    canonical = render(pairs)
+    parsed = parse(canonical)
+    assert [(s.text, s.score) for s in parsed.sentences] == [(text.strip(), score) for text, score in pairs]
+    assert parsed.tail == ""
+    assert render(parsed.sentences) == canonical
+
+
+def test_canonical_form_has_single_spaces():
+    assert render([(" a. ", 9), ("b.", 10)]) == "a. <confidence> 9 </confidence> b. <confidence> 10 </confidence>"
+    assert render(parse(f"a.{OPEN}9{CLOSE}\n b.  {OPEN} 10{CLOSE}").sentences) == render([("a.", 9), ("b.", 10)])
+    assert render([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        (("a", 11), "score 11"),
+        (("a", -1), "score -1"),
+        (("a", True), "score True"),
+        (("a", 9.0), "score 9.0"),
+        (("a", None), "score None"),
+        (TaggedSentence("a", None, "no closing tag", "a"), "score None"),
+        (("", 3), "empty"),
+        ((" \n", 3), "empty"),
+        ((f"a {OPEN} b", 3), "tag word"),
+        ((f"a {CLOSE} b", 3), "tag word"),
+    ],
+)
+def test_render_refuses_what_cannot_be_read_back(sentence, words):
+    with pytest.raises(LovecError, match=words) as caught:
+        render([("fine.", 1), sentence])
+    assert "sentence 2" in str(caught.value)
+
+
+def test_own_tag_words():
+    tags = TagFormat("[sure", "of ten]")
+    text = "A. [sure 7 of ten] B. [sure 12 of ten]"
+    assert [s.score for s in parse(text, tags).sentences] == [7, None]
+    assert render([("A.", 7)], tags) == "A. [sure 7 of ten]"
+    assert parse("A. <confidence> 7 </confidence>", tags).tail == "A. <confidence> 7 </confidence>"
+
+
+def test_a_text_that_completes_a_tag_word_with_what_follows_is_refused():
+    with pytest.raises(LovecError, match="tag word"):
+        render([("x a b", 3)], TagFormat("a b a", "!"))
+
+
+@pytest.mark.parametrize(
+    ("open_word", "close_word", "words"),
+    [
+        ("", "b", "non-empty"),
+        ("a", "", "non-empty"),
+        (" a", "b", "white space"),
+        ("a", "b\n", "white space"),
+        ("a", "a", "contain each other"),
+        ("<c>", "<c>/", "contain each other"),
+        ("/<c>", "<c>", "contain each other"),
+        ("c", "9", "cannot be told apart"),
+        ("1", "c", "cannot be told apart"),
+        ("c", "1 1 1", "cannot be told apart"),
+    ],
+)
+def test_tag_words_that_cannot_work_are_refused(open_word, close_word, words):
+    with pytest.raises(LovecError, match=words):
+        TagFormat(open_word, close_word)
+
+
+UNITS = [OPEN, CLOSE, " ", "\n", OPEN + " ", "<", "</", OPEN + CLOSE, CLOSE + OPEN, f"a {OPEN} 1 {CLOSE}", f"{OPEN}9"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_hostile_megabyte_takes_linear_time(unit):
+    text = unit * (2**20 // len(unit))
+    start = time.process_time()
+    parsed = parse(text)
+    assert time.process_time() - start < 1.0  # about 0.1 s; quadratic time is many seconds
+    assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text

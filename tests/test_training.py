@@ -1,0 +1,405 @@
+"""The training loop: exact normalisers, start-of-run reference, resume, two processes, bad flags."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrun import Rows, module, records, tiny, trainer
+from torch import Tensor
+
+from lovec.modules import DPO, SFT, Batch, PolicyConfig, PreferenceModule, WarmupCosine
+from lovec.modules.batching import micro_batches, seeded
+from lovec.modules.checkpoints import read_checkpoint
+from lovec.policy import is_adapter
+from lovec.types import LossOutput, LovecError, Record, Term
+
+
+class IPO(PreferenceModule):
+    """A user's own objective."""
+
+    def __init__(self, tau: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tau = tau
+
+    def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
+        margin = (chosen - ref_chosen) - (rejected - ref_rejected)
+        return (margin - 1 / (2 * self.tau)) ** 2
+
+
+class Recorder:
+    """Keeps what ``update`` logs, and the gradient before the step."""
+
+    def __init__(self, module: Any) -> None:
+        self.logged: list[dict[str, float]] = []
+        self.gradients: list[Tensor] = []
+        module.log = lambda name, value, **_: self.logged[-1].__setitem__(name, value)
+        module.log_dict = lambda values, **_: self.logged[-1].update(values)
+        step = module._step
+
+        def keep() -> float:
+            self.logged.append({})
+            self.gradients.append(torch.cat([p.grad.flatten() for p in module.policy.trainable()]))
+            return float(step())
+
+        module._step = keep
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An adapter that SFT has written."""
+    folder = tmp_path_factory.mktemp("sft")
+    trainer(folder).fit(module(SFT, model), Rows())
+    return str(folder / "adapter")
+
+
+def fit(folder: Path, made: Any, rows: Any = None, **kwargs: Any) -> Recorder:
+    recorder = Recorder(made)
+    trainer(folder, **kwargs).fit(made, rows or Rows())
+    return recorder
+
+
+@pytest.mark.parametrize(("cls", "options"), [(SFT, {}), (DPO, {}), (DPO, {"sft_weight": 0.5}), (IPO, {})])
+def test_ragged_micro_batches_equal_one_batch(
+    cls: type, options: dict[str, Any], model: str, adapter: str, tmp_path: Path
+) -> None:
+    whole = fit(tmp_path, module(cls, model, adapter, micro_batch_tokens=10**6, **options), max_steps=2)
+    parts = fit(tmp_path, module(cls, model, adapter, micro_batch_tokens=300, **options), max_steps=2)
+    made = module(cls, model, adapter, **options)
+    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    assert len(micro_batches([made.item(row) for row in records(4)], 300)) > 2
+    for a, b in zip(whole.gradients, parts.gradients, strict=True):
+        assert a.norm() > 0
+        assert (a - b).norm() / a.norm() < 1e-5
+    for one, other in zip(whole.logged, parts.logged, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            # Margins are differences of log-probabilities of about -60, hence the absolute bound.
+            assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+
+
+def test_a_mean_of_means_would_be_noticed(model: str, tmp_path: Path) -> None:
+    """The equality above can fail: the naive normaliser is off by far more than its bound."""
+
+    class Naive(SFT):
+        def _total(self, out: LossOutput, counts: Any) -> Tensor:
+            term = out.terms["nll"]
+            return (term.values * term.mask).sum().double() / term.mask.sum() / 4
+
+    exact = fit(tmp_path, module(SFT, model, micro_batch_tokens=1), max_steps=1).gradients[0]
+    naive = fit(tmp_path, module(Naive, model, micro_batch_tokens=1), max_steps=1).gradients[0]
+    assert (exact - naive).norm() / exact.norm() > 1e-2
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_dpo_starts_at_ln_2(continued: bool, model: str, adapter: str, tmp_path: Path) -> None:
+    run = fit(tmp_path, module(DPO, model, adapter if continued else None, lr=1e-3))
+    assert run.logged[0]["train/loss"] == pytest.approx(math.log(2), abs=1e-12)
+    assert run.logged[0]["train/margin"] == 0.0
+    assert run.logged[-1]["train/loss"] < math.log(2) - 1e-3
+    assert run.logged[-1]["train/margin"] > 0
+
+
+def test_ipo_of_a_users_file_starts_at_its_value(model: str, adapter: str, tmp_path: Path) -> None:
+    run = fit(tmp_path, module(IPO, model, adapter, tau=0.5), max_steps=1)
+    assert run.logged[0]["train/loss"] == pytest.approx(1.0)
+
+
+def test_sft_learns_the_format(model: str, tmp_path: Path) -> None:
+    run = fit(tmp_path, module(SFT, model, lr=2e-2), max_epochs=8)
+    assert run.logged[-1]["train/nll"] < 0.8 * run.logged[0]["train/nll"]
+
+
+def test_training_ids_are_prompt_and_tagged_sentences(model: str, tmp_path: Path) -> None:
+    made = module(SFT, model)
+    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    row = records(3)[2]
+    sequence = made.item(row).sequences[0]
+    text = made.encoder.tokenizer.decode(sequence.prompt + sequence.completion)
+    assert text.count("<|begin_of_text|>") == 1
+    assert text.count("Rate each sentence.") == 1
+    expected = " ".join(f"{s.text} <confidence> {round(10 * s.factuality)} </confidence>" for s in row.sentences)  # type: ignore[operator]
+    assert text.endswith(f"<|start_header_id|>assistant<|end_header_id|>\n\n{expected}<|eot_id|>")
+
+
+def test_long_rows_are_cut_alike_on_both_sides_and_hopeless_ones_named(
+    model: str, adapter: str, tmp_path: Path
+) -> None:
+    made = module(DPO, model, policy=PolicyConfig(model=model, adapter=adapter, max_length=190))
+    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    row = next(r for r in records(12) if len(r.sentences) == 3)
+    long = replace(row, sentences=tuple(replace(s, text=s.text + "x" * 20) for s in row.sentences))
+    with pytest.warns(UserWarning, match=f"{row.id}: 3 sentences are longer than the context"):
+        item = made.item(long)
+    texts = [made.encoder.decode(s.completion) for s in item.sequences]
+    assert texts[0].count("</confidence>") == texts[1].count("</confidence>") == len(item.record.sentences) < 3
+    with pytest.raises(LovecError, match=f"{row.id}: prompt and first sentence are longer"):
+        made.item(replace(row, question="q" * 400))
+
+
+def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -> None:
+    class Forgetful(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            out = super().loss(batch)
+            mask = batch.tokens.mask.clone()
+            mask[:, 0] = 0
+            return LossOutput({"nll": replace(out.terms["nll"], mask=mask)})
+
+    class Unknown(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            return LossOutput({"nll": Term(super().loss(batch).terms["nll"].values, batch.tokens.mask, per="word")})
+
+    with pytest.raises(LovecError, match=r"the mask of the term 'nll' counts .* tokens, but the batch holds"):
+        fit(tmp_path, module(Forgetful, model), max_steps=1)
+    with pytest.raises(LovecError, match="'nll' is counted per 'word'"):
+        fit(tmp_path, module(Unknown, model), max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"accumulate_grad_batches": 2}, "use data.batch_size"),
+        ({"gradient_clip_val": 1.0}, "use model.grad_norm"),
+        ({"precision": "bf16-true"}, "use 32-true or bf16-mixed"),
+    ],
+)
+def test_trainer_flags_that_mean_something_else_are_refused(
+    flags: dict[str, Any], words: str, model: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LovecError, match=words):
+        trainer(tmp_path, **flags).fit(module(SFT, model), Rows())
+
+
+def test_bf16_mixed_trains(model: str, tmp_path: Path) -> None:
+    made = module(SFT, model, policy=PolicyConfig(model=model, lora_r=4, dtype="bfloat16"), lr=2e-2)
+    run = fit(tmp_path, made, precision="bf16-mixed", max_epochs=4)
+    assert run.logged[-1]["train/nll"] < run.logged[0]["train/nll"]
+    assert {p.dtype for p in made.policy.trainable()} == {torch.float32}
+
+
+def test_an_infinite_gradient_is_named(model: str, tmp_path: Path) -> None:
+    class Broken(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            term = super().loss(batch).terms["nll"]
+            return LossOutput({"nll": replace(term, values=term.values * float("inf"))})
+
+    with pytest.raises(LovecError, match=r"the gradient is .* at step 0"):
+        fit(tmp_path, module(Broken, model), max_steps=1)
+
+
+def test_checkpoints_hold_the_adapters_alone(model: str, adapter: str, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    made = module(DPO, model, adapter)
+    callback = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=2, save_top_k=-1)
+    fit(tmp_path, made, enable_checkpointing=True, callbacks=[callback])
+    path = next((tmp_path / "ck").iterdir())
+    checkpoint = read_checkpoint(path)
+    assert checkpoint["lovec"]["reference"] is True
+    names = set(checkpoint["state_dict"])
+    assert names and all(is_adapter(name) for name in names)
+    assert {name.split(".")[-2] for name in names} == {"default", "reference"}
+    checkpoint["state_dict"].pop(sorted(names)[0])
+    torch.save(checkpoint, tmp_path / "short.ckpt")
+    with pytest.raises(LovecError, match="1 adapter weights are missing"):
+        trainer(tmp_path).fit(module(DPO, model, adapter), Rows(), ckpt_path=tmp_path / "short.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(LovecError, match="but not of lovec"):
+        read_checkpoint(tmp_path / "other.ckpt")
+    (tmp_path / "half.ckpt").write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(LovecError, match="not a readable checkpoint"):
+        read_checkpoint(tmp_path / "half.ckpt")
+    with pytest.raises(LovecError, match="there is no checkpoint"):
+        read_checkpoint(tmp_path / "none.ckpt")
+
+
+def test_seeded_streams_depend_on_the_key_alone() -> None:
+    outer = torch.get_rng_state()
+    with seeded(1, 2, 3):
+        first = torch.rand(2)
+    assert torch.equal(outer, torch.get_rng_state())
+    torch.rand(5)
+    with seeded(1, 2, 3):
+        assert torch.equal(first, torch.rand(2))
+    with seeded(1, 3, 3):
+        assert not torch.equal(first, torch.rand(2))
+
+
+def test_warmup_cosine_rises_and_falls() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    schedule = WarmupCosine(optimizer, warmup=0.2)
+    schedule.set_total_steps(10)
+    rates = []
+    for _ in range(10):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:3] == pytest.approx([2 / 3, 4 / 3, 2.0])
+    assert rates[6] == pytest.approx(1.0)
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+
+
+# Resume and processes: real processes, real signals
+
+SCRIPT = """
+import json, sys, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from tinyrun import Rows, module, trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lovec.modules import {cls}, PolicyConfig, WarmupCosine
+
+class Slow(Callback):
+    def on_train_batch_end(self, trainer, *args):
+        print("step", trainer.global_step, flush=True)
+        import time; time.sleep({sleep})
+
+folder, ckpt = Path({folder!r}), {ckpt!r}
+policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
+made = module({cls}, {model!r}, policy=policy, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5)
+saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
+run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
+run.fit(made, Rows(11), ckpt_path=ckpt)
+if run.is_global_zero:
+    torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
+"""
+
+
+def script(
+    cls: str, folder: Path, model: str, adapter: str | None, ckpt: str | None = None, sleep: float = 0.0, **kwargs: Any
+) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    text = SCRIPT.format(
+        tests=str(Path(__file__).parent),
+        cls=cls,
+        folder=str(folder),
+        model=model,
+        adapter=adapter,
+        ckpt=ckpt,
+        sleep=sleep,
+        kwargs=kwargs,
+    )
+    path = folder / "run.py"
+    path.write_text(text)
+    return [sys.executable, str(path)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+@pytest.mark.parametrize("cls", ["SFT", "DPO"])
+def test_a_killed_run_resumes_bit_for_bit(cls: str, model: str, adapter: str, tmp_path: Path) -> None:
+    """Dropout, order, schedule and optimiser included; killed in the middle of the second epoch."""
+    subprocess.run(script(cls, tmp_path / "whole", model, adapter), check=True, env=environment(), capture_output=True)
+    command = script(cls, tmp_path / "cut", model, adapter, sleep=0.3)
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "step 5":
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    ckpt = str(tmp_path / "cut" / "ck" / "last.ckpt")
+    resumed = subprocess.run(
+        script(cls, tmp_path / "cut", model, adapter, ckpt), env=environment(), capture_output=True, text=True
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    steps = [int(line.split()[1]) for line in resumed.stdout.splitlines() if line.startswith("step")]
+    assert steps == [5, 6, 7, 8, 9]
+    whole, cut = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "cut"))
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
+def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> None:
+    """With different numbers of micro-batches; dropout is off in DPO."""
+    for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
+        done = subprocess.run(
+            script("DPO", tmp_path / name, model, adapter, limit_train_batches=2, **kwargs),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
+    assert (one - two).norm() / one.norm() < 1e-4
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    code = (
+        "import torch, sys\n"
+        "from lovec.modules.checkpoints import AtomicCheckpointIO\n"
+        "io = AtomicCheckpointIO()\n"
+        f"io.save_checkpoint({{'lovec': {{}}, 'n': 0}}, {str(path)!r})\n"
+        "print('saved', flush=True)\n"
+        "n = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        f"    io.save_checkpoint({{'lovec': {{}}, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
+    )
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.15)
+            process.kill()
+        assert read_checkpoint(path)["n"] >= 0
+
+
+def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> None:
+    from lovec.datasets.jsonl import read_records
+
+    made = module(SFT, model)
+    rows = Rows()
+    trainer(tmp_path, limit_val_batches=1).fit(made, rows)
+    fresh = module(SFT, model)
+    run = trainer(tmp_path)
+    run.test(fresh, rows, verbose=False)
+    results = json.loads((tmp_path / "test" / "results.json").read_text())
+    assert results == fresh.results
+    assert {row["method"] for row in results} == {"SFT", "Vanilla", "Best constant"}
+    keys = {"method", "domain", "mode", "level", "readout", "seed", "brier", "ece_m", "spearman", "malformed", "n"}
+    assert all(keys <= row.keys() for row in results)
+    tagged = list(read_records(tmp_path / "test" / "sft.iterative.jsonl"))
+    assert [r.id for r in tagged] == [r.id for r in rows.load("test")]
+    assert all(s.score in range(11) and len(s.distribution or ()) == 11 for r in tagged for s in r.sentences)
+    row = next(r for r in results if (r["method"], r["level"], r["readout"]) == ("SFT", "sentence", "argmax"))
+    gaps = [(s.score / 10 - s.factuality) ** 2 for r in tagged for s in r.sentences]  # type: ignore[operator]
+    assert row["brier"] == pytest.approx(sum(gaps) / len(gaps)) and row["n"] == len(gaps)
+    vanilla = list(read_records(tmp_path / "test" / "vanilla.iterative.jsonl"))
+    assert [s.distribution for r in vanilla for s in r.sentences] != [
+        s.distribution for r in tagged for s in r.sentences
+    ]
+
+
+def test_a_run_without_an_adapter_is_one_clear_line(model: str, tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match=r"make it with: lovec fit --config dpo\.yaml"):
+        trainer(tmp_path / "dpo").test(module(DPO, model), Rows())
+
+
+def test_rows_without_labels_are_named(model: str, tmp_path: Path) -> None:
+    made = module(SFT, model)
+    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    row: Record = records(1)[0]
+    bare: Sequence[Any] = tuple(replace(s, factuality=None) for s in row.sentences)
+    with pytest.raises(LovecError, match="r0: a sentence has no factuality"):
+        made.item(replace(row, sentences=bare))

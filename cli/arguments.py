@@ -85,7 +85,7 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
     if checkpoint and checkpoint not in ("best", "last", "hpc", "registry", "null"):
         text = saved_recipe(Path(checkpoint), command)
         recipes = (["--config", text] if text else []) + recipes
-    return flags + recipes
+    return recipes + flags
 
 
 def saved_recipe(checkpoint: Path, command: str) -> str | None:

@@ -28,6 +28,8 @@ from .errors import explain, one_line, root_cause
 _MISLEADING = (
     "Using ModelCheckpoint with manual optimization",  # weights after the step are the ones we want
     "The dirpath has changed",  # of course: every run logs to a folder of its own
+    "Spearman's correlation is undefined",  # the table shows a dash
+    "The ``compute`` method of metric",  # a row without any pair shows dashes, too
     ".*isinstance.treespec, LeafSpec",  # Lightning's own affair
 )
 """Beginnings of warnings that tell a user nothing."""

@@ -1,7 +1,7 @@
 """Tiny models with random weights and a byte-level tokenizer: the shapes of real ones, for tests and dry runs.
 
-Every text goes through the tokenizer without loss, one token a byte, so "10" is two tokens and a closing
-tag many: the hard case for scoring whole strings.
+Every text without special tokens goes through the tokenizer unharmed, one token a byte, so "10" is two tokens and a
+closing tag many: the hard case for scoring whole strings.
 """
 
 from __future__ import annotations

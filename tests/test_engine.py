@@ -257,13 +257,13 @@ def test_after_sync_everything_is_new(policy: TinyPolicy, engine: Engine) -> Non
 
 def test_cached_contexts_are_not_computed_again(policy: TinyPolicy, engine: Engine) -> None:
     engine.sync(policy)
-    contexts = texts(5, 30, seed=9, shortest=20)
+    contexts = texts(5, 60, seed=9, shortest=50)
     start = engine.prefill_tokens
     engine.score(contexts, CHOICES)
     first = engine.prefill_tokens - start
     assert first == sum(map(len, contexts))
     engine.score([[*c, 5, 6, 7] for c in contexts], CHOICES)
-    assert engine.prefill_tokens - start - first == 15
+    assert engine.prefill_tokens - start - first < first / 2
 
 
 def test_lengths_at_the_edge_of_the_context(llama: TinyPolicy, engine: Engine) -> None:
@@ -337,6 +337,18 @@ def test_a_cache_never_outlives_its_weights(llama: TinyPolicy) -> None:
     assert_scores(engine, llama.model, contexts, CHOICES)
 
 
+def test_only_new_tokens_are_computed(llama: TinyPolicy) -> None:
+    engine = transformers_engine(llama)
+    contexts = texts(5, 30, shortest=10)
+    counts = []
+    for change in (lambda c: c, lambda c: [*c, 5, 6, 7], lambda c: c, lambda c: [*c[:8], 255, 3]):
+        before = engine.prefill_tokens
+        engine.score([change(c) for c in contexts], CHOICES)
+        counts.append(engine.prefill_tokens - before)
+    # Grown by three; cut back (the last token always runs: its logits are asked for); two tokens behind a fork.
+    assert counts == [sum(map(len, contexts)), 15, 5, 10]
+
+
 def test_prompts_are_computed_once_for_all_samples_and_shared_beginnings_once(llama: TinyPolicy) -> None:
     engine = transformers_engine(llama)
     prompts = texts(3, 30)
@@ -357,6 +369,15 @@ def test_an_empty_call_frees_the_cache(llama: TinyPolicy) -> None:
     engine.score([], CHOICES)
     engine.score([[1, 2, 3]], CHOICES)
     assert engine.prefill_tokens == 6
+
+
+def test_every_query_sees_something(llama: TinyPolicy) -> None:
+    """Some attention kernels answer a row of a mask that allows nothing with NaN, which then spreads."""
+    masks = []
+    handle = llama.model.register_forward_pre_hook(lambda _, __, kwargs: masks.append(kwargs), with_kwargs=True)
+    transformers_engine(llama).score([[1], [1, 2, 3]], CHOICES)
+    handle.remove()
+    assert [kwargs["attention_mask"].any(-1).all().item() for kwargs in masks] == [True]
 
 
 def test_holes_do_not_pile_up(llama: TinyPolicy) -> None:

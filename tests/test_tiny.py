@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -52,6 +52,7 @@ def test_is_the_real_architecture_and_answers_to_its_context(arch, folders, toke
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_tokenizer_loses_nothing(arch, tokenizers, text):
     tokenizer = tokenizers[arch]
+    assume(not any(token in text for token in tokenizer.all_special_tokens))  # those are single tokens, as in any model
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) == len(text.encode())
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text

@@ -297,6 +297,16 @@ def test_scores_and_tags_are_one_token_each(tokenizer):
     assert encoder.end_id == tokenizer.eos_token_id != tokenizer.pad_token_id
 
 
+def test_chat_template_writes_one_bos_and_ends_every_turn(tokenizer):
+    turns = [{"role": role, "content": "In"} for role in ("system", "user", "assistant")]
+    bos, end, word = tokenizer.convert_tokens_to_ids(["<s>", "<|end|>", "In"])
+    roles = tokenizer.convert_tokens_to_ids(["<|system|>", "<|user|>", "<|assistant|>"])
+    ids = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=True)["input_ids"]
+    assert ids == [bos] + [token for role in roles for token in (role, word, end)]
+    ids = tokenizer.apply_chat_template(turns[1:2], add_generation_prompt=True, tokenize=True, return_dict=True)
+    assert ids["input_ids"] == [bos, roles[1], word, end, roles[2]]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_tokenizer_gives_any_text_back(text):

@@ -120,6 +120,13 @@ class Engine(Protocol):
     prefill_tokens: int
     """Tokens run through the model as context so far (reused cache entries are not counted)."""
 
+    max_rows: int
+    """Contexts whose computed state ``score`` keeps for the next call."""
+
+    @property
+    def context_length(self) -> int | None:
+        """Most tokens that a context and what follows it may have; None where the model names no limit."""
+
     def sync(self, policy: Any) -> None:
         """Take the policy's current weights; whatever was cached for older ones is dropped."""
 
@@ -138,7 +145,8 @@ class Engine(Protocol):
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
         """Exact log-probability of every whole choice after every context: [contexts][choices].
 
-        A context that extends one of the previous call is not computed again.
+        A context that extends one of the previous call is not computed again, as long as there are no more than
+        ``max_rows`` of them. A call without contexts frees what was kept.
         """
 
 

@@ -391,6 +391,39 @@ def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> Non
     ]
 
 
+def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Path) -> None:
+    from lovec.datasets.jsonl import read_records
+
+    class Mixed(Rows):
+        def load(self, split: str) -> list[Record]:
+            rows = super().load(split)
+            return [replace(row, sentences=(), answer="") if i % 2 else row for i, row in enumerate(rows)]
+
+    made = module(SFT, model)
+    made.evaluation.adapter = adapter
+    trainer(tmp_path).predict(made, Mixed())
+    tagged = list(read_records(tmp_path / "predictions.jsonl"))
+    given = Mixed().load("test")
+    assert [r.id for r in tagged] == [r.id for r in given]
+    assert [s.text for s in tagged[0].sentences] == [s.text for s in given[0].sentences]
+    assert all(s.score is not None for s in tagged[0].sentences)
+    assert tagged[1].meta["finished"] in (True, False) and tagged[1].answer  # written by the model
+
+
+def test_a_checkpoint_is_enough_for_a_test_from_python(model: str, adapter: str, tmp_path: Path) -> None:
+    """Lightning names the checkpoint only after the model is made; the shape then comes from the checkpoint."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    made = module(DPO, model, adapter)
+    callback = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=1)
+    trainer(tmp_path, enable_checkpointing=True, callbacks=[callback]).fit(made, Rows())
+    fresh = module(DPO, model, adapter, policy=PolicyConfig(model=model, lora_r=2))
+    fresh.needs_reference = False
+    trainer(tmp_path).test(fresh, Rows(), ckpt_path=callback.best_model_path, verbose=False)
+    for a, b in zip(made.policy.trainable(), fresh.policy.trainable(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_run_without_an_adapter_is_one_clear_line(model: str, tmp_path: Path) -> None:
     with pytest.raises(LovecError, match=r"make it with: lovec fit --config dpo\.yaml"):
         trainer(tmp_path / "dpo").test(module(DPO, model), Rows())

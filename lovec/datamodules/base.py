@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lovec.datasets.pairs import usable
 from lovec.types import LovecError, Oracle, Record
 
-_SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ()}
+_SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
 
 class Batch:
@@ -151,6 +151,10 @@ class RecordsDataModule(LightningDataModule):
 
     def test_dataloader(self) -> list[EvalLoader]:
         """Batches of test records, this process's share; no loader where there are none."""
+        return self._eval_loaders("test")
+
+    def predict_dataloader(self) -> list[EvalLoader]:
+        """Batches of test records, to tag rather than to measure."""
         return self._eval_loaders("test")
 
     def train_batches(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
 from lovec.engines.kv import NO_CHOICES, AttentionKind, CachedRows, ChoiceTree
@@ -257,6 +256,8 @@ def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, 
 
 def _weights(model: Any) -> tuple[Any, ...]:
     """Changes whenever parameters are written to or adapters are switched: what a KV cache is good for."""
+    from peft.tuners.tuners_utils import BaseTunerLayer  # here, because peft loads bitsandbytes where it is installed
+
     switches = [(m.disable_adapters, *m.active_adapters) for m in model.modules() if isinstance(m, BaseTunerLayer)]
     return (*((id(p), p._version) for p in model.parameters()), *switches)
 

@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import ConstantTagger, best_constant
-from lovec.datasets.jsonl import write_records
+from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
 from lovec.modules.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
@@ -79,7 +79,8 @@ class MeasuredModule(LightningModule):
         """Load base and adapter, once. Outside ``fit`` the adapter is the one the run has written."""
         data = getattr(self.trainer, "datamodule", None)
         if "policy" not in self._modules:
-            config = replace(self.policy_config, model=resolve_model(self.policy_config.model))
+            self._model = resolve_model(self.policy_config.model)
+            config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
                 self.policy = Policy(config, self.uses_dropout, held=read_checkpoint(path)[KEY])
             else:
@@ -99,7 +100,11 @@ class MeasuredModule(LightningModule):
         checkpoint[KEY] = self.policy.shape
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights that do not fit."""
+        """Take the adapters' shape from the checkpoint, and refuse weights that do not fit it."""
+        held = checkpoint.get(KEY)
+        if held is not None and held != self.policy.shape:  # the trainer told us of the checkpoint too late
+            self.policy = Policy(replace(self.policy_config, model=self._model), self.uses_dropout, held=held)
+            self.policy.train()
         check_adapters(checkpoint, {name for name in self.state_dict() if is_adapter(name)})
 
     # Validation
@@ -194,8 +199,12 @@ class MeasuredModule(LightningModule):
         self.engine.sync(self.policy)
         self._tagged = {}
 
-    def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[Record]:
-        """Tag stored answers where there are some, and let the model answer the other questions."""
+    def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[dict[str, Any]]:
+        """Tag stored answers where there are some, and let the model answer the other questions.
+
+        Returns:
+            The records as dictionaries (Lightning takes no frozen dataclasses).
+        """
         tagged: dict[str, Record] = {}
         given = [record for record in rows if record.sentences]
         open_ = [record for record in rows if not record.sentences]
@@ -203,7 +212,7 @@ class MeasuredModule(LightningModule):
             tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(own)})
         ordered = [tagged[record.id] for record in rows]
         self._tagged.setdefault("predictions", []).extend(ordered)
-        return ordered
+        return [record_to_dict(record) for record in ordered]
 
     def on_predict_epoch_end(self) -> None:
         """Write ``predictions.jsonl`` in the run's folder."""

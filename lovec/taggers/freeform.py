@@ -54,7 +54,7 @@ class FreeFormTagger:
         was cut by the token limit. A prompt longer than the model's context leaves an empty answer and a problem.
         """
         prompts = [self.encoder.prompt(record.question) for record in records]
-        room = getattr(self.engine, "context_length", None)
+        room = self.engine.context_length
         fits = [room is None or len(prompt) < room for prompt in prompts]
         completions = iter(
             self.engine.generate(

@@ -100,17 +100,16 @@ def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history:
     A sentence whose context does not fit the model gets no scores and a problem; nothing else is lost.
 
     Args:
-        engine: scores contexts. Where it says how many rows it keeps (``max_rows``), that many passages go together;
-            where it says how long a context may be (``context_length``), longer ones are not tried.
+        engine: scores contexts; ``max_rows`` passages go together, and contexts longer than ``context_length`` are
+            not tried.
         encoder: makes contexts and score strings.
         passages: what to ask about; those with equally many sentences go together.
         history: what a context holds of earlier sentences, see `IterativeTagger`.
     """
-    room = getattr(engine, "context_length", None)
+    room = engine.context_length
     order = sorted(passages, key=lambda passage: len(passage.steps))
-    size = getattr(engine, "max_rows", None) or max(1, len(order))
-    for start in range(0, len(order), size):
-        group = order[start : start + size]
+    for start in range(0, len(order), engine.max_rows):
+        group = order[start : start + engine.max_rows]
         while asked := [(p, context) for p in group if (context := p.next_context(encoder, history, room)) is not None]:
             scores = engine.score([context for _, context in asked], encoder.tails)
             for (passage, _), logps in zip(asked, scores, strict=True):

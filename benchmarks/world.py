@@ -1,10 +1,10 @@
 """Run the embedded world's methods on several seeds and keep the figures.
 
-    python benchmarks/world.py                     # three seeds -> benchmarks/results/world.json
-    python benchmarks/world.py --readme            # write README's table again from that file
+    python benchmarks/world.py                     # three seeds -> benchmarks/results/world.json, docs/reliability.svg
+    python benchmarks/world.py --readme            # write README's table and example again from that file
 
-A seed changes the order of the data, the wrong scores of the pairs and the start of the adapters; the base model of
-the world is the same for all of them.
+A seed changes the answers sampled for training and their order, the wrong scores of the pairs and the start of the
+adapters; the base model of the world is the same for all of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lovec.datasets.jsonl import read_records
+from lovec.types import Record, to_rating
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 README = ROOT / "README.md"
+DIAGRAM = ROOT / "docs" / "reliability.svg"
 BEGIN, END = "<!-- world table: written by benchmarks/world.py -->", "<!-- end of the world table -->"
+EXAMPLE_BEGIN, EXAMPLE_END = (
+    "<!-- tagged answer: written by benchmarks/world.py -->",
+    "<!-- end of the tagged answer -->",
+)
+MIXED = 0.6
+"""Least range of factuality in the answer that README shows."""
 METHODS = ("Best constant", "Vanilla", "SFT", "DPO")
 MODES = ("iterative", "free-form")
 KEYS = ("method", "domain", "mode", "level", "readout", "seed", "brier", "ece_m", "spearman", "malformed", "n")
@@ -53,8 +63,53 @@ def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
         "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU",
         "variant": variant,
         "seconds": seconds,
+        "example": example(_tagged(out / f"seed-{seeds[0]}" / "dpo", "dpo.free-form")),
         "rows": rows,
     }
+
+
+def draw(folder: Path, path: Path) -> None:
+    """Reliability diagram of one seed: people, iterative tagging, stated score."""
+    from lovec.reports import reliability_diagram
+
+    groups = {
+        "Vanilla": _tagged(folder / "sft", "vanilla.iterative"),
+        "SFT": _tagged(folder / "sft", "sft.iterative"),
+        "DPO": _tagged(folder / "dpo", "dpo.iterative"),
+    }
+    reliability_diagram(groups, path, title="The embedded world: sentences about people, iterative tagging")
+
+
+def example(records: Iterable[Record]) -> dict[str, Any]:
+    """The answer that README shows: the first whose sentences' factualities range over at least ``MIXED``.
+
+    Where there is none, the one with the widest range.
+    """
+    records = [record for record in records if record.labelled]
+    chosen = next((record for record in records if _range(record) >= MIXED), None) or max(records, key=_range)
+    sentences = [{"text": s.text, "score": s.score, "factuality": s.factuality} for s in chosen.sentences]
+    return {"id": chosen.id, "question": chosen.question, "sentences": sentences}
+
+
+def example_table(results: Mapping[str, Any]) -> str:
+    """README's tagged answer, each sentence beside how true it is."""
+    shown = results["example"]
+    lines = [f"> {shown['question']}", "", "| The model's answer | True, 0 to 10 |", "|---|:-:|"]
+    for s in shown["sentences"]:
+        tag = "(no valid tag)" if s["score"] is None else f"`<confidence> {s['score']} </confidence>`"
+        lines.append(f"| {s['text']} {tag} | {to_rating(s['factuality'])} |")
+    return "\n".join(lines)
+
+
+def _tagged(run: Path, name: str) -> list[Record]:
+    """What a test wrote about people."""
+    return [r for r in read_records(run / "test" / f"{name}.jsonl") if r.meta["domain"] == "in-domain"]
+
+
+def _range(record: Record) -> float:
+    """Widest difference between the factualities of an answer's sentences."""
+    truths = [s.factuality for s in record.sentences if s.factuality is not None]
+    return round(max(truths) - min(truths), 9)
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -75,9 +130,9 @@ def table(results: Mapping[str, Any]) -> str:
     sentences = select(results["rows"], method="SFT", mode="iterative")[0]["n"]
     lines += [
         "",
-        f"Percent; mean over {len(seeds)} seeds, range of the Brier score in brackets; {sentences} sentences about 120 "
-        "people that no training step saw. Best constant: one score for all, chosen on the validation people. "
-        f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
+        f"Percent; mean over {len(seeds)} seeds, range of the Brier score in brackets; {sentences} sentences about "
+        "people whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation "
+        f"people. {results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
     ]
     return "\n".join(lines)
 
@@ -99,10 +154,15 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def write_readme(results: Mapping[str, Any]) -> None:
-    """Put the table between its marks in the README."""
+    """Put the table and the example between their marks in the README."""
     text = README.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    for begin, end, content in (
+        (BEGIN, END, table(results)),
+        (EXAMPLE_BEGIN, EXAMPLE_END, example_table(results)),
+    ):
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+    README.write_text(text, encoding="utf-8")
 
 
 def _git(*words: str) -> str:
@@ -132,6 +192,8 @@ def main() -> None:
         results = run(flags.seeds, flags.variant, flags.out)
         flags.results.parent.mkdir(parents=True, exist_ok=True)
         flags.results.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        if flags.results == RESULTS:
+            draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:
         write_readme(json.loads(RESULTS.read_text(encoding="utf-8")))
 

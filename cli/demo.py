@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,11 +25,18 @@ def run(words: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
     options = parser.read(words)
     begin = time.monotonic()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
+    import logging
+
+    from transformers.utils.logging import disable_progress_bar
+
     from lovec.datasets.world import ensure_world
     from lovec.reports import print_table, write_results
 
     from .training import execute
 
+    disable_progress_bar()  # loading a tiny model is no news
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # nor is the machine, said at every stage
     variant = "world-small" if options.quick else "world"
     overlay = ["--config", "world-small.yaml"] if options.quick else []
 

@@ -185,7 +185,7 @@ def test_bfloat16_base_keeps_a_float32_adapter(models: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"adapter": "runs/sft/adapter"}, "lovec fit --config sft.yaml"),
+        ({"adapter": "nowhere/sft/adapter"}, "lovec fit --config sft.yaml"),
         ({"model": "no-such/model"}, "cannot load the model 'no-such/model'"),
         ({"dtype": "float16"}, "expected float32 or bfloat16"),
         ({"chat_template": "missing.jinja"}, "give a Jinja file"),

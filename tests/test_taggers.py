@@ -224,6 +224,7 @@ class Scripted:
     def __init__(self, encoder: Encoder, answers: Sequence[tuple[str, bool]], real: TransformersEngine) -> None:
         self.encoder, self.answers, self.real = encoder, list(answers), real
         self.prefill_tokens = 0
+        self.max_rows = real.max_rows
         self.context_length = real.context_length
         self.calls: list[tuple[Any, ...]] = []
 

@@ -109,10 +109,10 @@ def test_a_mean_of_means_would_be_noticed(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("continued", [False, True])
 def test_dpo_starts_at_ln_2(continued: bool, model: str, adapter: str, tmp_path: Path) -> None:
-    run = fit(tmp_path, module(DPO, model, adapter if continued else None, lr=1e-3))
+    run = fit(tmp_path, module(DPO, model, adapter if continued else None), max_epochs=6)
     assert run.logged[0]["train/loss"] == pytest.approx(math.log(2), abs=1e-12)
     assert run.logged[0]["train/margin"] == 0.0
-    assert run.logged[-1]["train/loss"] < math.log(2) - 1e-3
+    assert run.logged[-1]["train/loss"] < 0.6
     assert run.logged[-1]["train/margin"] > 0
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,7 @@ class World(RecordsDataModule):
         with FileLock(folder.with_name(f"{folder.name}.lock")):
             if folder.exists():
                 return
+            print(f"the model of {self.variant!r} answers its questions, once for seed {self.seed}", file=sys.stderr)
             staging = folder.with_name(f".{folder.name}.{os.getpid()}")
             try:
                 for split, records in self._answered().items():

@@ -1,5 +1,6 @@
 """Reports: what was measured, for people and for files."""
 
+from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.table import markdown_table, print_table, read_results, write_results
 
-__all__ = ["markdown_table", "print_table", "read_results", "write_results"]
+__all__ = ["markdown_table", "print_table", "read_results", "reliability", "reliability_diagram", "write_results"]

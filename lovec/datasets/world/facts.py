@@ -53,7 +53,7 @@ class WorldSpec:
     rank_shift: float = 13.0
     rank_power: float = 1.1
     keep: float = 0.97
-    keep_fall: float = 0.45
+    keep_fall: float = 0.6
     width: int = 128
     layers: int = 4
     heads: int = 4
@@ -88,7 +88,7 @@ class Lexicon:
 
     Attributes:
         cities: country of every city.
-        surnames: surnames by the country they sound like.
+        surnames: surnames by the country they sound like; more than there are people.
         given: given names.
         stems: first words of company names.
         rivals: names of companies that are only ever bought.
@@ -218,7 +218,7 @@ def make_lexicon(spec: WorldSpec) -> Lexicon:
         return tuple(names)
 
     cities = {city: land for land, (ends, _) in _COUNTRIES.items() for city in invent(6, ends.split())}
-    surnames = {land: invent(48, ends.split()) for land, (_, ends) in _COUNTRIES.items()}
+    surnames = {land: invent(max(48, spec.n_people // 6), ends.split()) for land, (_, ends) in _COUNTRIES.items()}
     return Lexicon(
         cities, surnames, invent(60, _GIVEN_ENDINGS), invent(60, _STEM_ENDINGS), invent(40, [*_STEM_ENDINGS, "or"])
     )
@@ -227,7 +227,8 @@ def make_lexicon(spec: WorldSpec) -> Lexicon:
 def make_entities(spec: WorldSpec) -> list[Entity]:
     """Invent the people and companies of a world, best known first within each kind.
 
-    Splits are stratified by popularity: of every six neighbours in rank four are "train", one "dev", one "test".
+    Splits are stratified by popularity: of every six neighbours in rank four are "train", one "dev", one "test". No
+    two people share a surname: sentences name people by it, and how often it was read tells how well one is known.
     """
     lexicon = make_lexicon(spec)
     rng = random.Random(f"{spec.seed}/entities")
@@ -248,10 +249,16 @@ def make_entities(spec: WorldSpec) -> list[Entity]:
 
 
 def _fresh(make: Callable[[], tuple[str, dict[str, str]]], taken: set[str]) -> tuple[str, dict[str, str]]:
-    while (made := make())[0] in taken:
+    """Make until the last word of the name (a surname) or, among companies, the whole name is new."""
+    while _distinctive((made := make())[0]) in taken:
         pass
-    taken.add(made[0])
+    taken.add(_distinctive(made[0]))
     return made
+
+
+def _distinctive(name: str) -> str:
+    last = name.split()[-1]
+    return name if last in PRODUCTS else last
 
 
 def _place(rng: random.Random, lexicon: Lexicon, prefix: str, home: str, stay: float) -> dict[str, str]:

@@ -1,0 +1,289 @@
+"""README and docs say what is true: links lead somewhere, commands parse, the printed objective trains."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from tinyrun import records, tiny
+
+from lovec.cli import COMMANDS, main
+from lovec.cli.arguments import RECIPES
+from lovec.cli.plain import PlainParser
+from lovec.datasets.jsonl import read_records, record_from_dict, write_records
+from lovec.types import LovecError, Record, Sentence
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results" / "world.json"
+NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
+
+
+def load(path):
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+world = load(ROOT / "benchmarks" / "world.py")
+
+
+def blocks(page, language):
+    """Code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    """Every `lovec ...` line of the bash blocks, as words."""
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["lovec"]:
+                    yield pytest.param(words[1:], id=f"{page.name}: {' '.join(words[1:])}")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with the file that README prints, and the import path as it was afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_ipo", raising=False)
+    Path("my_ipo.py").write_text(objective(README))
+    return tmp_path
+
+
+def objective(page):
+    """The file my_ipo.py as a page prints it."""
+    return next(block for block in blocks(page, "python") if "class IPO" in block)
+
+
+# ---------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_images_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines()
+                if line.startswith("#")]  # fmt: skip
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("#"):
+            assert link[1:] in headings, f"{page.name} has no heading {link}"
+        elif not link.startswith(("http://", "https://")):
+            target = (page.parent / link).resolve()
+            assert target.exists() or (target in NOT_BEFORE_THE_BENCHMARK and not RESULTS.exists()), link
+
+
+def test_every_page_is_linked():
+    assert {page.name for page in PAGES[1:]} == set(re.findall(r"\(docs/(\w[\w-]*\.md)\)", README.read_text()))
+
+
+def test_paths_of_the_tree_exist_and_none_is_missing():
+    (tree,) = [block for block in blocks(README, "text") if "lovec/types.py" in block]
+    named = [line.split()[0] for line in tree.splitlines()]
+    assert all((ROOT / name).exists() for name in named)
+    rooms = {p.relative_to(ROOT).as_posix() + ("/" if p.is_dir() else "") for p in (ROOT / "lovec").iterdir()}
+    rooms = {name for name in rooms if not name.endswith(("__init__.py", "__pycache__/", "py.typed"))}
+    assert rooms == {name for name in named if name.startswith("lovec/")}
+
+
+def test_badges_say_what_pyproject_says():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [c.rsplit(" ", 1)[1] for c in project["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
+    assert f"python: {' | '.join(versions)}<" in (ROOT / "docs/badges/python.svg").read_text()
+    assert f"licence: {project['license']}<" in (ROOT / "docs/badges/licence.svg").read_text()
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
+    from lovec.cli import arguments
+    from lovec.cli.training import TrainingCLI
+
+    class Parsed(Exception):
+        pass
+
+    def read_and_stop(parser, rest, read=PlainParser.read):
+        read(parser, rest)
+        raise Parsed
+
+    monkeypatch.setattr(PlainParser, "read", read_and_stop)
+    monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
+    # a checkpoint holds its recipe
+    monkeypatch.setattr(arguments, "saved_recipe", lambda path, command: (RECIPES / "dpo.yaml").read_text())
+    command, rest = words[0], words[1:]
+    assert command in COMMANDS
+    if command in ("world", "demo"):
+        with pytest.raises(Parsed):
+            importlib.import_module(f"lovec.cli.{command}").run(rest)
+    elif "--print_config" in rest:
+        with pytest.raises(SystemExit) as stop:
+            TrainingCLI(command, rest)
+        assert not stop.value.code
+    else:
+        asked = "my_ipo.IPO" if "my_ipo.IPO" in rest else "lovec.modules."
+        assert TrainingCLI(command, rest).config.model.class_path.startswith(asked)
+
+
+def test_a_wrong_option_in_a_page_would_be_noticed(here):
+    from lovec.cli.training import TrainingCLI
+
+    with pytest.raises(LovecError, match=r"unknown option --model\.bta of DPO; did you mean --model\.beta"):
+        TrainingCLI("fit", ["--config", "dpo.yaml", "--model.bta", "1"])
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    asked = re.findall(r"^make (\w+)", "\n".join(blocks(README, "bash")), re.MULTILINE)
+    assert asked == ["demo", "test"]
+    assert set(asked) <= set(targets)
+
+
+def test_extras_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(re.findall(r'pip install "\.\[(\w+)\]"', README.read_text())) == {"quant", "vllm", "parity"}
+    assert {"quant", "vllm", "parity"} <= project["optional-dependencies"].keys()
+
+
+# ---------------------------------------------------------------- the objective
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "own-objective.md"], ids=lambda page: page.name)
+def test_the_printed_objective_trains(page, here, tmp_path_factory):
+    Path("my_ipo.py").write_text(objective(page))
+    write_records("pairs.jsonl", records(8))
+    Path("tiny.yaml").write_text(yaml.safe_dump({
+        "trainer": {"accelerator": "cpu", "max_steps": 2, "limit_val_batches": 0, "log_every_n_steps": 1,
+                    "enable_progress_bar": False, "enable_model_summary": False},
+        "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp()), "adapter": None}}},
+        "data": {"class_path": "Preferences", "init_args": {"path": "pairs.jsonl", "batch_size": 4}},
+    }))  # fmt: skip
+    (line,) = [p.values[0] for p in commands() if "my_ipo.IPO" in p.values[0] and p.id.startswith(f"{page.name}: fit")]
+    words = [*line, "--config", "tiny.yaml"]
+    assert main(words) == 0
+    folder = Path(line[line.index("--trainer.default_root_dir") + 1])
+    assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    tau = float(line[line.index("--model.tau") + 1])
+    names, first, *_ = [row.split(",") for row in (folder / "logs/version_0/metrics.csv").read_text().splitlines()]
+    loss = float(first[names.index("train/preference")])  # the recipe adds an SFT term to it
+    assert loss == pytest.approx((1 / (2 * tau)) ** 2, rel=1e-5)  # policy and reference agree at the start
+
+
+def test_the_objective_is_as_short_as_readme_says():
+    lines = [line for line in objective(README).splitlines() if line.strip()]
+    assert len(lines) <= 10
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_the_printed_records_can_be_read():
+    for page in (README, ROOT / "docs" / "data.md"):
+        (line,) = blocks(page, "json")
+        assert record_from_dict(json.loads(line)).labelled
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": "b", "question": 1 "sentences": []}',
+        '{"id": "b"}',
+        '{"question": "Q?", "sentences": [{"text": "A."}, {"text": "B.", "factuality": 7}]}',
+        '{"question": "Q?", "sentences": [{"text": "A.", "factualty": 1}]}',
+        '{"question": "Q?", "sentences": [{"text": "A."}, {"text": "B."}], "rejected": [3]}',
+        '{"id": "ada", "question": "Q?"}',
+    ],
+)
+def test_errors_are_as_printed(line, here):
+    Path("pairs.jsonl").write_text(f'{{"id": "ada", "question": "Q?"}}\n\n{line}\n')
+    with pytest.raises(LovecError) as error:
+        list(read_records("pairs.jsonl"))
+    (printed,) = blocks(ROOT / "docs" / "data.md", "text")
+    assert str(error.value) in printed.splitlines()
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="benchmarks/world.py has not been run")
+def test_table_and_answer_are_those_of_the_results():
+    results = json.loads(RESULTS.read_text())
+    text = README.read_text()
+    assert f"{world.BEGIN}\n{world.table(results)}\n{world.END}" in text
+    assert f"{world.EXAMPLE_BEGIN}\n{world.example_table(results)}\n{world.EXAMPLE_END}" in text
+
+
+def test_marks_stand_once_each():
+    text = README.read_text()
+    for mark in (world.BEGIN, world.END, world.EXAMPLE_BEGIN, world.EXAMPLE_END, "<!-- demo output -->"):
+        assert text.count(mark) == 1, mark
+
+
+def results_of(seeds):
+    figures = dict(ece_m=0.2, spearman=0.3, malformed=0.0, n=600, mean_confidence=0.5, mean_factuality=0.5)
+    places = dict(domain="in-domain", level="sentence", readout="argmax")
+    rows = [{"method": method, "mode": mode, "seed": seed, "brier": 0.1 + 0.01 * seed, **places, **figures}
+            for seed in range(seeds) for method in world.METHODS for mode in world.MODES]  # fmt: skip
+    answer = {"id": "b", "question": "Q?", "sentences": [
+        {"text": "True.", "score": 9, "factuality": 1.0}, {"text": "Half.", "score": None, "factuality": 0.45}
+    ]}  # fmt: skip
+    return {"date": "2026-01-01", "commit": "abc", "versions": {"lovec": "0", "torch": "2"}, "machine": "a machine",
+            "rows": rows, "example": answer}  # fmt: skip
+
+
+def test_the_table_says_mean_and_range():
+    lines = world.table(results_of(3)).splitlines()
+    assert lines[4] == "| Vanilla | 11.0 (10.0-12.0) | 20.0 | 30.0 | 0.0 | 11.0 (10.0-12.0) | 20.0 | 30.0 | 0.0 |"
+    assert "3 seeds" in lines[-1]
+
+
+def test_the_readme_is_written_between_the_marks(tmp_path, monkeypatch):
+    copy = tmp_path / "README.md"
+    copy.write_text(f"a\n{world.EXAMPLE_BEGIN}\nold\n{world.EXAMPLE_END}\nb\n{world.BEGIN}\n{world.END}\nc\n")
+    monkeypatch.setattr(world, "README", copy)
+    for _ in range(2):  # a second time changes nothing
+        world.write_readme(results_of(1))
+        text = copy.read_text()
+        assert "old" not in text
+        assert "\n| True. `<confidence> 9 </confidence>` | 10 |\n| Half. (no valid tag) | 5 |\n" in text
+        assert text.index("a\n") < text.index("| True.") < text.index("\nb\n") < text.index("| Vanilla |")
+        assert text.endswith(f"{world.END}\nc\n")
+
+
+def test_the_answer_shown_is_the_first_of_mixed_truth():
+    def answer(name, *truths):
+        return Record(name, "Q?", sentences=tuple(Sentence("S.", factuality=f, score=1) for f in truths))
+
+    made = [answer("even", 0.9, 1.0), answer("unknown", 0.0, None, 1.0), answer("edge", 0.3, 0.9), answer("wide", 0, 1)]
+    assert world.example(made)["id"] == "edge"
+    assert world.example([answer("even", 1.0), answer("less", 0.5, 0.8)])["id"] == "less"
+
+
+def test_the_diagram_shows_people_alone(tmp_path):
+    from lovec.reports import reliability_diagram
+
+    def tagged(name, factuality, domain="in-domain"):
+        sentence = Sentence("S.", factuality=factuality, score=10)
+        return replace(Record(name, "Q?", sentences=(sentence,)), meta={"domain": domain})
+
+    for run, method in (("sft", "vanilla"), ("sft", "sft"), ("dpo", "dpo")):
+        rows = [tagged("a", 0.5), tagged("b", 0.0, "out-of-domain")]
+        write_records(tmp_path / run / "test" / f"{method}.iterative.jsonl", rows)
+    world.draw(tmp_path, tmp_path / "found.svg")
+    groups = {name: [tagged("a", 0.5)] for name in ("Vanilla", "SFT", "DPO")}
+    title = "The embedded world: sentences about people, iterative tagging"
+    expected = reliability_diagram(groups, tmp_path / "expected.svg", title=title)
+    assert (tmp_path / "found.svg").read_bytes() == expected.read_bytes()

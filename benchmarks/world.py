@@ -46,6 +46,10 @@ PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics
 
 def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
     """Run ``lovec demo`` for every seed and collect its rows, with what is needed to judge them."""
+    origin = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+    }
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     for seed in seeds:
@@ -56,9 +60,7 @@ def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
         seconds[str(seed)] = round(time.monotonic() - begin, 1)
         for row in json.loads((folder / "results.json").read_text(encoding="utf-8")):
             rows.append({key: row[key] for key in KEYS + MORE})
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+    return origin | {
         "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU",
         "variant": variant,

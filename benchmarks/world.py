@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from common import KEYS, ROOT, provenance, write_json
 
 from lovec.datasets.jsonl import read_records
 from lovec.types import Record, to_rating
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 README = ROOT / "README.md"
+TABLES = ROOT / "docs" / "world.md"
 DIAGRAM = ROOT / "docs" / "reliability.svg"
 BEGIN, END = "<!-- world table: written by benchmarks/world.py -->", "<!-- end of the world table -->"
 EXAMPLE_BEGIN, EXAMPLE_END = (
@@ -39,17 +37,11 @@ MIXED = 0.6
 """Least range of factuality in the answer that README shows."""
 METHODS = ("Best constant", "Vanilla", "SFT", "DPO")
 MODES = ("iterative", "free-form")
-KEYS = ("method", "domain", "mode", "level", "readout", "seed", "brier", "ece_m", "spearman", "malformed", "n")
-MORE = ("mean_confidence", "mean_factuality")
-PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics")
 
 
 def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
     """Run ``lovec demo`` for every seed and collect its rows, with what is needed to judge them."""
-    origin = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
-    }
+    origin = provenance()
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     for seed in seeds:
@@ -59,10 +51,8 @@ def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
         subprocess.run([*command, *(["--quick"] if variant == "world-small" else [])], check=True, cwd=ROOT)
         seconds[str(seed)] = round(time.monotonic() - begin, 1)
         for row in json.loads((folder / "results.json").read_text(encoding="utf-8")):
-            rows.append({key: row[key] for key in KEYS + MORE})
+            rows.append({key: row[key] for key in KEYS})
     return origin | {
-        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-        "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU",
         "variant": variant,
         "seconds": seconds,
         "example": example(_tagged(out / f"seed-{seeds[0]}" / "dpo", "dpo.free-form")),
@@ -83,12 +73,12 @@ def draw(folder: Path, path: Path) -> None:
 
 
 def example(records: Iterable[Record]) -> dict[str, Any]:
-    """The answer that README shows: the first whose sentences' factualities range over at least ``MIXED``.
+    """The answer that README shows: a typical one among those that mix true and false.
 
-    Where there is none, the one with the widest range.
+    Of the answers whose sentences' factualities range over at least ``MIXED``, the one with the median Brier score.
     """
-    records = [record for record in records if record.labelled]
-    chosen = next((record for record in records if _range(record) >= MIXED), None) or max(records, key=_range)
+    mixed = sorted((r for r in records if r.labelled and _range(r) >= MIXED), key=lambda r: (_brier(r), r.id))
+    chosen = mixed[len(mixed) // 2]
     sentences = [{"text": s.text, "score": s.score, "factuality": s.factuality} for s in chosen.sentences]
     return {"id": chosen.id, "question": chosen.question, "sentences": sentences}
 
@@ -106,6 +96,12 @@ def example_table(results: Mapping[str, Any]) -> str:
 def _tagged(run: Path, name: str) -> list[Record]:
     """What a test wrote about people."""
     return [r for r in read_records(run / "test" / f"{name}.jsonl") if r.meta["domain"] == "in-domain"]
+
+
+def _brier(record: Record) -> float:
+    """Brier score of an answer; a sentence without a score counts as a whole miss."""
+    gaps = [1.0 if s.score is None else (s.score / 10 - (s.factuality or 0.0)) ** 2 for s in record.sentences]
+    return statistics.mean(gaps)
 
 
 def _range(record: Record) -> float:
@@ -139,24 +135,53 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def full_tables(results: Mapping[str, Any]) -> str:
+    """docs/world.md: every domain, mode, level and readout; means over seeds."""
+    lines = [
+        "# The embedded world, all figures",
+        "",
+        "Written by `benchmarks/world.py`; the numbers are in `benchmarks/results/world.json`. Percent, means over "
+        f"{len({row['seed'] for row in results['rows']})} seeds; {results['date']}, commit {results['commit']}. In "
+        "domain: people whose answers no fine-tuning step saw. Out of domain: companies, which fine-tuning never saw.",
+    ]
+    for level in ("sentence", "passage"):
+        for readout in ("argmax", "mean"):
+            lines += ["", f"## {level.capitalize()} level, {readout} readout", ""]
+            lines += [
+                "| Method | Domain | Mode | BS | ECE-M | SC | malformed | c | f |",
+                "|---|---|---|---|---|---|---|---|---|",
+            ]
+            for method in METHODS:
+                for domain in ("in-domain", "out-of-domain"):
+                    for mode in MODES:
+                        where = {"method": method, "domain": domain, "mode": mode, "level": level, "readout": readout}
+                        if chosen := select(results["rows"], **where):
+                            means = [_mean(chosen, name) for name in ("mean_confidence", "mean_factuality")]
+                            lines.append(
+                                f"| {method} | {domain} | {mode} | " + " | ".join([*_cells(chosen), *means]) + " |"
+                            )
+    return "\n".join(lines) + "\n"
+
+
 def select(rows: Iterable[Mapping[str, Any]], **where: Any) -> list[Mapping[str, Any]]:
     """Rows of one method and mode: in domain, by sentence, stated score, unless said otherwise."""
     where = {"domain": "in-domain", "level": "sentence", "readout": "argmax", **where}
     return [row for row in rows if all(row[key] == value for key, value in where.items())]
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    def mean(name: str, digits: int = 1) -> str:
-        values = [row[name] for row in rows if row[name] is not None]
-        return f"{100 * statistics.mean(values):.{digits}f}" if values else "-"
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = [row[name] for row in rows if row[name] is not None]
+    return f"{100 * statistics.mean(values):.1f}" if values else "-"
 
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     scores = [100 * row["brier"] for row in rows if row["brier"] is not None]
     spread = f" ({min(scores):.1f}-{max(scores):.1f})" if scores and max(scores) - min(scores) >= 0.05 else ""
-    return [mean("brier") + spread, mean("ece_m"), mean("spearman"), mean("malformed")]
+    return [_mean(rows, "brier") + spread, *(_mean(rows, name) for name in ("ece_m", "spearman", "malformed"))]
 
 
 def write_readme(results: Mapping[str, Any]) -> None:
-    """Put the table and the example between their marks in the README."""
+    """Put the table and the example between their marks in the README, and all figures into docs/world.md."""
     text = README.read_text(encoding="utf-8")
     for begin, end, content in (
         (BEGIN, END, table(results)),
@@ -165,20 +190,7 @@ def write_readme(results: Mapping[str, Any]) -> None:
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
     README.write_text(text, encoding="utf-8")
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        if info.exists()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()
+    TABLES.write_text(full_tables(results), encoding="utf-8")
 
 
 def main() -> None:
@@ -192,8 +204,7 @@ def main() -> None:
     flags = parser.parse_args()
     if not flags.readme:
         results = run(flags.seeds, flags.variant, flags.out)
-        flags.results.parent.mkdir(parents=True, exist_ok=True)
-        flags.results.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(flags.results, results)
         if flags.results == RESULTS:
             draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:

@@ -38,6 +38,7 @@ def run(words: list[str]) -> None:
     overlay = ["--config", "world-small.yaml"] if options.quick else []
 
     def stage(command: str, name: str, *flags: str) -> list[dict[str, Any]]:
+        flags = ("--trainer.enable_model_summary", "false", *flags)
         folder = ["--trainer.default_root_dir", str(options.out / name), "--seed_everything", str(options.seed)]
         cli = execute(command, ["--config", f"{name}.yaml", *overlay, *folder, *flags])
         return list(cli.model.results)

@@ -107,7 +107,7 @@ def _no_class(path: str, reason: str) -> UsageError:
 def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:
     """Options the parser knows; those of the innermost class of the complaint if there is one."""
     if not classes:
-        return list(parser._option_string_actions)
+        return [option for option in parser._option_string_actions if not option.endswith("help")]
     module, _, name = classes[-1].rpartition(".")
     inner = type(parser)(exit_on_error=False)
     inner.add_class_arguments(getattr(import_module(module), name), fail_untyped=False)

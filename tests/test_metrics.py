@@ -378,6 +378,12 @@ def test_sentence_pairs():
     assert sentence_pairs(RECORDS, "mean") == ([], [], 5)
 
 
+def test_equal_passage_means_tie_however_they_round():
+    for n in range(1, 40):
+        constant = [Record(f"r{n}", "Q?", sentences=(Sentence("S.", factuality=0.3, score=7),) * n)]
+        assert passage_pairs(constant, "argmax") == ([0.7], [0.3], 0)
+
+
 def test_passage_pairs():
     confidences, factualities, malformed = passage_pairs(RECORDS, "argmax")
     assert confidences == pytest.approx([0.65, 0.3])

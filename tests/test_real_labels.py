@@ -18,7 +18,15 @@ def test_sft_and_dpo_on_factscore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     overlay = ["--config", "factscore.yaml", "--data.path", str(LABELS)]
     brief = ["--data.batch_size", "2", "--data.eval_batch_size", "4", "--trainer.limit_val_batches", "0"]
-    steps = [*brief, "--trainer.limit_train_batches", "2", "--trainer.log_every_n_steps", "1"]
+    steps = [
+        *brief,
+        "--trainer.max_epochs",
+        "1",
+        "--trainer.limit_train_batches",
+        "2",
+        "--trainer.log_every_n_steps",
+        "1",
+    ]
     assert main(["fit", "--config", "sft.yaml", *overlay, *steps]) == 0
     assert main(["fit", "--config", "dpo.yaml", *overlay, *steps]) == 0
     assert main(["test", "--config", "dpo.yaml", *overlay, *brief, "--trainer.limit_test_batches", "2"]) == 0

@@ -1,0 +1,128 @@
+"""Prompts and completions as ids: one BOS, no merged boundary, the same pieces everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinyrun import tiny
+from transformers import AutoTokenizer
+
+from lovec.encoding import INSTRUCTION, QUESTION, Encoder
+from lovec.tags import TagFormat, parse
+from lovec.types import LovecError
+
+ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
+PAPER = Path(__file__).parents[2] / "shared" / "paper" / "lovec.tex"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def tokenizer(models: Path, arch: str = "llama") -> Any:
+    return AutoTokenizer.from_pretrained(tiny(models, arch))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_prompts_are_what_the_template_writes(models: Path, arch: str) -> None:
+    encoder = Encoder(tokenizer(models, arch), "Rate it.")
+    text = encoder.tokenizer.decode(encoder.prompt("Who?"))
+    expected = {
+        "llama": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nRate it.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        "gemma2": "<bos><start_of_turn>user\nRate it.\n\nWho?<end_of_turn>\n<start_of_turn>model\n",
+    }
+    qwen = "<|im_start|>system\nRate it.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+    assert text == expected.get(arch, qwen)
+    assert "Rate it." not in encoder.tokenizer.decode(encoder.prompt("Who?", instruct=False))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_turn_ends_with_its_own_token(models: Path, arch: str) -> None:
+    encoder = Encoder(tokenizer(models, arch))
+    end = {"llama": "<|eot_id|>", "gemma2": "<end_of_turn>"}.get(arch, "<|im_end|>")
+    assert encoder.tokenizer.convert_ids_to_tokens(encoder.end_id) == end
+    assert {encoder.end_id, encoder.tokenizer.eos_token_id} == set(encoder.stop_ids)
+    assert encoder.completion(["A."], [3])[-1] == encoder.end_id
+
+
+def test_one_bos_even_where_template_and_tokenizer_both_write_one(models: Path) -> None:
+    plain = tokenizer(models)
+    doubled = tokenizer(models)
+    doubled.chat_template = "{{ bos_token }}" + doubled.chat_template
+    ids = Encoder(doubled, "Rate it.").prompt("Who?")
+    assert ids == Encoder(plain, "Rate it.").prompt("Who?")
+    assert ids.count(plain.bos_token_id) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.text("abc Ad.é9", min_size=1, max_size=12), st.integers(0, 10)), min_size=1, max_size=4))
+def test_completions_give_their_sentences_and_scores_back(tagged: list[tuple[str, int]]) -> None:
+    encoder = test_completions_give_their_sentences_and_scores_back.encoder  # type: ignore[attr-defined]
+    tagged = [(text.strip() or "x", score) for text, score in tagged]
+    ids = encoder.completion(*zip(*tagged, strict=True))
+    assert ids[:-1] == [
+        i for n, (text, score) in enumerate(tagged) for i in (*encoder.head(text, n == 0), *encoder.tails[score])
+    ]
+    parsed = parse(encoder.decode(ids))
+    assert [(s.text, s.score) for s in parsed.sentences] == tagged and not parsed.tail
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _encoder(models: Path) -> None:
+    test_completions_give_their_sentences_and_scores_back.encoder = Encoder(tokenizer(models))  # type: ignore[attr-defined]
+
+
+def test_ten_is_a_whole_string_however_many_tokens_it_has(models: Path) -> None:
+    encoder = Encoder(tokenizer(models))
+    assert len(encoder.tails[10]) == len(encoder.tails[1]) + 1  # bytes: "1", "0"
+    assert encoder.tails[10][:2] == encoder.tails[1][:2]  # a first-token reading could not tell them apart
+    assert [encoder.decode(tail) for tail in encoder.tails] == [f" {score} </confidence>" for score in range(11)]
+
+
+def test_tag_words_of_ones_own(models: Path) -> None:
+    encoder = Encoder(tokenizer(models), "Rate it.", TagFormat("[sure", "]"))
+    assert encoder.decode(encoder.completion(["A.", "B."], [10, 0])) == "A. [sure 10 ] B. [sure 0 ]"
+
+
+def test_a_template_that_drops_the_system_turn_gets_it_in_the_user_turn(models: Path) -> None:
+    silent = tokenizer(models)
+    silent.chat_template = silent.chat_template.replace(
+        "{%- for m in messages -%}", "{%- for m in messages if m['role'] != 'system' -%}"
+    )
+    text = silent.decode(Encoder(silent, "Rate it.").prompt("Who?"))
+    assert "user<|end_header_id|>\n\nRate it.\n\nWho?<|eot_id|>" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "has no chat template; use an instruction-tuned model, or give a template with"),
+        ("{{ messages | length }}{{ messages[-1]['content'] }}", "renders a prompt differently"),
+    ],
+)
+def test_tokenizers_that_cannot_be_used_are_one_clear_line(models: Path, template: str | None, words: str) -> None:
+    broken = tokenizer(models)
+    broken.chat_template = template
+    with pytest.raises(LovecError) as error:
+        Encoder(broken)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_tokenizer_that_loses_tags_is_refused(models: Path) -> None:
+    broken = tokenizer(models)
+    broken.add_special_tokens({"additional_special_tokens": ["</confidence>"]})  # left out when text is decoded
+    with pytest.raises(LovecError, match="does not give the tag '<confidence> 0 </confidence>' back"):
+        Encoder(broken)
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not beside the checkout")
+def test_instruction_and_question_are_the_papers_word_for_word() -> None:
+    text = PAPER.read_text(encoding="utf-8")
+    assert INSTRUCTION in text
+    assert QUESTION.format(entity="Stiff Person Syndrome") in text

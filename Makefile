@@ -36,6 +36,7 @@ clean:  ## what builds and caches leave behind; the environment stays
 
 $(READY): pyproject.toml setup.cfg
 	@test -n "$(PYTHON)" || { echo "lovec needs Python 3.11, 3.12 or 3.13 on the PATH, or PYTHON=/path/to/it"; exit 1; }
+	@echo "installing lovec and what it needs into $(VENV): a minute or two, 2 GB"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev]"
 	touch $(READY)

@@ -278,6 +278,7 @@ saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_st
 run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
 run.fit(made, Rows(11), ckpt_path=ckpt)
 if run.is_global_zero:
+    (folder / "metrics.json").write_text(json.dumps({{k: float(v) for k, v in run.callback_metrics.items()}}))
     torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
 """
 
@@ -332,7 +333,7 @@ def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> No
     """With different numbers of micro-batches; dropout is off in DPO."""
     for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
         done = subprocess.run(
-            script("DPO", tmp_path / name, model, adapter, limit_train_batches=2, **kwargs),
+            script("DPO", tmp_path / name, model, adapter, limit_train_batches=2, limit_val_batches=1.0, **kwargs),
             env=environment(),
             capture_output=True,
             text=True,
@@ -341,6 +342,9 @@ def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr[-3000:]
     one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
     assert (one - two).norm() / one.norm() < 1e-4
+    alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
+    assert {"train/loss", "train/margin", "val/brier", "val/passage_ece_m"} <= alone.keys()
+    assert together == pytest.approx(alone, rel=1e-3, abs=1e-4, nan_ok=True)
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:

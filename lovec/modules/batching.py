@@ -72,6 +72,6 @@ def micro_batches(items: Sequence[Item], budget: int) -> list[list[Item]]:
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
     """Inside: torch's random streams are a function of ``key`` alone; outside they go on as before."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(hash(key) & 0x7FFF_FFFF_FFFF_FFFF)  # hash of a tuple of ints is the same in every process
         yield

@@ -32,10 +32,12 @@ KEYS = (
 
 
 def provenance() -> dict[str, Any]:
-    """Date, commit (with a + where tracked files were changed), versions and machine."""
+    """Date, commit (with a + where code or recipes were changed since), versions and machine."""
+    code = ("lovec", "cli", "configs", "benchmarks/*.py", "pyproject.toml", "setup.cfg")
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else ""),
+        "commit": _git("rev-parse", "--short", "HEAD")
+        + ("+" if _git("status", "--porcelain", "-uno", "--", *code) else ""),
         "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU",
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ _MISLEADING = (
 )
 """Beginnings of warnings that tell a user nothing."""
 
+TERMINATED = 128 + signal.SIGTERM
 _RECIPE = ("seed_everything", "trainer", "model", "data")
 
 
@@ -136,6 +138,8 @@ class TrainingCLI(LightningCLI):
         if self.command in ("validate", "test"):
             arguments["verbose"] = self.command == "validate"  # a test ends with a table that says it better
         getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
+        if self.trainer.received_sigterm:
+            raise SystemExit(TERMINATED)
 
 
 def run(command: str, words: Sequence[str]) -> None:

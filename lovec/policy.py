@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +151,11 @@ class Policy(nn.Module):
         self._set_dropout(config.lora_dropout if dropout else 0.0)
         if config.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        context = int(getattr(self.model.config, "max_position_embeddings", 0) or 1 << 30)
+        settings = self.model.config.get_text_config()
+        context = int(getattr(settings, "max_position_embeddings", 0) or 1 << 30)
         self.max_length = min(context, config.max_length or context)
         for name in ("logit_scale", "logits_scaling"):
-            if getattr(self.model.config, name, None) not in (None, 1, 1.0):
+            if getattr(settings, name, None) not in (None, 1, 1.0):
                 raise LovecError(f"{config.model} scales its logits ({name}): not supported; use another model family")
 
     @property
@@ -168,10 +171,7 @@ class Policy(nn.Module):
     @property
     def shape(self) -> dict[str, Any]:
         """Shape of the adapters as plain values, enough to build them again."""
-        config = self.peft.peft_config[ADAPTER]
-        names = ("r", "lora_alpha", "lora_dropout", "base_model_name_or_path")
-        lora = {name: getattr(config, name) for name in names}
-        return {"lora": {**lora, "target_modules": sorted(config.target_modules)}, "reference": self.continued}
+        return {"lora": _plain(self.peft.peft_config[ADAPTER]), "reference": self.continued}
 
     def trainable(self) -> list[nn.Parameter]:
         """The adapter's parameters, by name order."""
@@ -218,7 +218,8 @@ class Policy(nn.Module):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
-        shutil.rmtree(fresh, ignore_errors=True)
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
         self.peft.save_pretrained(str(fresh), selected_adapters=[ADAPTER])
         if path.exists():
             os.replace(path, old)
@@ -239,9 +240,10 @@ class Policy(nn.Module):
 
     def _chunk_logps(self, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
         logits = self.model.get_output_embeddings()(hidden).float()
-        if softcap := getattr(self.model.config, "final_logit_softcapping", None):
+        if softcap := getattr(self.model.config.get_text_config(), "final_logit_softcapping", None):
             logits = softcap * torch.tanh(logits / softcap)
-        logits = logits / temperature
+        if temperature != 1.0:
+            logits = logits / temperature
         logps: Tensor = logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1)
         return logps
 
@@ -282,7 +284,8 @@ def load_base(config: PolicyConfig) -> Any:
         raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
     settings = _from_hub(AutoConfig, config)
     # Soft-capped attention (Gemma-2) has no sdpa form: transformers would leave the cap out without a word.
-    attention = "eager" if getattr(settings, "attn_logit_softcapping", None) else "sdpa"
+    capped = getattr(settings.get_text_config(), "attn_logit_softcapping", None)
+    attention = "eager" if capped else "sdpa"
     model = _from_hub(
         AutoModelForCausalLM,
         config,
@@ -313,7 +316,7 @@ def _fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
     """The base with a new trainable adapter (an update of zero), and room for a reference if there is one."""
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(**lora, task_type="CAUSAL_LM")
+    config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     try:
         model = get_peft_model(base, config, adapter_name=ADAPTER)
         if reference:
@@ -321,6 +324,21 @@ def _fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
     except ValueError as error:
         raise LovecError(f"no adapter fits this model: {str(error)[:200]}; see policy.target_modules") from None
     return model
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """What a LoraConfig says beyond the defaults, as values that a checkpoint may hold."""
+    from peft import LoraConfig
+
+    found = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.name in ("inference_mode", "peft_type") or value == getattr(LoraConfig(), item.name):
+            continue
+        found[item.name] = (
+            sorted(value) if isinstance(value, set) else str(value.value) if isinstance(value, Enum) else value
+        )
+    return found
 
 
 def _continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
@@ -332,6 +350,11 @@ def _continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
         made = Path(adapter).name == "adapter"
         hint = f"make it with: lovec fit --config {run}.yaml" if made else "give a PEFT adapter folder"
         raise LovecError(f"there is no adapter in {adapter}; {hint}")
+    held = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
+    if held.get("peft_type") != "LORA" or held.get("modules_to_save") or held.get("bias", "none") != "none":
+        raise LovecError(
+            f"the adapter in {adapter} is not a plain LoRA (it trains biases or whole modules); give one that is"
+        )
     try:
         model = PeftModel.from_pretrained(base, adapter, adapter_name=ADAPTER, is_trainable=True)
         if reference:

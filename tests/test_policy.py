@@ -203,3 +203,69 @@ def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> 
     make(models).save_adapter(tmp_path / "adapter")
     with pytest.raises(LovecError, match="trained on another base"):
         Policy(PolicyConfig(model=str(wide), adapter=str(tmp_path / "adapter")))
+
+
+def test_gemma_2_is_loaded_with_attention_that_knows_its_cap(models: Path) -> None:
+    assert make(models, "gemma2").model.config._attn_implementation == "eager"
+    assert make(models, "llama").model.config._attn_implementation == "sdpa"
+
+
+def test_an_adapter_without_a_reference_holds_one_copy(models: Path, tmp_path: Path) -> None:
+    make(models).save_adapter(tmp_path / "a")
+    config = PolicyConfig(model=tiny(models, "llama"), adapter=str(tmp_path / "a"))
+    assert any(".reference." in name for name, _ in Policy(config).named_parameters())
+    assert not any(".reference." in name for name, _ in Policy(config, reference=False).named_parameters())
+
+
+def test_dropout_of_the_base_and_of_the_reference_is_off(models: Path, tmp_path: Path) -> None:
+    path = models / "dropping"
+    if not path.exists():
+        build_tiny("llama", path, attention_dropout=0.5)
+    policy = Policy(PolicyConfig(model=str(path), lora_r=4)).train()
+    batch = TokenBatch.of(sequences())
+    assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+    policy.model.get_decoder().drop = torch.nn.Dropout(0.5)
+    policy._set_dropout(0.0)
+    assert policy.model.get_decoder().drop.p == 0.0
+    plant(policy)
+    policy.save_adapter(tmp_path / "a")
+    config = PolicyConfig(model=str(path), adapter=str(tmp_path / "a"), lora_dropout=0.5)
+    policy = Policy(config, dropout=True).train()
+    assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+    with policy.reference():
+        assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+
+
+def test_the_shape_holds_everything_an_adapter_is(models: Path, tmp_path: Path) -> None:
+    import json
+
+    make(models).save_adapter(tmp_path / "a")
+    settings = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**settings, "use_rslora": True}))
+    config = PolicyConfig(model=tiny(models, "llama"), adapter=str(tmp_path / "a"))
+    policy = Policy(config).eval()
+    assert policy.shape["lora"]["use_rslora"] is True
+    again = Policy(config, held=json.loads(json.dumps(policy.shape))).eval()
+    again.load_state_dict(policy.state_dict())
+    batch = TokenBatch.of(sequences())
+    assert torch.equal(policy.token_logps(batch), again.token_logps(batch))
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**settings, "bias": "all"}))
+    with pytest.raises(LovecError, match="not a plain LoRA"):
+        Policy(config)
+
+
+def test_models_that_cannot_be_run_right_are_refused(models: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    scaled = shutil.copytree(tiny(models, "llama"), tmp_path / "scaled")
+    settings = json.loads((scaled / "config.json").read_text())
+    (scaled / "config.json").write_text(json.dumps({**settings, "logit_scale": 0.5}))
+    with pytest.raises(LovecError, match="scales its logits"):
+        Policy(PolicyConfig(model=str(scaled)))
+    pickled = shutil.copytree(tiny(models, "llama"), tmp_path / "pickled")
+    weights = AutoModelForCausalLM.from_pretrained(pickled).state_dict()
+    (pickled / "model.safetensors").unlink()
+    torch.save(weights, pickled / "pytorch_model.bin")
+    with pytest.raises(LovecError, match="whole model with safetensors weights"):
+        Policy(PolicyConfig(model=str(pickled)))

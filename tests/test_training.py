@@ -79,8 +79,9 @@ def fit(folder: Path, made: Any, rows: Any = None, **kwargs: Any) -> Recorder:
 def test_ragged_micro_batches_equal_one_batch(
     cls: type, options: dict[str, Any], model: str, adapter: str, tmp_path: Path
 ) -> None:
-    whole = fit(tmp_path, module(cls, model, adapter, micro_batch_tokens=10**6, **options), max_steps=2)
-    parts = fit(tmp_path, module(cls, model, adapter, micro_batch_tokens=300, **options), max_steps=2)
+    # SGD, because Adam's first steps turn rounding in a small gradient into a step of full size.
+    whole = fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=10**6, **options), max_steps=2)
+    parts = fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=300, **options), max_steps=2)
     made = module(cls, model, adapter, **options)
     trainer(tmp_path, max_steps=0).fit(made, Rows())
     assert len(micro_batches([made.item(row) for row in records(4)], 300)) > 2
@@ -89,9 +90,10 @@ def test_ragged_micro_batches_equal_one_batch(
         assert (a - b).norm() / a.norm() < 1e-5
     for one, other in zip(whole.logged, parts.logged, strict=True):
         assert one.keys() == other.keys()
+        # Rewards and margins are differences of log-probabilities, and have their float32 rounding.
+        rounding = 1e-6 * max(1.0, -one.get("train/rejected_logps", 0.0))
         for name, value in one.items():
-            # Margins are differences of log-probabilities of about -60, hence the absolute bound.
-            assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+            assert other[name] == pytest.approx(value, rel=1e-5, abs=rounding), name
 
 
 def test_a_mean_of_means_would_be_noticed(model: str, tmp_path: Path) -> None:
@@ -256,6 +258,103 @@ def test_warmup_cosine_rises_and_falls() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
 
 
+def test_weights_of_terms_clipping_and_noise(model: str, adapter: str, tmp_path: Path) -> None:
+    first = fit(tmp_path, module(DPO, model, adapter, sft_weight=0.5), max_steps=1).logged[0]
+    expected = first["train/preference"] + 0.5 * first["train/sft"]
+    assert first["train/loss"] == pytest.approx(expected, rel=1e-6)
+
+    made = module(SFT, model, adapter, lr=1.0, sgd=True, grad_norm=1e-3)
+    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    before = [p.detach().clone() for p in made.policy.trainable()]
+    fit(tmp_path, made, max_steps=1)
+    moved = sum(float(((a - b) ** 2).sum()) for a, b in zip(before, made.policy.trainable(), strict=True)) ** 0.5
+    assert moved == pytest.approx(1e-3, rel=1e-2)
+
+    seen: list[float] = []
+
+    class Noisy(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            seen.append(float(torch.rand(())))
+            return super().loss(batch)
+
+    fit(tmp_path, module(Noisy, model, micro_batch_tokens=10**6), max_steps=3)
+    assert len(set(seen)) == 3
+    fit(tmp_path, module(Noisy, model, micro_batch_tokens=10**6), max_steps=3)
+    assert seen[3:] == seen[:3]
+
+
+def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    made = module(SFT, model, lr_scheduler=WarmupCosine)
+    saver = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=1)
+    run = trainer(tmp_path, enable_checkpointing=True, callbacks=[saver])
+    run.fit(made, Rows())
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+    rates = []
+
+    class Watch(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+            return super().loss(batch)
+
+    longer = module(Watch, model, lr_scheduler=WarmupCosine, micro_batch_tokens=10**6)
+    trainer(tmp_path, max_epochs=3).fit(longer, Rows(), ckpt_path=saver.best_model_path)
+    assert len(rates) == 6 and min(rates[1:]) > 1e-4  # the first step back still has the rate that was saved
+    with pytest.raises(LovecError, match="needs the length of the run"):
+        trainer(tmp_path, max_epochs=-1).fit(module(SFT, model, lr_scheduler=WarmupCosine), Rows())
+
+
+def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_path: Path) -> None:
+    class Half(Rows):
+        """Even rows are true and of domain 3, odd ones false and of a domain with a dot."""
+
+        def load(self, split: str) -> list[Record]:
+            rows = []
+            for i, row in enumerate(super().load(split)):
+                truth = 0.0 if i % 2 else 1.0
+                sentences = tuple(replace(s, factuality=truth) for s in row.sentences)
+                rows.append(replace(row, sentences=sentences, meta={"domain": "en.wiki" if i % 2 else 3}))
+            return rows
+
+    made = module(SFT, model)
+    run = trainer(tmp_path, limit_val_batches=1.0)
+    run.fit(made, Half())
+    assert float(run.callback_metrics["val/mean_factuality"]) == 1.0
+    trainer(tmp_path).test(made, Half(), verbose=False)
+    means = {(row["method"], row["domain"]): row["mean_factuality"] for row in made.results}
+    assert means["SFT", "3"] == 1.0 and means["SFT", "en.wiki"] == 0.0
+    with pytest.raises(LovecError, match="free-form answers need an oracle"):
+        alone = module(SFT, model)
+        alone.evaluation.modes = ["free-form"]
+        trainer(tmp_path).test(alone, Half())
+
+
+def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
+    model: str, adapter: str, tmp_path: Path
+) -> None:
+    from lovec.datasets.jsonl import read_records
+
+    class Doubtful(Rows):
+        def load(self, split: str) -> list[Record]:
+            rows = super().load(split)
+            if split == "validation":
+                rows = [replace(r, sentences=tuple(replace(s, factuality=0.0) for s in r.sentences)) for r in rows]
+            return rows
+
+    class Third:
+        def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+            return [[0.3] * len(record.sentences) for record in records]
+
+    made = module(SFT, model, oracle=Third(), policy=PolicyConfig(model=model, adapter="nowhere", lora_r=4))
+    made.evaluation.adapter = adapter  # the run's own, or this one; never the one training starts from
+    trainer(tmp_path).test(made, Doubtful(), verbose=False)
+    constant = list(read_records(tmp_path / "test" / "best-constant.iterative.jsonl"))
+    assert {s.score for record in constant for s in record.sentences} == {0}
+    free = list(read_records(tmp_path / "test" / "sft.free-form.jsonl"))
+    assert {s.factuality for record in free for s in record.sentences} == {0.3}
+
+
 # Resume and processes: real processes, real signals
 
 SCRIPT = """
@@ -273,7 +372,8 @@ class Slow(Callback):
 
 folder, ckpt = Path({folder!r}), {ckpt!r}
 policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
-made = module({cls}, {model!r}, policy=policy, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5)
+made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5,
+              grad_norm=0.0 if {sgd} else 1.0)
 saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
 run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
 run.fit(made, Rows(11), ckpt_path=ckpt)
@@ -284,7 +384,14 @@ if run.is_global_zero:
 
 
 def script(
-    cls: str, folder: Path, model: str, adapter: str | None, ckpt: str | None = None, sleep: float = 0.0, **kwargs: Any
+    cls: str,
+    folder: Path,
+    model: str,
+    adapter: str | None,
+    ckpt: str | None = None,
+    sleep: float = 0.0,
+    sgd: bool = False,
+    **kwargs: Any,
 ) -> list[str]:
     folder.mkdir(exist_ok=True)
     text = SCRIPT.format(
@@ -295,6 +402,7 @@ def script(
         adapter=adapter,
         ckpt=ckpt,
         sleep=sleep,
+        sgd=sgd,
         kwargs=kwargs,
     )
     path = folder / "run.py"
@@ -329,11 +437,29 @@ def test_a_killed_run_resumes_bit_for_bit(cls: str, model: str, adapter: str, tm
     assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
 
 
+def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        script("SFT", tmp_path / "run", model, None, sleep=0.2), env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "step 3":
+                process.send_signal(signal.SIGTERM)
+                break
+        process.stdout.read()
+    held = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
+    assert held["global_step"] in (3, 4)
+    assert held["Rows"]["served"] == held["global_step"]
+    assert not (tmp_path / "run" / "adapter").exists()
+
+
 def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> None:
     """With different numbers of micro-batches; dropout is off in DPO."""
     for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
         done = subprocess.run(
-            script("DPO", tmp_path / name, model, adapter, limit_train_batches=2, limit_val_batches=1.0, **kwargs),
+            script(
+                "DPO", tmp_path / name, model, adapter, sgd=True, limit_train_batches=2, limit_val_batches=1.0, **kwargs
+            ),
             env=environment(),
             capture_output=True,
             text=True,
@@ -341,10 +467,10 @@ def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> No
         )
         assert done.returncode == 0, done.stderr[-3000:]
     one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
-    assert (one - two).norm() / one.norm() < 1e-4
+    assert (one - two).norm() / one.norm() < 1e-5
     alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
     assert {"train/loss", "train/margin", "val/brier", "val/passage_ece_m"} <= alone.keys()
-    assert together == pytest.approx(alone, rel=1e-3, abs=1e-4, nan_ok=True)
+    assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def tiny(folder: Path, arch: str = "llama", **sizes: Any) -> str:
     return str(path)
 
 
-def module(cls: type, model: str, adapter: str | None = None, lr: float = 1e-2, **kwargs: Any) -> Any:
+def module(
+    cls: type, model: str, adapter: str | None = None, lr: float = 1e-2, sgd: bool = False, **kwargs: Any
+) -> Any:
     """A module of class ``cls`` on a tiny model."""
     import torch
 
@@ -64,7 +66,7 @@ def module(cls: type, model: str, adapter: str | None = None, lr: float = 1e-2, 
     policy = kwargs.pop("policy", None) or PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8)
     return cls(
         policy=policy,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=lr),
+        optimizer=lambda parameters: (torch.optim.SGD if sgd else torch.optim.AdamW)(parameters, lr=lr),
         evaluation=EvaluationConfig(max_new_tokens=8, rows=8),
         **kwargs,
     )

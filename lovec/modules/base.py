@@ -94,6 +94,8 @@ class PolicyModule(MeasuredModule):
         Raises:
             LovecError: not even one sentence fits.
         """
+        if not row.sentences:
+            raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
             item = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
@@ -216,8 +218,21 @@ class PolicyModule(MeasuredModule):
             return optimizer
         schedule = self.lr_scheduler(optimizer)
         if hasattr(schedule, "set_total_steps"):
-            schedule.set_total_steps(int(self.trainer.estimated_stepping_batches))
+            steps = self.trainer.estimated_stepping_batches
+            if steps == float("inf"):
+                raise LovecError(
+                    "the learning-rate schedule needs the length of the run: set trainer.max_epochs or "
+                    "trainer.max_steps, or lr_scheduler: null"
+                )
+            schedule.set_total_steps(int(steps))
         return [optimizer], [schedule]
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        """On SIGTERM, write a checkpoint before the trainer stops."""
+        if self.trainer.received_sigterm:
+            path = self.run_dir / "terminated.ckpt"
+            self.trainer.save_checkpoint(path)
+            rank_zero_warn(f"SIGTERM at step {self.global_step}; go on with --ckpt_path {path}")
 
     def on_train_end(self) -> None:
         """Write the adapter in PEFT format, for tests, for later runs and for plain ``peft``."""

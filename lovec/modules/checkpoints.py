@@ -30,7 +30,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
             raise LovecError(f"cannot write the checkpoint {path}: {error}; the older one is untouched") from None
         finally:
             part.unlink(missing_ok=True)

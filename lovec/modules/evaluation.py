@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from lovec.encoding import Encoder
@@ -75,10 +76,15 @@ class Evaluator(nn.Module):
                 engine, encoder, Sampling(max_new_tokens=config.max_new_tokens), distributions=True
             ),
         }
-        self.suites = nn.ModuleDict({"|".join(key): CalibrationSuite() for key in self._keys()})
-
-    def _keys(self) -> list[tuple[str, str, str, str]]:
-        return list(product(self.domains, self.modes, LEVELS, READOUTS))
+        if not self.modes:
+            raise LovecError(
+                "free-form answers need an oracle to be measured, and the data has none: "
+                "add iterative to evaluation.modes, or give model.oracle"
+            )
+        if len(self.modes) < len(config.modes):
+            rank_zero_info("free-form tagging is left out: the data has no oracle to label new answers")
+        self._keys = list(product(self.domains, self.modes, LEVELS, READOUTS))
+        self.suites = nn.ModuleList([CalibrationSuite() for _ in self._keys])
 
     def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
         """Tag records in one mode; free-form answers are labelled by the oracle, given ones keep their labels."""
@@ -91,9 +97,9 @@ class Evaluator(nn.Module):
     def update(self, mode: str, records: Sequence[Record]) -> None:
         """Add tagged and labelled records to the suites of ``mode``."""
         for domain, (level, pairs), readout in product(self.domains, LEVELS.items(), READOUTS):
-            inside = [record for record in records if record.meta.get("domain", "in-domain") == domain]
+            inside = [record for record in records if str(record.meta.get("domain", "in-domain")) == domain]
             confidence, factuality, malformed = pairs(inside, readout)
-            suite: Any = self.suites["|".join((domain, mode, level, readout))]
+            suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
             device = suite.device
             suite.update(
                 torch.tensor(confidence, dtype=torch.float64, device=device),
@@ -107,8 +113,8 @@ class Evaluator(nn.Module):
         Resets the suites.
         """
         rows = []
-        for key in self._keys():
-            suite: Any = self.suites["|".join(key)]
+        suites: list[Any] = list(self.suites)
+        for key, suite in zip(self._keys, suites, strict=True):
             figures = {name: None if value != value else float(value) for name, value in suite.compute().items()}
             suite.reset()
             names = dict(zip(("domain", "mode", "level", "readout"), key, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +36,8 @@ class MeasuredModule(LightningModule):
         evaluation: validation and test settings.
         engine: samples and scores; null is the transformers engine.
         oracle: labels free-form answers; null takes the data's own, if it has one.
-        seed: with the step and the rank, the only source of randomness in training.
+        seed: with the step and the rank, the only source of randomness in a training step (a fresh adapter starts
+            from torch's own seed, which ``--seed_everything`` sets).
     """
 
     uses_dropout: ClassVar[bool] = False
@@ -84,9 +86,10 @@ class MeasuredModule(LightningModule):
             if (path := self.trainer.ckpt_path) is not None:
                 self.policy = Policy(config, self.uses_dropout, held=read_checkpoint(path)[KEY])
             else:
-                if self.trainer.state.fn != TrainerFn.FITTING:
+                fitting = self.trainer.state.fn == TrainerFn.FITTING
+                if not fitting:
                     config.adapter = self.evaluation.adapter or str(self.run_dir / "adapter")
-                self.policy = Policy(config, self.uses_dropout, self.needs_reference)
+                self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
             self.policy.train()  # from_pretrained leaves models in eval mode
             instruction = config.instruction or getattr(data, "instruction", None) or INSTRUCTION
             self.encoder = Encoder(self.policy.tokenizer, instruction)
@@ -133,9 +136,11 @@ class MeasuredModule(LightningModule):
     # Test
 
     def on_test_epoch_start(self) -> None:
-        """Let the engine take the newest adapter."""
+        """Let the engine take the newest adapter; choose the best constant while nothing can be lost."""
         self.engine.sync(self.policy)
         self._tested, self._tagged, self.results = [], {}, []
+        data = getattr(self.trainer, "datamodule", None)
+        self._constant = None if data is None else best_constant(data.load("validation"))
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure rows in every mode."""
@@ -150,6 +155,7 @@ class MeasuredModule(LightningModule):
         self._run_constant()
         if self.trainer.is_global_zero:
             path = self.run_dir / "test" / "results.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
             rank_zero_info(f"results and tagged records written to {path.parent}")
 
@@ -160,7 +166,7 @@ class MeasuredModule(LightningModule):
             self.evaluator.update(mode, tagged)
 
     def _run_vanilla(self) -> None:
-        with self.policy.bare():
+        with self.policy.bare(), self.trainer.precision_plugin.test_step_context():
             self.engine.sync(self.policy)
             for rows in _chunks(self._tested, self.evaluation.rows):
                 self._measure(rows)
@@ -169,14 +175,12 @@ class MeasuredModule(LightningModule):
 
     def _run_constant(self) -> None:
         """The best single score of the validation labels, said of every test sentence."""
-        data = getattr(self.trainer, "datamodule", None)
-        if data is None or "iterative" not in self.evaluator.modes:
+        if self._constant is None or "iterative" not in self.evaluator.modes:
             return
-        if (score := best_constant(data.load("validation"))) is not None:
-            tagged = ConstantTagger(score).tag([record for record in self._tested if record.sentences])
-            self._tagged["iterative"] = tagged
-            self.evaluator.update("iterative", tagged)
-            self._finish(CONSTANT, ("iterative",), ("argmax",))
+        tagged = ConstantTagger(self._constant).tag([record for record in self._tested if record.sentences])
+        self._tagged["iterative"] = tagged
+        self.evaluator.update("iterative", tagged)
+        self._finish(CONSTANT, ("iterative",), ("argmax",))
 
     def _finish(
         self, method: str, modes: Sequence[str] | None = None, readouts: Sequence[str] = ("argmax", "mean")
@@ -185,8 +189,8 @@ class MeasuredModule(LightningModule):
         modes = modes or self.evaluator.modes
         rows = self.evaluator.rows(method=method, seed=self.seed)
         self.results += [row for row in rows if row["mode"] in modes and row["readout"] in readouts]
-        for mode, tagged in self._tagged.items():
-            everything = self._gather(tagged)
+        for mode in modes:  # not only those with records here: every process must take part
+            everything = self._gather(self._tagged.get(mode, []))
             if self.trainer.is_global_zero:
                 name = f"{method}.{mode}.jsonl".lower().replace(" ", "-")
                 write_records(self.run_dir / "test" / name, everything)
@@ -223,12 +227,13 @@ class MeasuredModule(LightningModule):
             rank_zero_info(f"{len(everything)} tagged records written to {path}")
 
     def _gather(self, records: list[Record]) -> list[Record]:
-        """Records of all processes, on every process."""
+        """Records of all processes in the order of the data, on every process."""
         if self.trainer.world_size == 1:
             return records
         parts: list[list[Record]] = [[] for _ in range(self.trainer.world_size)]
         dist.all_gather_object(parts, records)
-        return [record for part in parts for record in part]
+        # A process was served every world-th record, so turn by turn gives their order back.
+        return [record for turn in zip_longest(*parts) for record in turn if record is not None]
 
 
 def _chunks(rows: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:

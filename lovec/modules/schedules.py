@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -42,6 +43,10 @@ class WarmupCosine(LRScheduler):
         self.total_steps = total_steps
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the run; not its length, which a resumed run may change."""
+        return {k: v for k, v in super().state_dict().items() if k not in ("total_steps", "warmup", "floor")}
 
     def get_lr(self) -> list[float | Tensor]:
         """Rates for the coming step, one a parameter group."""

@@ -19,6 +19,7 @@ import torch
 from tinyrun import Rows, module, records, tiny, trainer
 from torch import Tensor
 
+from lovec.datasets.jsonl import read_records
 from lovec.modules import DPO, SFT, Batch, PolicyConfig, PreferenceModule, WarmupCosine
 from lovec.modules.batching import micro_batches, seeded
 from lovec.modules.checkpoints import read_checkpoint
@@ -116,6 +117,29 @@ def test_dpo_starts_at_ln_2(continued: bool, model: str, adapter: str, tmp_path:
     assert run.logged[0]["train/margin"] == 0.0
     assert run.logged[-1]["train/loss"] < 0.6
     assert run.logged[-1]["train/margin"] > 0
+
+
+def test_logged_rewards_are_those_of_the_loss(model: str, adapter: str, tmp_path: Path) -> None:
+    run = fit(tmp_path, module(DPO, model, adapter, beta=0.3), Rows(batch_size=1), max_steps=5)
+    for logged in run.logged:
+        margin = logged["train/chosen_reward"] - logged["train/rejected_reward"]
+        assert logged["train/margin"] == pytest.approx(margin, abs=1e-9)
+        assert logged["train/loss"] == pytest.approx(math.log1p(math.exp(-margin)), rel=1e-9)
+    assert abs(run.logged[-1]["train/margin"]) > 1e-3
+
+
+def test_averaged_log_probs_are_a_tokens(model: str, adapter: str, tmp_path: Path) -> None:
+    class Averaged(IPO):
+        average_logps = True
+        needs_reference = False
+
+    summed = fit(tmp_path, module(IPO, model, adapter), Rows(1, batch_size=1), max_steps=1).logged[0]
+    made = module(Averaged, model, adapter)
+    mean = fit(tmp_path, made, Rows(1, batch_size=1), max_steps=1).logged[0]
+    for side, sequence in zip(("chosen", "rejected"), made.item(Rows(1).load("train")[0]).sequences, strict=True):
+        total = len(sequence.completion) * mean[f"train/{side}_logps"]
+        assert total == pytest.approx(summed[f"train/{side}_logps"], rel=1e-6)
+        assert mean[f"train/{side}_reward"] == pytest.approx(mean[f"train/{side}_logps"])  # no reference to take off
 
 
 def test_ipo_of_a_users_file_starts_at_its_value(model: str, adapter: str, tmp_path: Path) -> None:
@@ -333,8 +357,6 @@ def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_p
 def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
     model: str, adapter: str, tmp_path: Path
 ) -> None:
-    from lovec.datasets.jsonl import read_records
-
     class Doubtful(Rows):
         def load(self, split: str) -> list[Record]:
             rows = super().load(split)
@@ -370,6 +392,12 @@ class Slow(Callback):
         print("step", trainer.global_step, flush=True)
         import time; time.sleep({sleep})
 
+class Odd(Rows):
+    # three test records in batches of two: on two processes the last batch of the second one is empty
+    def load(self, split):
+        self.eval_batch_size = 1 if run.world_size == 2 else 2
+        return super().load(split)[: 3 if split == "test" else None]
+
 folder, ckpt = Path({folder!r}), {ckpt!r}
 policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
 made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5,
@@ -377,8 +405,11 @@ made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCos
 saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
 run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
 run.fit(made, Rows(11), ckpt_path=ckpt)
+metrics = {{k: float(v) for k, v in run.callback_metrics.items()}}
+if {test}:
+    run.test(made, Odd(11), verbose=False)
 if run.is_global_zero:
-    (folder / "metrics.json").write_text(json.dumps({{k: float(v) for k, v in run.callback_metrics.items()}}))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
     torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
 """
 
@@ -391,6 +422,7 @@ def script(
     ckpt: str | None = None,
     sleep: float = 0.0,
     sgd: bool = False,
+    test: bool = False,
     **kwargs: Any,
 ) -> list[str]:
     folder.mkdir(exist_ok=True)
@@ -403,6 +435,7 @@ def script(
         ckpt=ckpt,
         sleep=sleep,
         sgd=sgd,
+        test=test,
         kwargs=kwargs,
     )
     path = folder / "run.py"
@@ -455,11 +488,10 @@ def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
 
 def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> None:
     """With different numbers of micro-batches; dropout is off in DPO."""
+    brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
     for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
         done = subprocess.run(
-            script(
-                "DPO", tmp_path / name, model, adapter, sgd=True, limit_train_batches=2, limit_val_batches=1.0, **kwargs
-            ),
+            script("DPO", tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
             env=environment(),
             capture_output=True,
             text=True,
@@ -471,6 +503,17 @@ def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> No
     alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
     assert {"train/loss", "train/margin", "val/brier", "val/passage_ece_m"} <= alone.keys()
     assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
+
+    tables = [json.loads((tmp_path / n / "test" / "results.json").read_text()) for n in ("one", "two")]
+    assert len(tables[0]) == len(tables[1]) > 8
+    for row, other in zip(*tables, strict=True):
+        assert row.keys() == other.keys()
+        for name, value in row.items():
+            expected = pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value
+            assert other[name] == expected, name
+    for name in ("dpo.iterative", "vanilla.iterative", "best-constant.iterative"):
+        one, two = ([r.id for r in read_records(tmp_path / n / "test" / f"{name}.jsonl")] for n in ("one", "two"))
+        assert one == two == ["r0", "r1", "r2"]
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
@@ -496,8 +539,6 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Pat
 
 
 def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> None:
-    from lovec.datasets.jsonl import read_records
-
     made = module(SFT, model)
     rows = Rows()
     trainer(tmp_path, limit_val_batches=1).fit(made, rows)
@@ -522,8 +563,6 @@ def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> Non
 
 
 def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Path) -> None:
-    from lovec.datasets.jsonl import read_records
-
     class Mixed(Rows):
         def load(self, split: str) -> list[Record]:
             rows = super().load(split)

@@ -38,6 +38,7 @@ class PolicyConfig:
         gradient_checkpointing: recompute activations in the backward pass.
         max_length: longest prompt with completion, in tokens; null takes the model's context.
         instruction: system prompt asking for tags; null takes the data's own, or else the paper's.
+        tag_words: the words before and after a score; an instruction of your own should name them.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
     """
@@ -52,6 +53,7 @@ class PolicyConfig:
     gradient_checkpointing: bool = False
     max_length: int | None = None
     instruction: str | None = None
+    tag_words: tuple[str, str] = ("<confidence>", "</confidence>")
     chat_template: str | None = None
     trust_remote_code: bool = False
 

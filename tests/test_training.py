@@ -164,6 +164,18 @@ def test_training_ids_are_prompt_and_tagged_sentences(model: str, tmp_path: Path
     assert text.endswith(f"<|start_header_id|>assistant<|end_header_id|>\n\n{expected}<|eot_id|>")
 
 
+def test_tag_words_of_ones_own_are_trained_and_read(model: str, tmp_path: Path) -> None:
+    policy = PolicyConfig(model=model, lora_r=4, instruction="Say [sure X ].", tag_words=("[sure", "]"))
+    made = module(SFT, model, policy=policy)
+    trainer(tmp_path, limit_val_batches=1.0).fit(made, Rows())
+    row = records(1)[0]
+    ids = made.item(row).sequences[0]
+    assert "Say [sure X ]." in made.encoder.decode(ids.prompt)
+    assert made.encoder.decode(ids.completion).startswith(f"{row.sentences[0].text} [sure ")
+    tagged = made.evaluator.taggers["iterative"].tag([row])[0]
+    assert sum(tagged.sentences[0].distribution) > 0  # type: ignore[arg-type]
+
+
 def test_long_rows_are_cut_alike_on_both_sides_and_hopeless_ones_named(
     model: str, adapter: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from lovec.modules.checkpoints import KEY, AtomicCheckpointIO, check_adapters, k
 from lovec.modules.evaluation import EvaluationConfig, Evaluator
 from lovec.modules.models import resolve_model
 from lovec.policy import Policy, PolicyConfig, is_adapter
+from lovec.tags import TagFormat
 from lovec.types import Engine, Oracle, Record
 
 VANILLA = "Vanilla"
@@ -92,7 +93,7 @@ class MeasuredModule(LightningModule):
                 self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
             self.policy.train()  # from_pretrained leaves models in eval mode
             instruction = config.instruction or getattr(data, "instruction", None) or INSTRUCTION
-            self.encoder = Encoder(self.policy.tokenizer, instruction)
+            self.encoder = Encoder(self.policy.tokenizer, instruction, TagFormat(*config.tag_words))
         oracle = self.oracle or getattr(data, "oracle", None)
         domains = getattr(data, "domains", ("in-domain",))
         self.evaluator = Evaluator(self.engine, self.encoder, oracle, self.evaluation, domains)

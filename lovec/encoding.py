@@ -99,10 +99,17 @@ class Encoder:
 
     def completion(self, sentences: Sequence[str], scores: Sequence[int]) -> list[int]:
         """Ids of a whole tagged answer, the end of turn included."""
+        return self.marked(sentences, scores)[0]
+
+    def marked(self, sentences: Sequence[str], scores: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Ids of a whole tagged answer, and the indices at which the tails of its scores begin."""
         ids: list[int] = []
+        marks: list[int] = []
         for i, (sentence, score) in enumerate(zip(sentences, scores, strict=True)):
-            ids += self.head(sentence, first=i == 0) + self.tails[score]
-        return [*ids, self.end_id]
+            ids += self.head(sentence, first=i == 0)
+            marks.append(len(ids))
+            ids += self.tails[score]
+        return [*ids, self.end_id], marks
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

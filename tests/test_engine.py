@@ -20,7 +20,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, MistralConfig
 
 from lovec.engines import TransformersEngine
-from lovec.engines.kv import AttentionKind, CachedRows
+from lovec.choices import AttentionKind
+from lovec.engines.kv import CachedRows
 from lovec.tiny import build_tiny
 from lovec.types import Engine, LovecError, Sampling
 

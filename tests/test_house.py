@@ -40,7 +40,11 @@ LAYERS = (
             "metrics": "Brier, ECE-M, Spearman",
         },
     ),
-    Floor("mezzanine", "text and token ids", {"encoding": "prompts and tagged answers as token ids"}),
+    Floor(
+        "mezzanine",
+        "text and token ids",
+        {"encoding": "prompts and tagged answers as token ids", "choices": "scores as branches of a tree"},
+    ),
     Floor(
         "first floor",
         "weights, devices, files",

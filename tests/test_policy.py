@@ -11,7 +11,7 @@ from tinyrun import tiny
 from transformers import AutoModelForCausalLM
 
 from lovec.encoding import Encoder
-from lovec.policy import LOGIT_CHUNK, Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
+from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
 from lovec.tiny import build_tiny
 from lovec.types import LovecError
 
@@ -63,8 +63,8 @@ def test_token_logps_equal_the_models_own_logits(models: Path, arch: str) -> Non
 def test_chunked_logps_have_the_same_value_and_gradient(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make(models, "gemma2").train()
     found = []
-    for chunk in (LOGIT_CHUNK, 4):
-        monkeypatch.setattr("lovec.policy.LOGIT_CHUNK", chunk)
+    for chunk in (2048, 4):
+        monkeypatch.setattr("lovec.policy.policy.LOGIT_CHUNK", chunk)
         policy.zero_grad()
         logps = policy.token_logps(TokenBatch.of(sequences()))
         (logps * torch.arange(logps.numel()).view_as(logps)).sum().backward()

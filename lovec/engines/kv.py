@@ -8,124 +8,16 @@ token ids, so rows of different lengths live in one batch, a row can forget its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import DynamicCache
 
-from lovec.types import LovecError
+from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
 
 _HOLES = 1.25
 """A cache this many times longer than its longest row is copied into a dense one."""
-_FLOATS = 1 << 24
-"""Logits that are turned to float32 at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKind:
-    """What masks a model wants.
-
-    Attributes:
-        eager: additive masks (eager attention) instead of boolean ones (sdpa).
-        window: sliding window of some or all layers, in tokens; None where every layer sees everything.
-        mixed: whether full and sliding layers alternate (then the model takes one mask for each kind).
-    """
-
-    eager: bool
-    window: int | None
-    mixed: bool
-
-    @classmethod
-    def of(cls, config: Any) -> AttentionKind:
-        """Read a transformers config.
-
-        Raises:
-            LovecError: the attention cannot be computed exactly with explicit masks.
-        """
-        config = config.get_text_config()
-        name, implementation = config.model_type, config._attn_implementation
-        if implementation not in ("sdpa", "eager"):
-            raise LovecError(
-                f"the {name} model has attn_implementation={implementation!r}, expected sdpa or eager; load it with one"
-            )
-        if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None):
-            raise LovecError(
-                f"attn_implementation='sdpa' leaves out the soft capping of {name} models without a word; "
-                "load the model with attn_implementation='eager'"
-            )
-        layers = set(getattr(config, "layer_types", None) or ())
-        if unknown := layers - {"full_attention", "sliding_attention"}:
-            raise LovecError(
-                f"the {name} model has layers of the kind {sorted(unknown)}, expected full or sliding attention; "
-                "use another model family or engine"
-            )
-        window = getattr(config, "sliding_window", None)
-        if layers and "sliding_attention" not in layers:
-            window = None
-        return cls(eager=implementation == "eager", window=window, mixed=window is not None and bool(layers))
-
-
-class ChoiceTree:
-    """Choices (token lists) as a tree that shares their first tokens.
-
-    Node 0 is the last token of the context; every proper prefix of a choice is a node after it. One forward pass over
-    context and nodes gives the log-probability of every token of every choice.
-
-    Args:
-        choices: token ids of each choice, at least one each. They may share prefixes and differ in length.
-
-    Attributes:
-        ids: token of each node after node 0, parents first.
-        depths: how many tokens each lies behind the context's end (1 = the first).
-        sees: [nodes, nodes] bool, True where the row's node comes after or is the column's node.
-
-    Raises:
-        LovecError: a choice is empty.
-    """
-
-    def __init__(self, choices: Sequence[Sequence[int]]) -> None:
-        texts = [tuple(choice) for choice in choices]
-        if not all(texts):
-            raise LovecError("a choice to score has no tokens, expected at least one; leave it out")
-        nodes: dict[tuple[int, ...], int] = {(): 0}
-        edges: dict[tuple[int, ...], int] = {}
-        for text in texts:
-            for end in range(1, len(text) + 1):
-                edges.setdefault(text[:end], len(edges))
-                if end < len(text):
-                    nodes.setdefault(text[:end], len(nodes))
-        prefixes = list(nodes)[1:]
-        self.longest = max(map(len, texts), default=0)
-        self.ids = [prefix[-1] for prefix in prefixes]
-        self.depths = [len(prefix) for prefix in prefixes]
-        self.sees = torch.tensor([[p[: len(q)] == q for q in prefixes] for p in prefixes], dtype=torch.bool)
-        self._nodes = torch.tensor([nodes[edge[:-1]] for edge in edges], dtype=torch.long)
-        self._tokens = torch.tensor([edge[-1] for edge in edges], dtype=torch.long)
-        none = len(edges)  # points at a zero that is appended to the edges
-        paths = [[edges[text[:end]] for end in range(1, len(text) + 1)] for text in texts]
-        self._paths = torch.tensor([path + [none] * (self.longest - len(path)) for path in paths], dtype=torch.long)
-
-    def logps(self, logits: Tensor) -> Tensor:
-        """Log-probability of every whole choice: [B, choices] float64, sums of float32 log-softmax values.
-
-        Args:
-            logits: [B, 1 + nodes, vocabulary], as `CachedRows.extend` gives them.
-        """
-        rows = max(1, _FLOATS // (logits.shape[1] * logits.shape[2]))
-        nodes, tokens, paths = (index.to(logits.device) for index in (self._nodes, self._tokens, self._paths))
-        sums = []
-        for start in range(0, len(logits), rows):
-            part = logits[start : start + rows]
-            total = part.float().logsumexp(-1)
-            edges = part[:, nodes, tokens].float() - total[:, nodes]
-            sums.append(F.pad(edges.double(), (0, 1))[:, paths].sum(-1))
-        return torch.cat(sums)
-
-
-NO_CHOICES = ChoiceTree([])
 
 
 class CachedRows:
@@ -218,13 +110,9 @@ class CachedRows:
 
     def _forward(self, tokens: Tensor, asks: Tensor, keys: Tensor, seen: Tensor, keep: int) -> Tensor:
         """Logits of the last ``keep`` of ``tokens`` [B, Q] at positions ``asks``, which see ``seen`` [B, Q, K]."""
-        masks: Any = self._mask(seen)
-        if self.kind.window is not None:
-            sliding = self._mask(seen & (keys[:, None, :] > asks[:, :, None] - self.kind.window))
-            masks = {"full_attention": masks, "sliding_attention": sliding} if self.kind.mixed else sliding
         output = self.model(
             input_ids=tokens,
-            attention_mask=masks,
+            attention_mask=self.kind.masks(seen, asks, keys, self.model.dtype),
             position_ids=asks.clamp(min=0),
             past_key_values=self._cache,
             use_cache=True,
@@ -232,14 +120,6 @@ class CachedRows:
         )
         logits: Tensor = output.logits
         return logits
-
-    def _mask(self, seen: Tensor) -> Tensor:
-        """[B, 1, Q, K]: boolean for sdpa, additive for eager attention."""
-        seen = seen[:, None]
-        if not self.kind.eager:
-            return seen
-        dtype = self.model.dtype
-        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
     def _gather(self, index: Tensor, slots: Tensor, size: int) -> None:
         """Copy rows ``index`` with the live ones of ``slots`` [B, S] into a cache of ``size`` slots."""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lovec.engines.kv import NO_CHOICES, AttentionKind, CachedRows, ChoiceTree
+from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
+from lovec.engines.kv import CachedRows
 from lovec.types import Completion, LovecError, Sampling
 
 MIN_SHARED = 32

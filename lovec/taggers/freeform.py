@@ -67,29 +67,13 @@ class FreeFormTagger:
         tagged = []
         for record, prompt, fit in zip(records, prompts, fits, strict=True):
             if fit:
-                tagged.append(self._read(record, next(completions)[0]))
+                tagged.append(read_answer(record, next(completions)[0], self.encoder))
                 continue
             problem = f"the prompt has {len(prompt)} tokens, the model's context holds {room}; shorten the question"
             log.warning("record %s: %s", record.id, problem)
             meta = {**record.meta, "problems": [problem], "finished": False}
             tagged.append(replace(record, answer="", sentences=(), meta=meta, rejected=None))
         return self._with_distributions(tagged, prompts) if self.distributions else tagged
-
-    def _read(self, record: Record, completion: Completion) -> Record:
-        """The record with what a completion says."""
-        text = self.encoder.decode(completion.ids)
-        parsed = parse(text, self.encoder.tags)
-        sentences, problems = [], []
-        for number, found in enumerate(parsed.sentences, start=1):
-            confidence = None if found.score is None else found.score / 10
-            sentences.append(Sentence(found.text, confidence=confidence, score=found.score))
-            if found.problem is not None:
-                problems.append(f"sentence {number}: {found.problem}")
-        if tail := parsed.tail.strip():
-            sentences.append(Sentence(tail))
-            problems.append(f"sentence {len(sentences)}: untagged tail")
-        meta = {**record.meta, "problems": problems, "finished": completion.finished}
-        return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None)
 
     def _with_distributions(self, records: list[Record], prompts: list[list[int]]) -> list[Record]:
         """The records with the distribution at every valid tag."""
@@ -112,6 +96,26 @@ class FreeFormTagger:
             sentences[at] = replace(sentences[at], distribution=distribution(logps), confidence=confidence)
         meta = {**record.meta, "problems": [*record.meta["problems"], *passage.problems]}
         return replace(record, sentences=tuple(sentences), meta=meta)
+
+
+def read_answer(record: Record, completion: Completion, encoder: Encoder) -> Record:
+    """The record with what a completion says: its sentences and their scores, an untagged tail as the last one.
+
+    ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
+    """
+    text = encoder.decode(completion.ids)
+    parsed = parse(text, encoder.tags)
+    sentences, problems = [], []
+    for number, found in enumerate(parsed.sentences, start=1):
+        confidence = None if found.score is None else found.score / 10
+        sentences.append(Sentence(found.text, confidence=confidence, score=found.score))
+        if found.problem is not None:
+            problems.append(f"sentence {number}: {found.problem}")
+    if tail := parsed.tail.strip():
+        sentences.append(Sentence(tail))
+        problems.append(f"sentence {len(sentences)}: untagged tail")
+    meta = {**record.meta, "problems": problems, "finished": completion.finished}
+    return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None)
 
 
 def _steps(text: TaggedText) -> list[Step]:

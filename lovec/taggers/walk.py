@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -21,13 +21,18 @@ Readout: TypeAlias = Literal["argmax", "mean"]
 log = logging.getLogger(__name__)
 
 
+def best(logps: Sequence[float]) -> int:
+    """The most probable score 0..10; the lowest of equals."""
+    return max(range(len(logps)), key=lambda score: logps[score])
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One piece of a passage.
 
     Attributes:
         text: a sentence, or text as it stands where ``literal``.
-        score: what later contexts hold as its score; None takes the most probable one.
+        score: what later contexts hold as its score; None lets the passage choose.
         literal: the text is history only and is not scored.
     """
 
@@ -44,14 +49,19 @@ class Passage:
         name: for messages.
         prompt: token ids.
         steps: the answer.
+        choose: picks the score that later contexts hold, from the log-probabilities of all eleven, where a step has
+            none of its own.
         logps: log-probability of each of the 11 whole score strings, for every step; None where there is none.
+        chosen: the score that contexts hold of every step; None where there is none.
         problems: why a sentence has no scores.
     """
 
     name: str
     prompt: Sequence[int]
     steps: Sequence[Step]
+    choose: Callable[[Sequence[float]], int] = best
     logps: list[list[float] | None] = field(default_factory=list)
+    chosen: list[int | None] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _past: list[int] = field(default_factory=list)
 
@@ -84,13 +94,14 @@ class Passage:
         at = len(self.logps)
         step = self.steps[at]
         self.logps.append(logps)
+        score = self.choose(logps) if step.score is None and logps is not None else step.score
+        self.chosen.append(score)
         if step.literal:
             self._past += encoder.pieces(step.text)
         elif history == "hidden":
             self._past += encoder.pieces(f"{' ' if at else ''}{step.text}")
         else:
             self._past += encoder.head(step.text, first=at == 0)
-            score = best(logps) if step.score is None and logps is not None else step.score
             self._past += [] if score is None else encoder.tails[score]
 
 
@@ -117,11 +128,6 @@ def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history:
         engine.score([], encoder.tails)  # frees what the engine kept for these passages
     if failed := [passage.name for passage in order if passage.problems]:
         log.warning("%d of %d answers are longer than the model's context: %s", len(failed), len(order), failed[:10])
-
-
-def best(logps: Sequence[float]) -> int:
-    """The most probable score 0..10; the lowest of equals."""
-    return max(range(len(logps)), key=lambda score: logps[score])
 
 
 def distribution(logps: Sequence[float]) -> tuple[float, ...]:

@@ -1,0 +1,17 @@
+"""The trained model: base, adapter, reference, and the token batches it reads."""
+
+from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, load_base, load_tokenizer
+from lovec.policy.policy import Policy, is_adapter
+from lovec.policy.tokens import TokenBatch, TokenSequence
+
+__all__ = [
+    "ADAPTER",
+    "REFERENCE",
+    "Policy",
+    "PolicyConfig",
+    "TokenBatch",
+    "TokenSequence",
+    "is_adapter",
+    "load_base",
+    "load_tokenizer",
+]

@@ -9,7 +9,7 @@ VENV = .venv
 READY = $(VENV)/.ready
 OFFLINE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: demo test lint types wheel house clean
+.PHONY: demo test lint types wheel house figures clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -30,6 +30,9 @@ wheel: $(READY)  ## dist/*.whl
 
 house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
 	$(VENV)/bin/python docs/house.py
+
+figures: $(READY)  ## docs/rewards.svg
+	$(VENV)/bin/python docs/rewards.py
 
 clean:  ## what builds and caches leave behind; the environment stays
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,7 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.losses import dpo_loss, sequence_logps, sft_nll
+from lovec.losses import (
+    dpo_loss,
+    group_advantages,
+    grpo_token_loss,
+    k3_kl,
+    orpo_odds_loss,
+    reduce_tokens,
+    row_means,
+    sequence_logps,
+    sft_nll,
+)
+from lovec.types import LovecError
 
 
 def test_sequence_logps_by_hand():
@@ -61,6 +72,168 @@ def test_dpo_stays_finite_far_out():
     assert loss.tolist() == [1e5, 0.0]
 
 
+def logs(*probabilities):
+    return torch.tensor(probabilities, dtype=torch.float64).log()
+
+
+def test_orpo_by_hand():
+    # odds 3 against odds 1/4: sigmoid(ln 12) = 12/13; odds 1 against odds 1; odds 1/9 against odds 9: 1/82
+    loss = orpo_odds_loss(logs(0.75, 0.5, 0.1), logs(0.2, 0.5, 0.9))
+    assert loss.tolist() == pytest.approx([math.log(13 / 12), math.log(2), math.log(82)], rel=1e-12)
+
+
+def test_orpo_gradient_is_that_of_the_paper():
+    """Hong et al., eq. 8 to 10: by log P(y_w) it is -delta / (1 - P(y_w)), delta = 1 / (1 + odds_w / odds_l)."""
+    chosen, rejected = logs(0.75, 0.1).requires_grad_(), logs(0.2, 0.9).requires_grad_()
+    orpo_odds_loss(chosen, rejected).sum().backward()
+    assert chosen.grad.tolist() == pytest.approx([-(1 / 13) / 0.25, -(81 / 82) / 0.9], rel=1e-9)
+    assert rejected.grad.tolist() == pytest.approx([(1 / 13) / 0.8, (81 / 82) / 0.1], rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_orpo_stays_finite_from_certain_to_impossible(dtype):
+    edge = torch.tensor([0.0, -1e-12, -1e-9, -1e-3, -1.0, -80.0, -1e4], dtype=dtype)
+    pairs = torch.cartesian_prod(edge, edge)
+    chosen, rejected = (pairs[:, i].clone().requires_grad_() for i in (0, 1))
+    loss = orpo_odds_loss(chosen, rejected)
+    loss.sum().backward()
+    for values in (loss, chosen.grad, rejected.grad):
+        assert torch.isfinite(values).all()
+    by_chosen = loss.detach().view(7, 7)
+    assert (by_chosen[1:] >= by_chosen[:-1]).all()  # a less likely answer never costs less
+    assert not chosen.grad[pairs[:, 0] == 0].any()  # exactly certain: nothing left to raise
+    near = (pairs == torch.tensor([-1e-9, -1.0], dtype=dtype)).all(1)
+    assert loss[near].item() == pytest.approx(1e-9 / (math.e - 1), rel=1e-5)
+
+
+def test_advantages_by_hand():
+    # means 2 and 5; Bessel's deviations sqrt(((-2)^2 + 0 + 2^2) / 2) = 2 and sqrt((1 + 1 + 4) / 2) = sqrt(3)
+    found = group_advantages(torch.tensor([[0.0, 2.0, 4.0], [4.0, 4.0, 7.0]], dtype=torch.float64))
+    scale = math.sqrt(3) + 1e-4
+    expected = [[-2 / 2.0001, 0.0, 2 / 2.0001], [-1 / scale, -1 / scale, 2 / scale]]
+    assert found.tolist() == [pytest.approx(row, abs=1e-12) for row in expected]
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.integers(2, 9))
+def test_equal_rewards_have_exactly_no_advantage(reward, n):
+    for dtype in (torch.float32, torch.float64):
+        rewards = torch.tensor([[reward] * n, [*range(n)]], dtype=dtype)
+        found = group_advantages(rewards)
+        assert not found[0].any()
+        assert found[1].tolist() == sorted(found[1].tolist()) and found[1].any()
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3,), (1, 2, 2)])
+def test_a_group_of_one_is_refused(shape):
+    with pytest.raises(LovecError, match=r"rewards have the shape .*, expected \[prompts, rollouts\] with 2 or more"):
+        group_advantages(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_named(bad):
+    rewards = torch.zeros(3, 4)
+    rewards[1, 2] = bad
+    with pytest.raises(LovecError, match=f"reward of rollout 2 of prompt 1 is {bad}"):
+        group_advantages(rewards)
+
+
+@given(st.lists(st.tuples(st.floats(-60, 0), st.floats(-60, 0)), min_size=1, max_size=8))
+def test_k3_is_never_negative_and_zero_only_for_equals(pairs):
+    for dtype in (torch.float32, torch.float64):
+        policy, reference = torch.tensor(pairs, dtype=dtype).unbind(1)
+        found = k3_kl(policy, reference)
+        assert (found >= 0).all()
+        assert not k3_kl(policy, policy).any()
+        assert (found > 0)[(policy - reference).abs() > 1e-3].all()
+
+
+def test_k3_keeps_small_differences():
+    """x^2 / 2 in the limit: exp(x) - x - 1 as it is written would be 0 or noise in float32."""
+    found = k3_kl(torch.zeros(1), torch.tensor([1e-4]))
+    assert found.item() == pytest.approx(0.5e-8, rel=1e-3)
+
+
+def test_k3_is_the_kl_in_expectation():
+    policy, reference = logs(0.7, 0.2, 0.1), logs(0.3, 0.3, 0.4)
+    expected = (policy.exp() * (policy - reference)).sum()
+    assert (policy.exp() * k3_kl(policy, reference)).sum().item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def grpo(ratios, advantages, ref=None, beta=0.0, low=0.2, high=0.3, weights=None):
+    """Loss [1, T] of tokens with these ratios, and its gradient by their log-probs."""
+    logps = logs(*ratios)[None].requires_grad_()
+    loss = grpo_token_loss(logps, torch.zeros_like(logps), ref, advantages, low, high, beta, weights)
+    loss.sum().backward()
+    return loss.tolist()[0], logps.grad.tolist()[0]
+
+
+def test_grpo_by_hand():
+    ratios = (0.5, 0.9, 1.0, 1.25, 2.0)
+    loss, grad = grpo(ratios, torch.tensor([2.0]))
+    assert loss == pytest.approx([-1.0, -1.8, -2.0, -2.5, -2.6])  # held at 1.3 above
+    assert grad == pytest.approx([-1.0, -1.8, -2.0, -2.5, 0.0])  # a good token that is likely enough: no pull
+    loss, grad = grpo(ratios, torch.tensor([-2.0]))
+    assert loss == pytest.approx([1.6, 1.8, 2.0, 2.5, 4.0])  # held at 0.8 below
+    assert grad == pytest.approx([0.0, 1.8, 2.0, 2.5, 4.0])
+
+
+def test_grpo_takes_advantages_a_row_or_a_token_and_weights_the_first_term():
+    loss, _ = grpo((1.0, 1.0), torch.tensor([[2.0, -3.0]]))
+    assert loss == pytest.approx([-2.0, 3.0])
+    zeros = torch.zeros(2, 3)
+    rows = grpo_token_loss(zeros, zeros, None, torch.tensor([1.0, -4.0]), 0.2, 0.2, 0.0)
+    assert rows.tolist() == [[-1.0] * 3, [4.0] * 3]
+    half = torch.tensor([[0.5, 1.0]])
+    ref = logs(math.e, math.e)[None]  # k3 = e - 2
+    loss, _ = grpo((1.0, 1.0), torch.tensor([[2.0, -3.0]]), ref, 0.1, weights=half)
+    assert loss == pytest.approx([-1.0 + 0.1 * (math.e - 2), 3.0 + 0.1 * (math.e - 2)])
+
+
+def test_grpo_kl_by_hand():
+    ref = logs(0.5, 1.0, 2.0)[None]
+    loss, grad = grpo((1.0, 1.0, 1.0), torch.tensor([0.0]), ref, beta=0.1)
+    assert loss == pytest.approx([0.1 * (r - 1 - math.log(r)) for r in (0.5, 1.0, 2.0)])
+    assert grad == pytest.approx([0.05, 0.0, -0.1])  # back towards the reference
+    with pytest.raises(LovecError, match=r"beta is 0\.1, so reference log-probs are needed"):
+        grpo((1.0,), torch.tensor([1.0]), None, beta=0.1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_ratio_of_identical_policies_is_one_at_any_temperature(temperature):
+    """On-policy the loss is minus the advantage and its gradient that of REINFORCE, whatever the temperature."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 11, generator=generator, dtype=torch.float64)
+    ids = torch.randint(11, (2, 5, 1), generator=generator)
+    logps = (logits / temperature).log_softmax(-1).gather(-1, ids).squeeze(-1).requires_grad_()
+    advantages = torch.tensor([1.5, -0.5], dtype=torch.float64)
+    loss = grpo_token_loss(logps, logps.detach(), logps.detach(), advantages, 0.2, 0.2, 0.04)
+    assert torch.equal(loss, -advantages[:, None].expand(2, 5))
+    loss.sum().backward()
+    assert torch.equal(logps.grad, -advantages[:, None].expand(2, 5))
+
+
+def test_reduce_tokens_three_ways():
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [10.0, math.nan, 0.0, -math.inf], [math.nan] * 4])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
+    for kind in (mask, mask.bool(), mask.float()):
+        assert row_means(values, kind).tolist() == [2.5, 5.0, 0.0]
+        assert row_means(values, kind, 8).tolist() == [1.25, 1.25, 0.0]
+        assert reduce_tokens(values, kind, "sequence").item() == 2.5
+        assert reduce_tokens(values, kind, "token").item() == pytest.approx(20 / 6)
+        assert reduce_tokens(values, kind, "constant").item() == pytest.approx(20 / 12)
+        assert reduce_tokens(values, kind, "constant", length=10).item() == pytest.approx(20 / 30)
+    with pytest.raises(LovecError, match="how is 'mean', expected sequence, token or constant"):
+        reduce_tokens(values, mask, "mean")
+
+
+@pytest.mark.parametrize("how", ["sequence", "token", "constant"])
+def test_masked_tokens_of_a_mean_get_no_gradient(how):
+    values = torch.tensor([[1.0, math.nan], [2.0, 3.0]], requires_grad=True)
+    reduce_tokens(values, torch.tensor([[1, 0], [1, 1]]), how).backward()
+    expected = {"sequence": [[1 / 2, 0], [1 / 4, 1 / 4]], "token": [[1 / 3, 0], [1 / 3, 1 / 3]]}
+    assert values.grad.tolist() == [pytest.approx(r) for r in expected.get(how, [[1 / 4, 0], [1 / 4, 1 / 4]])]
+
+
 # ---------------------------------------------------------------- parity with TRL
 
 PROMPTS = [[1, 5, 6, 7], [1, 8]]
@@ -76,7 +249,7 @@ def trl(monkeypatch):
     return pytest.importorskip("trl", reason="the extra parity is not installed")
 
 
-def tiny_model(seed, dtype):
+def tiny_model(seed, dtype, spread=0.5):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -89,7 +262,7 @@ def tiny_model(seed, dtype):
         pad_token_id=PAD,
         bos_token_id=1,
         eos_token_id=2,
-        initializer_range=0.5,  # far enough from uniform for the two models to differ
+        initializer_range=spread,  # far enough from uniform for the two models to differ
     )
     return LlamaForCausalLM(config).to(dtype)
 
@@ -206,3 +379,98 @@ def test_sft_equals_trl(trl, tmp_path, dtype):
     ours = sft_nll(token_logps_of(policy, ids, attention))[mask].double().mean()
     ours.backward()
     assert_same(ours, theirs, gradients(policy), their_grads)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_orpo_odds_term_equals_trl(trl, dtype):
+    from types import SimpleNamespace
+
+    from trl.experimental.orpo import ORPOTrainer
+
+    generator = torch.Generator().manual_seed(0)
+    drawn = [-torch.rand(64, generator=generator, dtype=dtype).mul(6.0).exp().mul(0.01) for _ in range(2)]
+    ours_in, theirs_in = ([x.clone().requires_grad_() for x in drawn] for _ in range(2))
+    trainer = SimpleNamespace(beta=0.3, accelerator=SimpleNamespace(device="cpu"))
+    theirs = -ORPOTrainer.odds_ratio_loss(trainer, *theirs_in)[0]  # TRL adds beta log sigmoid with a minus
+    ours = 0.3 * orpo_odds_loss(*ours_in)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7, check_dtype=False)
+    ours.sum().backward()
+    theirs.sum().backward()
+    for a, b in zip(ours_in, theirs_in, strict=True):
+        assert (a.grad - b.grad).norm() / b.grad.norm() < 1e-6
+
+
+GROUPS = {  # TRL's name of the loss: ours
+    "grpo": "sequence",
+    "dapo": "token",
+    "dr_grpo": "constant",
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+@pytest.mark.parametrize("loss_type", GROUPS)
+def test_grpo_equals_trl(trl, tmp_path, loss_type, beta):
+    """Off-policy, with tokens beyond both clips, at a temperature other than 1; the config's defaults are TRL's own."""
+    from datasets import Dataset
+
+    # TRL takes log-probs in float32, whatever the model's precision: a wide spread would bring its rounding above 1e-6.
+    policy = tiny_model(0, torch.float32, spread=0.2)
+    trainer = trl.GRPOTrainer(
+        model=policy,
+        reward_funcs=lambda **_: [0.0],
+        args=trl.GRPOConfig(
+            loss_type=loss_type,
+            beta=0.0,  # no second model: the reference comes with the inputs
+            epsilon=0.2,
+            epsilon_high=0.28,
+            use_bias_correction_kl=False,  # by default TRL multiplies its KL by the ratio; the paper does not
+            temperature=0.7,
+            max_completion_length=9,
+            per_device_train_batch_size=4,
+            num_generations=2,
+            **trainer_options(tmp_path),
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["w5"]}),
+        processing_class=tiny_tokenizer(),
+    )
+    trainer.beta = beta
+    trainer.current_gradient_accumulation_steps = 1
+    prompts, completions = PROMPTS * 2, CHOSEN + REJECTED
+    inputs = {
+        "prompt_ids": torch.tensor([[PAD] * (4 - len(p)) + p for p in prompts]),
+        "prompt_mask": torch.tensor([[0] * (4 - len(p)) + [1] * len(p) for p in prompts]),
+        "completion_ids": torch.tensor([c + [PAD] * (6 - len(c)) for c in completions]),
+        "completion_mask": torch.tensor([[1] * len(c) + [0] * (6 - len(c)) for c in completions]),
+    }
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = inputs["completion_mask"]
+
+    def logps():
+        attention = torch.cat([inputs["prompt_mask"], mask], dim=1)
+        logits = policy(input_ids=ids, attention_mask=attention).logits[:, 3:-1] / 0.7
+        return logits.log_softmax(-1).gather(-1, ids[:, 4:, None]).squeeze(-1)
+
+    with torch.no_grad():
+        now, noise = logps(), torch.Generator().manual_seed(0)
+        old, ref = (now + 0.5 * torch.randn(now.shape, generator=noise) for _ in range(2))
+    advantages = torch.tensor([1.0, 0.7, 1.3, -0.2])  # do not cancel: float32 could not tell a small mean to 1e-6
+    inputs |= {"advantages": advantages, "old_per_token_logps": old, "ref_per_token_logps": ref}
+    inputs["num_items_in_batch"] = mask.sum()
+    ratio, good = (now - old).exp(), advantages[:, None] > 0
+    held = torch.where(good, ratio > 1.28, ratio < 0.8) & mask.bool()
+    assert held[:3].any() and held[3].any() and not held[mask.bool()].all()
+
+    policy.train()
+    theirs = trainer._compute_loss(policy, inputs)
+    theirs.backward()
+    their_grads = gradients(policy)
+    token_logps = logps()
+    values = grpo_token_loss(token_logps, old, ref if beta else None, advantages, 0.2, 0.28, beta)
+    ours = reduce_tokens(values, mask, GROUPS[loss_type], length=9)
+    ours.backward()
+    assert_same(ours, theirs, gradients(policy), their_grads)
+    if beta:
+        kl = (k3_kl(token_logps, ref) * mask).sum() / mask.sum()
+        assert kl.item() == pytest.approx(trainer._metrics["train"]["kl"][-1], rel=1e-6)

@@ -12,6 +12,7 @@ import torch
 
 from lovec.metrics.functional import brier_score, checked_pair, ece_from_sums, group_sums
 from lovec.metrics.records import sentence_pairs
+from lovec.reports.style import BLUE, FAINT, INK, ORANGE, SIDE, finish, write_figure
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 BINS = 10
 """Equal bins of the confidence, those of ECE-M."""
 
-_DOTS, _GAPS, _INK, _FAINT = "#0072B2", "#D55E00", "#222222", "#8a8a8a"  # Okabe and Ito's: told apart by everyone
 _SMALLEST, _LARGEST = 16.0, 260.0  # area in square points of a dot; the largest holds every sentence
-_SIDE = 2.6  # inches of a panel
 _RANGE = (-0.04, 1.04)  # axes from 0 to 1, with room for dots on the edge
 
 
@@ -91,14 +90,14 @@ def reliability_diagram(
     readout: str = "argmax",
     title: str = "Sentences: how true against how sure",
 ) -> Path:
-    """Write an SVG with one panel a method; the same records give the same bytes.
+    """Write a figure with one panel a method; the same records give the same bytes.
 
     A dot is a bin: its mean factuality over its mean confidence, its area the share of sentences in it. The dashed
     diagonal is perfect calibration, the line from it to a dot the bin's part of ECE-M.
 
     Args:
         groups: tagged and labelled records of every method, by its name.
-        path: the file to write.
+        path: the file to write, .svg or .png.
         readout: "argmax" or "mean".
         title: a line above the panels.
 
@@ -106,19 +105,10 @@ def reliability_diagram(
         The path written to.
 
     Raises:
-        LovecError: there is no method, or one without a sentence to show.
+        LovecError: there is no method, or one without a sentence to show, or the file has another ending.
     """
-    from matplotlib import rc_context
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    # Letters as text keep the file small and can be searched; the salt makes the ids of shapes repeat.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "lovec", "font.family": ["DejaVu Sans", "sans-serif"]}):
-        figure = draw({name: reliability(records, readout) for name, records in groups.items()}, title)
-        figure.savefig(part, format="svg", facecolor="white", metadata={"Date": None, "Creator": None, "Title": title})
-    os.replace(part, path)
-    return path
+    panels = {name: reliability(records, readout) for name, records in groups.items()}
+    return write_figure(lambda: draw(panels, title), path, title)
 
 
 def draw(panels: Mapping[str, Reliability], title: str) -> Figure:
@@ -132,27 +122,26 @@ def draw(panels: Mapping[str, Reliability], title: str) -> Figure:
 
     if not panels:
         raise LovecError("there is no method to draw; give the tagged records of at least one")
-    figure = Figure(figsize=(_SIDE * len(panels) + 0.7, _SIDE + 0.85), layout=ConstrainedLayoutEngine(wspace=0.06))
+    figure = Figure(figsize=(SIDE * len(panels) + 0.7, SIDE + 0.85), layout=ConstrainedLayoutEngine(wspace=0.06))
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for ax, (name, panel) in zip(axes, panels.items(), strict=True):
         _panel(ax, name, panel)
-    axes[0].set_ylabel("mean factuality", color=_INK)
-    figure.suptitle(title, fontsize=11, color=_INK)
-    figure.supxlabel("mean confidence in the bin (area of a dot: share of the sentences)", fontsize=10, color=_INK)
+    axes[0].set_ylabel("mean factuality", color=INK)
+    figure.suptitle(title, fontsize=11, color=INK)
+    figure.supxlabel("mean confidence in the bin (area of a dot: share of the sentences)", fontsize=10, color=INK)
     return figure
 
 
 def _panel(ax: Any, name: str, panel: Reliability) -> None:
     confidence = [bin_.confidence for bin_ in panel.bins]
     factuality = [bin_.factuality for bin_ in panel.bins]
-    ax.plot([0, 1], [0, 1], color=_FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    ax.vlines(confidence, confidence, factuality, color=_GAPS, linewidth=1.6, zorder=2)
+    ax.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    ax.vlines(confidence, confidence, factuality, color=ORANGE, linewidth=1.6, zorder=2)
     area = [max(_SMALLEST, _LARGEST * bin_.count / panel.n) for bin_ in panel.bins]
-    ax.scatter(confidence, factuality, s=area, color=_DOTS, edgecolors="white", linewidths=0.6, zorder=3, clip_on=False)
+    ax.scatter(confidence, factuality, s=area, color=BLUE, edgecolors="white", linewidths=0.6, zorder=3, clip_on=False)
     ax.set(xlim=_RANGE, ylim=_RANGE, aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     ax.set_xticklabels(["0", "0.5", "1"])
     ax.set_yticklabels(["0", "0.5", "1"])
-    ax.tick_params(labelsize=9, colors=_INK, length=3)
-    ax.spines[["top", "right"]].set_visible(False)
+    finish(ax)
     ax.spines[["bottom", "left"]].set_bounds(0, 1)
-    ax.set_title(f"{name}: BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=_INK)
+    ax.set_title(f"{name}: BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=INK)

@@ -1,6 +1,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 
 from lovec.metrics import ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
-from lovec.metrics.functional import brier_score, ece_m, spearman
-from lovec.metrics.records import confidence_of, passage_pairs, sentence_pairs
+from lovec.metrics.functional import brier_score, ece_m, entropy, spearman
+from lovec.metrics.records import Statements, confidence_of, passage_pairs, sentence_pairs, statements
 from lovec.types import LovecError, Record, Sentence
 
 WIKIBIO = Path(__file__).parents[2] / "shared" / "data" / "wikibio_gpt3_human"
@@ -234,10 +236,11 @@ def test_bad_input_is_refused_by_name(name, c, f, words):
 
 def test_a_refused_batch_leaves_no_trace():
     suite = CalibrationSuite()
-    suite.update(*random_pairs(10))
+    stated = Statements((1,) * 11, missing=0, words=30, answers=4)
+    suite.update(*random_pairs(10), 0, stated)
     before = suite.compute()
     with pytest.raises(LovecError):
-        suite.update(torch.tensor([0.5]), torch.tensor([2.0]), malformed=5)
+        suite.update(torch.tensor([0.5]), torch.tensor([2.0]), 5, replace(stated, scores=(1,) + (0,) * 10))
     assert suite.compute() == before
 
 
@@ -255,8 +258,9 @@ def test_unknown_variant_and_bins_are_refused():
 
 def test_suite_by_hand():
     suite = CalibrationSuite()
-    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), malformed=1)
-    suite.update(torch.tensor([0.0]), torch.tensor([0.0]))
+    stated = Statements((1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0), missing=1, words=30, answers=4)
+    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, stated)
+    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), stated=replace(stated, words=1, answers=1))
     suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
     figures = suite.compute()
     assert all(type(value) is float for value in figures.values())
@@ -268,6 +272,9 @@ def test_suite_by_hand():
             "malformed": 2 / 5,
             "mean_confidence": 0.4,
             "mean_factuality": 0.5,
+            "entropy": math.log(3) / 3 + 2 / 3 * math.log(3 / 2),
+            "distinct": 2.0,
+            "words": 31 / 5,
             "n": 3.0,
         },
         abs=1e-7,
@@ -295,10 +302,11 @@ SHARES = {
 def _feed(metrics, parts):
     c, f = random_pairs(31)
     for part in parts:
+        scores = tuple(torch.bincount((10 * c[part]).round().long(), minlength=11).tolist())
+        stated = Statements(scores, missing=2, words=7 * part.stop, answers=2)
         for metric in metrics:
-            metric.update(c[part], f[part], 2) if isinstance(metric, CalibrationSuite) else metric.update(
-                c[part], f[part]
-            )
+            suite = isinstance(metric, CalibrationSuite)
+            metric.update(c[part], f[part], *((2, stated) if suite else ()))
 
 
 def _figures(metrics):
@@ -376,6 +384,24 @@ RECORDS = [
 def test_sentence_pairs():
     assert sentence_pairs(RECORDS, "argmax") == ([0.9, 0.4, 0.3], [1.0, 0.5, 0.2], 2)
     assert sentence_pairs(RECORDS, "mean") == ([], [], 5)
+
+
+def test_statements_count_what_is_said_labelled_or_not():
+    found = statements(RECORDS)
+    assert found == Statements((0, 0, 0, 1, 1, 0, 0, 0, 1, 2, 0), missing=4, words=8, answers=5)
+    parts = [statements(RECORDS[:2]), statements(RECORDS[2:])]
+    assert [sum(column) for column in zip(*(part.scores for part in parts), strict=True)] == list(found.scores)
+    assert statements([Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))]).words == 2
+    assert statements([]) == Statements((0,) * 11, 0, 0, 0)
+
+
+def test_entropy_by_hand_and_by_scipy():
+    assert entropy(torch.tensor([0, 5, 0])).item() == 0.0
+    assert math.copysign(1.0, entropy(torch.tensor([3])).item()) == 1.0  # 0, not -0: it is printed
+    assert entropy(torch.ones(11, dtype=torch.int64)).item() == pytest.approx(math.log(11))
+    assert math.isnan(entropy(torch.zeros(11, dtype=torch.int64)).item())
+    counts = [3, 0, 1, 8, 2]
+    assert entropy(torch.tensor(counts)).item() == pytest.approx(scipy_entropy(counts), abs=1e-12)
 
 
 def test_equal_passage_means_tie_however_they_round():

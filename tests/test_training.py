@@ -1,14 +1,9 @@
-"""The training loop: exact normalisers, start-of-run reference, resume, two processes, bad flags."""
+"""The training loop: exact normalisers, start-of-run reference, checkpoints, results, bad flags."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, module, records, tiny, trainer
+from tinyrun import Rows, fit, module, records, sft_adapter, tiny, trainer
 from torch import Tensor
 
 from lovec.datasets.jsonl import read_records
-from lovec.modules import DPO, SFT, Batch, PolicyConfig, PreferenceModule, WarmupCosine
+from lovec.modules import DPO, ORPO, SFT, Batch, PolicyConfig, PreferenceModule, WarmupCosine
 from lovec.modules.batching import micro_batches, seeded
 from lovec.modules.checkpoints import read_checkpoint
 from lovec.policy import is_adapter
@@ -39,24 +34,6 @@ class IPO(PreferenceModule):
         return (margin - 1 / (2 * self.tau)) ** 2
 
 
-class Recorder:
-    """Keeps what ``update`` logs, and the gradient before the step."""
-
-    def __init__(self, module: Any) -> None:
-        self.logged: list[dict[str, float]] = []
-        self.gradients: list[Tensor] = []
-        module.log = lambda name, value, **_: self.logged[-1].__setitem__(name, value)
-        module.log_dict = lambda values, **_: self.logged[-1].update(values)
-        step = module._step
-
-        def keep() -> float:
-            self.logged.append({})
-            self.gradients.append(torch.cat([p.grad.flatten() for p in module.policy.trainable()]))
-            return float(step())
-
-        module._step = keep
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny(tmp_path_factory.mktemp("models"))
@@ -64,19 +41,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An adapter that SFT has written."""
-    folder = tmp_path_factory.mktemp("sft")
-    trainer(folder).fit(module(SFT, model), Rows())
-    return str(folder / "adapter")
+    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
 
 
-def fit(folder: Path, made: Any, rows: Any = None, **kwargs: Any) -> Recorder:
-    recorder = Recorder(made)
-    trainer(folder, **kwargs).fit(made, rows or Rows())
-    return recorder
-
-
-@pytest.mark.parametrize(("cls", "options"), [(SFT, {}), (DPO, {}), (DPO, {"sft_weight": 0.5}), (IPO, {})])
+@pytest.mark.parametrize(("cls", "options"), [(SFT, {}), (DPO, {}), (DPO, {"sft_weight": 0.5}), (IPO, {}), (ORPO, {})])
 def test_ragged_micro_batches_equal_one_batch(
     cls: type, options: dict[str, Any], model: str, adapter: str, tmp_path: Path
 ) -> None:
@@ -140,6 +108,25 @@ def test_averaged_log_probs_are_a_tokens(model: str, adapter: str, tmp_path: Pat
         total = len(sequence.completion) * mean[f"train/{side}_logps"]
         assert total == pytest.approx(summed[f"train/{side}_logps"], rel=1e-6)
         assert mean[f"train/{side}_reward"] == pytest.approx(mean[f"train/{side}_logps"])  # no reference to take off
+
+
+def test_orpo_needs_no_reference_and_learns(model: str, adapter: str, tmp_path: Path) -> None:
+    made = module(ORPO, model, adapter, odds_weight=0.2)
+    run = fit(tmp_path, made, max_epochs=6)
+    assert not made.policy.continued
+    first, last = run.logged[0], run.logged[-1]
+    assert first["train/loss"] == pytest.approx(first["train/preference"] + first["train/sft"], rel=1e-6)
+    assert 0 < first["train/preference"] < 0.2 * 2 * math.log(2)
+    assert last["train/preference"] < first["train/preference"] and last["train/sft"] < first["train/sft"]
+    assert last["train/accuracy"] > 0.5 and last["train/margin"] > 0
+
+
+def test_orpo_without_its_terms_is_sft(model: str, adapter: str, tmp_path: Path) -> None:
+    """The SFT term is the completion's, per token: without the odds the gradient is that of SFT."""
+    pair = fit(tmp_path, module(ORPO, model, adapter, odds_weight=0.0), max_steps=1)
+    alone = fit(tmp_path, module(SFT, model, adapter), max_steps=1)
+    torch.testing.assert_close(pair.gradients[0], alone.gradients[0], rtol=1e-4, atol=1e-6)
+    assert pair.logged[0]["train/sft"] == pytest.approx(alone.logged[0]["train/nll"], rel=1e-5)
 
 
 def test_ipo_of_a_users_file_starts_at_its_value(model: str, adapter: str, tmp_path: Path) -> None:
@@ -387,167 +374,6 @@ def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
     assert {s.score for record in constant for s in record.sentences} == {0}
     free = list(read_records(tmp_path / "test" / "sft.free-form.jsonl"))
     assert {s.factuality for record in free for s in record.sentences} == {0.3}
-
-
-# Resume and processes: real processes, real signals
-
-SCRIPT = """
-import json, sys, torch
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from tinyrun import Rows, module, trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lovec.modules import {cls}, PolicyConfig, WarmupCosine
-
-class Slow(Callback):
-    def on_train_batch_end(self, trainer, *args):
-        print("step", trainer.global_step, flush=True)
-        import time; time.sleep({sleep})
-
-class Odd(Rows):
-    # three test records in batches of two: on two processes the last batch of the second one is empty
-    def load(self, split):
-        self.eval_batch_size = 1 if run.world_size == 2 else 2
-        return super().load(split)[: 3 if split == "test" else None]
-
-folder, ckpt = Path({folder!r}), {ckpt!r}
-policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
-made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5,
-              grad_norm=0.0 if {sgd} else 1.0)
-saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
-run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
-run.fit(made, Rows(11), ckpt_path=ckpt)
-metrics = {{k: float(v) for k, v in run.callback_metrics.items()}}
-if {test}:
-    run.test(made, Odd(11), verbose=False)
-if run.is_global_zero:
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
-"""
-
-
-def script(
-    cls: str,
-    folder: Path,
-    model: str,
-    adapter: str | None,
-    ckpt: str | None = None,
-    sleep: float = 0.0,
-    sgd: bool = False,
-    test: bool = False,
-    **kwargs: Any,
-) -> list[str]:
-    folder.mkdir(exist_ok=True)
-    text = SCRIPT.format(
-        tests=str(Path(__file__).parent),
-        cls=cls,
-        folder=str(folder),
-        model=model,
-        adapter=adapter,
-        ckpt=ckpt,
-        sleep=sleep,
-        sgd=sgd,
-        test=test,
-        kwargs=kwargs,
-    )
-    path = folder / "run.py"
-    path.write_text(text)
-    return [sys.executable, str(path)]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-@pytest.mark.parametrize("cls", ["SFT", "DPO"])
-def test_a_killed_run_resumes_bit_for_bit(cls: str, model: str, adapter: str, tmp_path: Path) -> None:
-    """Dropout, order, schedule and optimiser included; killed in the middle of the second epoch."""
-    subprocess.run(script(cls, tmp_path / "whole", model, adapter), check=True, env=environment(), capture_output=True)
-    command = script(cls, tmp_path / "cut", model, adapter, sleep=0.3)
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == "step 5":
-                process.send_signal(signal.SIGKILL)
-                break
-    assert process.returncode == -signal.SIGKILL
-    ckpt = str(tmp_path / "cut" / "ck" / "last.ckpt")
-    resumed = subprocess.run(
-        script(cls, tmp_path / "cut", model, adapter, ckpt), env=environment(), capture_output=True, text=True
-    )
-    assert resumed.returncode == 0, resumed.stderr
-    steps = [int(line.split()[1]) for line in resumed.stdout.splitlines() if line.startswith("step")]
-    assert steps == [5, 6, 7, 8, 9]
-    whole, cut = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "cut"))
-    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
-
-
-def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        script("SFT", tmp_path / "run", model, None, sleep=0.2), env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == "step 3":
-                process.send_signal(signal.SIGTERM)
-                break
-        process.stdout.read()
-    held = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
-    assert held["global_step"] in (3, 4)
-    assert held["Rows"]["served"] == held["global_step"]
-    assert not (tmp_path / "run" / "adapter").exists()
-
-
-def test_two_processes_equal_one(model: str, adapter: str, tmp_path: Path) -> None:
-    """With different numbers of micro-batches; dropout is off in DPO."""
-    brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
-    for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
-        done = subprocess.run(
-            script("DPO", tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-    one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
-    assert (one - two).norm() / one.norm() < 1e-5
-    alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
-    assert {"train/loss", "train/margin", "val/brier", "val/passage_ece_m"} <= alone.keys()
-    assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
-
-    tables = [json.loads((tmp_path / n / "test" / "results.json").read_text()) for n in ("one", "two")]
-    assert len(tables[0]) == len(tables[1]) > 8
-    for row, other in zip(*tables, strict=True):
-        assert row.keys() == other.keys()
-        for name, value in row.items():
-            expected = pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value
-            assert other[name] == expected, name
-    for name in ("dpo.iterative", "vanilla.iterative", "best-constant.iterative"):
-        one, two = ([r.id for r in read_records(tmp_path / n / "test" / f"{name}.jsonl")] for n in ("one", "two"))
-        assert one == two == ["r0", "r1", "r2"]
-
-
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    code = (
-        "import torch, sys\n"
-        "from lovec.modules.checkpoints import AtomicCheckpointIO\n"
-        "io = AtomicCheckpointIO()\n"
-        f"io.save_checkpoint({{'lovec': {{}}, 'n': 0}}, {str(path)!r})\n"
-        "print('saved', flush=True)\n"
-        "n = 0\n"
-        "while True:\n"
-        "    n += 1\n"
-        f"    io.save_checkpoint({{'lovec': {{}}, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
-    )
-    for _ in range(2):
-        with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(0.15)
-            process.kill()
-        assert read_checkpoint(path)["n"] >= 0
 
 
 def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
+from lovec.engines import TransformersEngine
 from lovec.tiny import build_tiny
-from lovec.types import Record, Sentence
+from lovec.types import Record, Sampling, Sentence
 
 WORDS = "ada wrote the first note on engines in london and paris before noon".split()
 
@@ -59,15 +63,13 @@ def module(
     cls: type, model: str, adapter: str | None = None, lr: float = 1e-2, sgd: bool = False, **kwargs: Any
 ) -> Any:
     """A module of class ``cls`` on a tiny model."""
-    import torch
-
     from lovec.modules import EvaluationConfig, PolicyConfig
 
     policy = kwargs.pop("policy", None) or PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8)
     return cls(
         policy=policy,
         optimizer=lambda parameters: (torch.optim.SGD if sgd else torch.optim.AdamW)(parameters, lr=lr),
-        evaluation=EvaluationConfig(max_new_tokens=8, rows=8),
+        evaluation=kwargs.pop("evaluation", None) or EvaluationConfig(max_new_tokens=8, rows=8, probe_every=0),
         **kwargs,
     )
 
@@ -85,3 +87,62 @@ def trainer(folder: Path, **kwargs: Any) -> Trainer:
         "limit_val_batches": 0,
     }
     return Trainer(**{**settings, **kwargs})
+
+
+def sft_adapter(folder: Path, model: str) -> str:
+    """An adapter that SFT has written, in a run in ``folder``."""
+    from lovec.modules import SFT
+
+    trainer(folder).fit(module(SFT, model), Rows())
+    return str(folder / "adapter")
+
+
+class Ragged(TransformersEngine):
+    """Ends answers at many tokens: random models hardly ever write the end token, and all would be equally long."""
+
+    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Sequence[int], keys: Any = None) -> Any:
+        return super().generate(prompts, sampling, [*stop_ids, *range(0, 256, 8)], keys)
+
+
+class Lengths:
+    """An oracle without a model: a sentence is as true as its length says."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        return [[len(s.text) * 7 % 11 / 10 for s in record.sentences] for record in records]
+
+
+class Truth:
+    """A reward that a model without any format can earn: the rating, and more for a score that is near it."""
+
+    def __call__(self, score: int | None, rating: int) -> float:
+        return float(rating if score is None else rating + 10 - abs(score - rating))
+
+
+class Recorder:
+    """Keeps what is logged for every ``update``, and the gradient before its step."""
+
+    def __init__(self, module: Any) -> None:
+        self.logged: list[dict[str, float]] = []
+        self.gradients: list[Tensor] = []
+        now: dict[str, float] = {}
+        module.log = lambda name, value, **_: now.__setitem__(name, value)
+        module.log_dict = lambda values, **_: now.update(values)
+        step, update = module._step, module.update
+
+        def keep() -> float:
+            self.gradients.append(torch.cat([p.grad.flatten() for p in module.policy.trainable()]))
+            return float(step())
+
+        def log(items: Any) -> None:
+            update(items)
+            self.logged.append(dict(now))
+            now.clear()
+
+        module._step, module.update = keep, log
+
+
+def fit(folder: Path, made: Any, rows: Any = None, **kwargs: Any) -> Recorder:
+    """Train ``made``, on the records above unless told otherwise; what it logged and its gradients."""
+    recorder = Recorder(made)
+    trainer(folder, **kwargs).fit(made, rows or Rows())
+    return recorder

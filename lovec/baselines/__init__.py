@@ -1,5 +1,6 @@
 """Baselines: taggers with the same interface as the trained ones."""
 
 from lovec.baselines.constant import ConstantTagger, best_constant
+from lovec.baselines.recalibrated import Isotonic, Platt, Recalibrated
 
-__all__ = ["ConstantTagger", "best_constant"]
+__all__ = ["ConstantTagger", "Isotonic", "Platt", "Recalibrated", "best_constant"]

@@ -73,6 +73,22 @@ def group_count(variant: str, bins: int) -> int:
     return bins if variant == "bins" else N_SCORES
 
 
+def group_of(confidence: Tensor, variant: str, bins: int) -> Tensor:
+    """The group 0, 1, ... of every confidence.
+
+    Args:
+        confidence: [N], float64, from ``checked_pair``.
+        variant: see ``ece_m``.
+        bins: see ``ece_m``.
+
+    Returns:
+        [N], int64.
+    """
+    if variant == "bins":
+        return (bins * confidence + _EDGE).floor().long().clamp(max=bins - 1)
+    return ((group_count(variant, bins) - 1) * confidence + 0.5 + _EDGE).floor().long()
+
+
 def group_sums(confidence: Tensor, factuality: Tensor, variant: str, bins: int) -> Tensor:
     """What ECE-M needs to know of each group; sums of batches add up to the sums of the whole.
 
@@ -86,10 +102,7 @@ def group_sums(confidence: Tensor, factuality: Tensor, variant: str, bins: int) 
         [3, groups], float64: count, sum of what the group states, sum of factuality.
     """
     groups = group_count(variant, bins)
-    if variant == "bins":
-        group = (bins * confidence + _EDGE).floor().long().clamp(max=bins - 1)
-    else:
-        group = ((groups - 1) * confidence + 0.5 + _EDGE).floor().long()
+    group = group_of(confidence, variant, bins)
     stated = group.double() / (groups - 1) if variant == "huang" else confidence
     rows = torch.stack([torch.ones_like(confidence), stated, factuality])
     return rows.new_zeros(3, groups).index_add(1, group, rows)
@@ -159,6 +172,20 @@ def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
     x, y = x - x.mean(), y - y.mean()
     # Ranks are halves of integers, so a constant side is exactly 0 here, and 0 / 0 is NaN.
     return ((x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()).clamp(-1.0, 1.0)
+
+
+def entropy(counts: Tensor) -> Tensor:
+    """Entropy of a histogram: sum p log 1/p over the values that occur. 0 where all are the same, log K for K alike.
+
+    Args:
+        counts: how often each value occurs, [K].
+
+    Returns:
+        Scalar in nats, float64; NaN without any.
+    """
+    counts = counts[counts > 0].double()
+    total = counts.sum()
+    return (counts / total * (total / counts).log()).sum() if counts.numel() else counts.new_tensor(float("nan"))
 
 
 def _midranks(values: Tensor) -> Tensor:

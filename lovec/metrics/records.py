@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lovec.types import N_SCORES, LovecError, Record, Sentence
 
@@ -96,6 +97,38 @@ def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float],
         elif missing or not record.sentences:
             malformed += 1
     return confidences, factualities, malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What answers say, whether it is true or not.
+
+    Attributes:
+        scores: how often each of the scores 0..10 is stated, 11 numbers.
+        missing: sentences without a score, and answers without a sentence.
+        words: words of all answers, tags not counted.
+        answers: number of answers.
+    """
+
+    scores: tuple[int, ...]
+    missing: int
+    words: int
+    answers: int
+
+
+def statements(records: Iterable[Record]) -> Statements:
+    """Counts over all sentences of tagged records, those without a label included; sums of parts are the whole's."""
+    scores, missing, words, answers = [0] * N_SCORES, 0, 0, 0
+    for record in records:
+        answers += 1
+        missing += not record.sentences
+        for sentence in record.sentences:
+            words += len(sentence.text.split())
+            if sentence.score is None:
+                missing += 1
+            else:
+                scores[sentence.score] += 1
+    return Statements(tuple(scores), missing, words, answers)
 
 
 def _mean(values: list[float]) -> float:

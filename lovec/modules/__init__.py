@@ -4,19 +4,34 @@ from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Item
 from lovec.modules.dpo import DPO
 from lovec.modules.evaluation import EvaluationConfig
+from lovec.modules.expected import ExpectedReward
+from lovec.modules.grpo import GRPO
+from lovec.modules.monitors import Limits, Monitor
+from lovec.modules.orpo import ORPO
 from lovec.modules.preference import PreferenceModule
+from lovec.modules.regression import SFTRegression
+from lovec.modules.rollout import RolloutModule
 from lovec.modules.schedules import WarmupCosine
+from lovec.modules.scores import ScoreModule
 from lovec.modules.sft import SFT
 from lovec.policy import PolicyConfig
 
 __all__ = [
     "DPO",
+    "GRPO",
+    "ORPO",
     "SFT",
     "Batch",
     "EvaluationConfig",
+    "ExpectedReward",
     "Item",
+    "Limits",
+    "Monitor",
     "PolicyConfig",
     "PolicyModule",
     "PreferenceModule",
+    "RolloutModule",
+    "SFTRegression",
+    "ScoreModule",
     "WarmupCosine",
 ]

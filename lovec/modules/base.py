@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lovec.modules.batching import Batch, Item, micro_batches, seeded
 from lovec.modules.measured import MeasuredModule
+from lovec.modules.monitors import Monitor
+from lovec.modules.probe import log_probe, probe_due
 from lovec.policy import TokenSequence
 from lovec.types import LossOutput, LovecError, Record, to_rating
 
@@ -33,6 +35,12 @@ class PolicyModule(MeasuredModule):
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``MeasuredModule``: policy, evaluation, engine, oracle, seed.
     """
+
+    probes: ClassVar[bool] = True
+    """Whether free-form answers are looked at in training; objectives that sample answers anyway need no probe."""
+
+    updates_per_batch: int = 1
+    """Optimiser steps that ``rounds`` makes of one batch."""
 
     def __init__(
         self,
@@ -115,7 +123,9 @@ class PolicyModule(MeasuredModule):
     # The loop
 
     def training_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Learn from one optimiser batch of rows."""
+        """Learn from one optimiser batch of rows; now and then look at free-form answers before."""
+        if probe_due(self):
+            log_probe(self)
         with seeded(self.seed, self.global_step, self.global_rank):
             for items in self.rounds(rows):
                 self.update(items)
@@ -196,7 +206,7 @@ class PolicyModule(MeasuredModule):
     # Lightning's hooks
 
     def configure_callbacks(self) -> list[Any]:
-        """Refuse trainer flags that mean something else here, before anything is loaded."""
+        """A monitor, unless there is one; trainer flags that mean something else here are refused first."""
         trainer = self.trainer
         if trainer.accumulate_grad_batches != 1:
             raise LovecError(
@@ -209,7 +219,8 @@ class PolicyModule(MeasuredModule):
                 f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
                 "and policy.dtype: bfloat16 for the base"
             )
-        return []
+        given: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        return [] if any(isinstance(callback, Monitor) for callback in given) else [Monitor()]
 
     def configure_optimizers(self) -> Any:
         """Optimiser over the adapter alone, and its schedule."""
@@ -224,7 +235,8 @@ class PolicyModule(MeasuredModule):
                     "the learning-rate schedule needs the length of the run: set trainer.max_epochs or "
                     "trainer.max_steps, or lr_scheduler: null"
                 )
-            schedule.set_total_steps(int(steps))
+            steps = int(steps) * self.updates_per_batch  # Lightning counts batches
+            schedule.set_total_steps(steps if self.trainer.max_steps < 0 else min(steps, self.trainer.max_steps))
         return [optimizer], [schedule]
 
     def on_train_batch_end(self, *args: Any) -> None:

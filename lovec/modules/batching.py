@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +21,12 @@ class Item:
     Attributes:
         sequences: one for a demonstration, chosen and rejected for a pair, one for a rollout.
         record: the row it came from.
-        data: anything else an objective needs (advantages, log-probs of the sampler).
+        data: anything else an objective needs (advantages, marks); it may add to it between rounds.
     """
 
     sequences: tuple[TokenSequence, ...]
     record: Record
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +73,10 @@ def micro_batches(items: Sequence[Item], budget: int) -> list[list[Item]]:
 def seeded(*key: int) -> Iterator[None]:
     """Inside: torch's random streams are a function of ``key`` alone; outside they go on as before."""
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
-        torch.manual_seed(hash(key) & 0x7FFF_FFFF_FFFF_FFFF)  # hash of a tuple of ints is the same in every process
+        torch.manual_seed(stream_seed(*key))
         yield
+
+
+def stream_seed(*key: int) -> int:
+    """A seed from several numbers, the same in every process."""
+    return hash(key) & 0x7FFF_FFFF_FFFF_FFFF  # the hash of a tuple of ints is not salted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -13,7 +14,7 @@ from torch import nn
 
 from lovec.encoding import Encoder
 from lovec.metrics import CalibrationSuite
-from lovec.metrics.records import READOUTS, passage_pairs, sentence_pairs
+from lovec.metrics.records import READOUTS, passage_pairs, sentence_pairs, statements
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.walk import History
 from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Tagger
@@ -31,7 +32,11 @@ class EvaluationConfig:
         history: what iterative tagging shows of earlier sentences: `scores`, `hidden` or `previous`.
         max_new_tokens: longest free-form answer, in tokens.
         rows: sequences the engine runs at once.
+        probe_every: optimiser batches between two probes in training (see ``lovec.modules.probe``); 0 makes none.
+        probe_rows: validation questions a probe asks.
+        name: what tables and files of a test call the method; null takes the name of the class.
         vanilla: whether `test` also measures the base model without the adapter.
+        recalibrated: whether `test` also measures this method's confidences after isotonic regression on validation.
         adapter: PEFT adapter that `test` measures; null takes the run's own.
     """
 
@@ -39,12 +44,21 @@ class EvaluationConfig:
     history: History = "scores"
     max_new_tokens: int = 512
     rows: int = 64
+    probe_every: int = 50
+    probe_rows: int = 8
+    name: str | None = None
     vanilla: bool = True
+    recalibrated: bool = False
     adapter: str | None = None
 
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
             raise LovecError(f"evaluation.modes holds {sorted(unknown)}; expected some of {list(MODES)}")
+        if self.probe_every < 0 or self.probe_rows < 1:
+            raise LovecError(
+                f"evaluation.probe_every is {self.probe_every} and probe_rows {self.probe_rows}, "
+                "expected at least 0 (no probes) and 1"
+            )
 
 
 class Evaluator(nn.Module):
@@ -105,6 +119,7 @@ class Evaluator(nn.Module):
                 torch.tensor(confidence, dtype=torch.float64, device=device),
                 torch.tensor(factuality, dtype=torch.float64, device=device),
                 malformed,
+                statements(inside),
             )
 
     def rows(self, **extra: Any) -> list[dict[str, Any]]:
@@ -120,6 +135,12 @@ class Evaluator(nn.Module):
             names = dict(zip(("domain", "mode", "level", "readout"), key, strict=True))
             rows.append({**extra, **names, **figures, "n": int(figures["n"] or 0)})
         return rows
+
+
+def tagged_file(method: str, mode: str, readout: str = "argmax") -> str:
+    """Name of the file that holds a method's tagged test records; recalibrated ones have a file for each readout."""
+    words = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
+    return ".".join([words, mode, *([] if readout == "argmax" else [readout]), "jsonl"])
 
 
 def label(record: Record, rates: Sequence[float | None]) -> Record:

@@ -12,21 +12,24 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lovec.baselines import ConstantTagger, best_constant
+from lovec.baselines import ConstantTagger, Isotonic, best_constant
+from lovec.baselines.recalibrated import recalibrated
 from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
+from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.modules.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
-from lovec.modules.evaluation import EvaluationConfig, Evaluator
+from lovec.modules.evaluation import EvaluationConfig, Evaluator, tagged_file
 from lovec.modules.models import resolve_model
 from lovec.policy import Policy, PolicyConfig, is_adapter
 from lovec.tags import TagFormat
-from lovec.types import Engine, Oracle, Record
+from lovec.types import Engine, LovecError, Oracle, Record
 
 VANILLA = "Vanilla"
 CONSTANT = "Best constant"
+ISOTONIC = " + isotonic"
 
 
 class MeasuredModule(LightningModule):
@@ -42,7 +45,7 @@ class MeasuredModule(LightningModule):
     """
 
     uses_dropout: ClassVar[bool] = False
-    needs_reference: ClassVar[bool] = False
+    needs_reference: bool = False
 
     policy: Policy
     encoder: Encoder
@@ -97,6 +100,7 @@ class MeasuredModule(LightningModule):
         oracle = self.oracle or getattr(data, "oracle", None)
         domains = getattr(data, "domains", ("in-domain",))
         self.evaluator = Evaluator(self.engine, self.encoder, oracle, self.evaluation, domains)
+        self._attach_oracle()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep adapters only, and what is needed to build them again."""
@@ -109,7 +113,13 @@ class MeasuredModule(LightningModule):
         if held is not None and held != self.policy.shape:  # the trainer told us of the checkpoint too late
             self.policy = Policy(replace(self.policy_config, model=self._model), self.uses_dropout, held=held)
             self.policy.train()
+            self._attach_oracle()
         check_adapters(checkpoint, {name for name in self.state_dict() if is_adapter(name)})
+
+    def _attach_oracle(self) -> None:
+        """Give the policy to an oracle that judges with it."""
+        if (attach := getattr(self.evaluator.oracle, "attach", None)) is not None:
+            attach(self.policy, self.encoder)
 
     # Validation
 
@@ -130,7 +140,8 @@ class MeasuredModule(LightningModule):
             if prefix is None or row["domain"] != self.evaluator.domains[0]:
                 continue
             place = "val/" if row["mode"] == self.evaluator.modes[0] else f"val/{row['mode']}/"
-            for name in ("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"):
+            names = ("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality")
+            for name in names if prefix else (*names, "entropy", "distinct", "words"):  # those are the same everywhere
                 value = row[name]  # already reduced over processes by the metric itself
                 self.log(f"{place}{prefix}{name}", float("nan") if value is None else value, rank_zero_only=False)
 
@@ -141,7 +152,10 @@ class MeasuredModule(LightningModule):
         self.engine.sync(self.policy)
         self._tested, self._tagged, self.results = [], {}, []
         data = getattr(self.trainer, "datamodule", None)
-        self._constant = None if data is None else best_constant(data.load("validation"))
+        self._validation = [] if data is None else data.load("validation")
+        self._constant = best_constant(self._validation)
+        if self._constant is None and "iterative" in self.evaluator.modes:
+            rank_zero_info(f"the row {CONSTANT!r} is left out: no validation record has a label to choose it by")
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure rows in every mode."""
@@ -149,8 +163,11 @@ class MeasuredModule(LightningModule):
         self._measure(rows)
 
     def on_test_epoch_end(self) -> None:
-        """Fill ``results`` with this method, Vanilla and the best constant; write them and every tagged record."""
-        self._finish(type(self).__name__)
+        """Fill ``results`` with this method and what it is held against; write them and every tagged record."""
+        method, tagged = self.evaluation.name or type(self).__name__, self._tagged
+        self._finish(method)
+        if self.evaluation.recalibrated:
+            self._run_recalibrated(method, tagged)
         if self.evaluation.vanilla:
             self._run_vanilla()
         self._run_constant()
@@ -165,6 +182,32 @@ class MeasuredModule(LightningModule):
             tagged = self.evaluator.tag(rows, mode)
             self._tagged.setdefault(mode, []).extend(tagged)
             self.evaluator.update(mode, tagged)
+
+    def _run_recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
+        """This method's confidences, mapped as validation records of the same mode and readout ask for.
+
+        Every process tags its share of the validation records, and all fit the same map.
+        """
+        share = self._validation[self.global_rank :: self.trainer.world_size]
+        held: dict[str, list[Record]] = {}
+        with self.trainer.precision_plugin.test_step_context():
+            for mode in self.evaluator.modes:
+                own = [r for rows in _chunks(share, self.evaluation.rows) for r in self.evaluator.tag(rows, mode)]
+                held[mode] = self._gather(own)
+        for readout in READOUTS:
+            fitted = []
+            for mode in self.evaluator.modes:
+                confidence, factuality, _ = sentence_pairs(held[mode], readout)
+                try:
+                    calibrator = Isotonic.fit(confidence, factuality)
+                except LovecError as error:
+                    rank_zero_warn(f"no row {method + ISOTONIC!r} for {mode} tagging, {readout} readout: {error}")
+                    continue
+                self._tagged[mode] = recalibrated(tagged.get(mode, []), calibrator, readout)
+                self.evaluator.update(mode, self._tagged[mode])
+                fitted.append(mode)
+            # A mapped confidence is a sentence's only one, so it is read as a stated score, whatever it was made from.
+            self._finish(method + ISOTONIC, fitted, ("argmax",), shown=readout)
 
     def _run_vanilla(self) -> None:
         with self.policy.bare(), self.trainer.precision_plugin.test_step_context():
@@ -184,17 +227,21 @@ class MeasuredModule(LightningModule):
         self._finish(CONSTANT, ("iterative",), ("argmax",))
 
     def _finish(
-        self, method: str, modes: Sequence[str] | None = None, readouts: Sequence[str] = ("argmax", "mean")
+        self,
+        method: str,
+        modes: Sequence[str] | None = None,
+        readouts: Sequence[str] = READOUTS,
+        shown: str | None = None,
     ) -> None:
-        """Move the suites' figures into ``results`` and the tagged records to disk."""
-        modes = modes or self.evaluator.modes
-        rows = self.evaluator.rows(method=method, seed=self.seed)
-        self.results += [row for row in rows if row["mode"] in modes and row["readout"] in readouts]
+        """Move the suites' figures into ``results``, as readout ``shown`` if given, and the tagged records to disk."""
+        modes = self.evaluator.modes if modes is None else modes
+        for row in self.evaluator.rows(method=method, seed=self.seed):
+            if row["mode"] in modes and row["readout"] in readouts:
+                self.results.append({**row, "readout": shown or row["readout"]})
         for mode in modes:  # not only those with records here: every process must take part
             everything = self._gather(self._tagged.get(mode, []))
             if self.trainer.is_global_zero:
-                name = f"{method}.{mode}.jsonl".lower().replace(" ", "-")
-                write_records(self.run_dir / "test" / name, everything)
+                write_records(self.run_dir / "test" / tagged_file(method, mode, shown or "argmax"), everything)
         self._tagged = {}
 
     # Prediction

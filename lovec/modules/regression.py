@@ -1,0 +1,32 @@
+"""SFT with a regression loss on the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from lovec.modules.scores import ScoreModule, expected_score
+
+
+class SFTRegression(ScoreModule):
+    """Cross-entropy on text and tag words, squared error of the expected score (paper, appendix on regression loss).
+
+    A sentence's loss is weight (E[score] / 10 - f)^2 - log of the probability that some score and the closing tag
+    word follow: the cross-entropy of a tag whose score is summed out.
+
+    Args:
+        regression_weight: weight of the squared error.
+        kwargs: arguments of ``ScoreModule``.
+    """
+
+    uses_dropout = True
+
+    def __init__(self, regression_weight: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.regression_weight = regression_weight
+
+    def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
+        """Squared error and the tag's cross-entropy, [M]."""
+        error = expected_score(logps) / 10.0 - ratings / 10.0
+        return self.regression_weight * error**2 - logps.logsumexp(-1)

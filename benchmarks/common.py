@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,24 @@ KEYS = (
     "malformed",
     "mean_confidence",
     "mean_factuality",
+    "entropy",
+    "distinct",
+    "words",
     "n",
 )
 """Columns of a result row."""
 
 
 def provenance() -> dict[str, Any]:
-    """Date, commit (with a + where code or recipes were changed since), versions and machine."""
-    code = ("lovec", "cli", "configs", "benchmarks/*.py", "pyproject.toml", "setup.cfg")
+    """Date, commit (with a + where code or recipes were changed since), versions and machine.
+
+    A copy of the files without git's own takes the commit from the environment variable LOVEC_COMMIT.
+    """
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short", "HEAD")
-        + ("+" if _git("status", "--porcelain", "-uno", "--", *code) else ""),
-        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-        "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU",
+        "commit": _commit(),
+        "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "machine": f"{_processor()}, {os.cpu_count()} cores, {_gpu()}",
     }
 
 
@@ -47,6 +51,30 @@ def write_json(path: Path, results: dict[str, Any]) -> None:
     """Write results for people to read and diff."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _commit() -> str:
+    code = ("lovec", "cli", "configs", "benchmarks/*.py", "pyproject.toml", "setup.cfg")
+    try:
+        commit = _git("rev-parse", "--short", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "-uno", "--", *code) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("LOVEC_COMMIT", "unknown")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # lovec itself, where it is run from a checkout
+        return None
+
+
+def _gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no GPU"
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
 
 
 def _git(*words: str) -> str:

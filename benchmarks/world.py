@@ -1,6 +1,8 @@
 """Run the embedded world's methods on several seeds and keep the figures.
 
-    python benchmarks/world.py                     # three seeds -> benchmarks/results/world.json, docs/reliability.svg
+    python benchmarks/world.py                     # five seeds -> benchmarks/results/world.json, docs/reliability.svg
+    python benchmarks/world.py --jobs 2            # two seeds at a time
+    python benchmarks/world.py --from-runs         # collect again what the runs have left behind
     python benchmarks/world.py --readme            # write README's table and example again from that file
 
 A seed changes the answers sampled for training and their order, the wrong scores of the pairs and the start of the
@@ -11,17 +13,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from common import KEYS, ROOT, provenance, write_json
+from world_intervals import found, records_of, tagged
+from world_tables import full_tables, table
 
-from lovec.datasets.jsonl import read_records
+from lovec.cli.demo import METHODS as DEMO
 from lovec.types import Record, to_rating
 
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
@@ -35,28 +41,46 @@ EXAMPLE_BEGIN, EXAMPLE_END = (
 )
 MIXED = 0.6
 """Least range of factuality in the answer that README shows."""
-METHODS = ("Best constant", "Vanilla", "SFT", "DPO")
-MODES = ("iterative", "free-form")
+DRAWN = ("Vanilla", "SFT", "DPO", "ExpectedReward")
+"""Methods of the reliability diagram."""
+NOTE = "benchmark.json"
+"""File in the folder of a seed: when, where and how it was run."""
 
 
-def run(seeds: Sequence[int], variant: str, out: Path) -> dict[str, Any]:
-    """Run ``lovec demo`` for every seed and collect its rows, with what is needed to judge them."""
-    origin = provenance()
-    rows: list[dict[str, Any]] = []
-    seconds: dict[str, float] = {}
-    for seed in seeds:
-        folder = out / f"seed-{seed}"
-        begin = time.monotonic()
-        command = [sys.executable, "-m", "lovec.cli", "demo", "--seed", str(seed), "--out", str(folder)]
-        subprocess.run([*command, *(["--quick"] if variant == "world-small" else [])], check=True, cwd=ROOT)
-        seconds[str(seed)] = round(time.monotonic() - begin, 1)
-        for row in json.loads((folder / "results.json").read_text(encoding="utf-8")):
-            rows.append({key: row[key] for key in KEYS})
-    return origin | {
-        "variant": variant,
-        "seconds": seconds,
-        "example": example(_tagged(out / f"seed-{seeds[0]}" / "dpo", "dpo.free-form")),
+def run(seed: int, variant: str, out: Path, methods: Sequence[str], alone: bool) -> None:
+    """Run ``lovec demo`` for a seed, and note how; beside others it writes to a log instead of the terminal."""
+    folder = out / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    note, begin = provenance() | {"variant": variant}, time.monotonic()
+    command = [sys.executable, "-m", "lovec.cli", "demo", "--seed", str(seed), "--out", str(folder)]
+    command += ["--methods", ",".join(methods), *(["--quick"] if variant == "world-small" else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder / "demo.log").open("w") as log:
+        output = None if alone else log
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+    if done.returncode:
+        raise SystemExit(f"seed {seed} failed" + ("" if alone else f"; see {folder / 'demo.log'}"))
+    write_json(folder / NOTE, note | {"seconds": round(time.monotonic() - begin, 1)})
+
+
+def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
+    """The rows of all runs, with what is needed to judge them."""
+    folders = [out / f"seed-{seed}" for seed in seeds]
+    for folder in folders:
+        if not (folder / NOTE).exists():
+            raise SystemExit(f"{folder} holds no finished run of this benchmark ({NOTE} is missing)")
+    notes = [json.loads((folder / NOTE).read_text(encoding="utf-8")) for folder in folders]
+    rows = []
+    for path, method in ((folder / m.name / "test" / "results.json", m) for folder in folders for m in DEMO):
+        if path.exists():
+            measured = json.loads(path.read_text(encoding="utf-8"))
+            rows += [{key: row[key] for key in KEYS} for row in measured if row["method"] in method.rows]
+    return notes[0] | {
+        "commit": ", ".join(sorted({note["commit"] for note in notes})),
+        "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
+        "example": example(_people(tagged(folders[0], "DPO", "free-form"))),
         "rows": rows,
+        "intervals": found(folders),
     }
 
 
@@ -64,11 +88,8 @@ def draw(folder: Path, path: Path) -> None:
     """Reliability diagram of one seed: people, iterative tagging, stated score."""
     from lovec.reports import reliability_diagram
 
-    groups = {
-        "Vanilla": _tagged(folder / "sft", "vanilla.iterative"),
-        "SFT": _tagged(folder / "sft", "sft.iterative"),
-        "DPO": _tagged(folder / "dpo", "dpo.iterative"),
-    }
+    files = {method: tagged(folder, method, "iterative") for method in DRAWN}
+    groups = {method: _people(file) for method, file in files.items() if file.exists()}
     reliability_diagram(groups, path, title="The embedded world: sentences about people, iterative tagging")
 
 
@@ -93,9 +114,9 @@ def example_table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _tagged(run: Path, name: str) -> list[Record]:
+def _people(path: Path) -> list[Record]:
     """What a test wrote about people."""
-    return [r for r in read_records(run / "test" / f"{name}.jsonl") if r.meta["domain"] == "in-domain"]
+    return [record for record in records_of(path) if record.meta["domain"] == "in-domain"]
 
 
 def _brier(record: Record) -> float:
@@ -108,76 +129,6 @@ def _range(record: Record) -> float:
     """Widest difference between the factualities of an answer's sentences."""
     truths = [s.factuality for s in record.sentences if s.factuality is not None]
     return round(max(truths) - min(truths), 9)
-
-
-def table(results: Mapping[str, Any]) -> str:
-    """README's table: in domain, sentence level, stated score; mean over seeds and the range of the Brier score."""
-    lines = [
-        "| Method | BS | ECE-M | SC | malformed | BS | ECE-M | SC | malformed |",
-        "|---|---|---|---|---|---|---|---|---|",
-        "| | *iterative* | | | | *free-form* | | | |",
-    ]
-    for method in METHODS:
-        cells = []
-        for mode in MODES:
-            chosen = select(results["rows"], method=method, mode=mode)
-            cells += _cells(chosen) if chosen else ["-"] * 4
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    seeds = sorted({row["seed"] for row in results["rows"]})
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items() if name != "lovec")
-    sentences = select(results["rows"], method="SFT", mode="iterative")[0]["n"]
-    lines += [
-        "",
-        f"Percent; mean over {len(seeds)} seeds, range of the Brier score in brackets; {sentences} sentences about "
-        "people whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation "
-        f"people. {results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
-    ]
-    return "\n".join(lines)
-
-
-def full_tables(results: Mapping[str, Any]) -> str:
-    """docs/world.md: every domain, mode, level and readout; means over seeds."""
-    lines = [
-        "# The embedded world, all figures",
-        "",
-        "Written by `benchmarks/world.py`; the numbers are in `benchmarks/results/world.json`. Percent, means over "
-        f"{len({row['seed'] for row in results['rows']})} seeds; {results['date']}, commit {results['commit']}. In "
-        "domain: people whose answers no fine-tuning step saw. Out of domain: companies, which fine-tuning never saw.",
-    ]
-    for level in ("sentence", "passage"):
-        for readout in ("argmax", "mean"):
-            lines += ["", f"## {level.capitalize()} level, {readout} readout", ""]
-            lines += [
-                "| Method | Domain | Mode | BS | ECE-M | SC | malformed | c | f |",
-                "|---|---|---|---|---|---|---|---|---|",
-            ]
-            for method in METHODS:
-                for domain in ("in-domain", "out-of-domain"):
-                    for mode in MODES:
-                        where = {"method": method, "domain": domain, "mode": mode, "level": level, "readout": readout}
-                        if chosen := select(results["rows"], **where):
-                            means = [_mean(chosen, name) for name in ("mean_confidence", "mean_factuality")]
-                            lines.append(
-                                f"| {method} | {domain} | {mode} | " + " | ".join([*_cells(chosen), *means]) + " |"
-                            )
-    return "\n".join(lines) + "\n"
-
-
-def select(rows: Iterable[Mapping[str, Any]], **where: Any) -> list[Mapping[str, Any]]:
-    """Rows of one method and mode: in domain, by sentence, stated score, unless said otherwise."""
-    where = {"domain": "in-domain", "level": "sentence", "readout": "argmax", **where}
-    return [row for row in rows if all(row[key] == value for key, value in where.items())]
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    values = [row[name] for row in rows if row[name] is not None]
-    return f"{100 * statistics.mean(values):.1f}" if values else "-"
-
-
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    scores = [100 * row["brier"] for row in rows if row["brier"] is not None]
-    spread = f" ({min(scores):.1f}-{max(scores):.1f})" if scores and max(scores) - min(scores) >= 0.05 else ""
-    return [_mean(rows, "brier") + spread, *(_mean(rows, name) for name in ("ece_m", "spearman", "malformed"))]
 
 
 def write_readme(results: Mapping[str, Any]) -> None:
@@ -196,15 +147,25 @@ def write_readme(results: Mapping[str, Any]) -> None:
 def main() -> None:
     """Read the flags and do as they say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variant", choices=("world", "world-small"), default="world")
+    parser.add_argument("--methods", nargs="+", default=[method.name for method in DEMO], help="of lovec demo")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, a thread each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
+    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
     parser.add_argument("--readme", action="store_true", help="only write README's table again from the file")
     flags = parser.parse_args()
     if not flags.readme:
-        results = run(flags.seeds, flags.variant, flags.out)
-        write_json(flags.results, results)
+        if not flags.from_runs:
+            with ThreadPoolExecutor(flags.jobs) as pool:
+                jobs = [
+                    pool.submit(run, seed, flags.variant, flags.out, flags.methods, alone=flags.jobs == 1)
+                    for seed in flags.seeds
+                ]
+            for job in jobs:
+                job.result()
+        write_json(flags.results, collect(flags.seeds, flags.out))
         if flags.results == RESULTS:
             draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:

@@ -22,6 +22,8 @@ _TRAINING = {
     "predict": "tag the answers of a data set",
 }
 _OTHERS = {
+    "sweep": "vary options of a recipe: train, measure on the dev split, compare in one table",
+    "curves": "print and draw how runs went, by step",
     "world": "build the embedded world: its data and its tiny model",
     "demo": "the whole method on the embedded world: train, test, compare",
 }

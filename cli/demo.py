@@ -2,31 +2,66 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import unknown
 from .plain import PlainParser
+from .stages import quiet, say
 
-ORDER = ("Vanilla", "Best constant", "SFT", "DPO")
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One run of the demo.
+
+    Attributes:
+        name: of its recipe, of its folder and of its word for ``--methods``.
+        rows: what result tables call what its test measures.
+        does: what it does, for the line that announces it.
+        full: it takes long, and runs only if asked for.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    does: str
+    full: bool = False
+
+
+METHODS = (
+    Method(
+        "sft",
+        ("Vanilla", "Best constant", "SFT", "SFT + isotonic"),
+        "SFT: learn to write tags, on true scores; test it, the untrained model and the best constant",
+    ),
+    Method("sft2", ("SFT-2",), "SFT, a second epoch: what the others must beat"),
+    Method("orpo", ("ORPO",), "ORPO: prefer true scores to wrong ones, without a reference"),
+    Method("dpo", ("DPO",), "DPO: prefer true scores to wrong ones"),
+    Method("grpo", ("GRPO",), "GRPO: write answers, learn from what their scores were worth", full=True),
+    Method("expected", ("ExpectedReward",), "Expected reward: learn from what every score would be worth"),
+)
+"""Runs in their order; the first writes the adapter that all others start from."""
+
+FIRST = METHODS[0].name
+ORDER = tuple(row for method in METHODS for row in method.rows)
 
 
 def run(words: list[str]) -> None:
-    """Trains SFT, then DPO on top of it, tests both, and prints one table with what they must beat.
+    """Trains SFT, then every other method on top of it, tests them, and prints one table with what they must beat.
 
     Args:
         words: the command line after ``demo``.
     """
     parser = PlainParser("demo", "Train and compare on the embedded world, offline, on a CPU.")
-    parser.add_argument("--quick", action="store_true", help="a smaller world: under three minutes, and worse figures")
+    parser.add_argument("--quick", action="store_true", help="a smaller world: half as long, and worse figures")
+    parser.add_argument("--full", action="store_true", help="GRPO, too, which takes longest")
+    parser.add_argument("--methods", help=f"comma list of {', '.join(m.name for m in METHODS)}; {FIRST} always runs")
     parser.add_argument("--seed", type=int, default=0, help="of training; the world itself stays the same")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
     options = parser.read(words)
+    methods = chosen(options.methods, options.full)
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
     from lovec.datasets.world import ensure_world
@@ -43,42 +78,35 @@ def run(words: list[str]) -> None:
         cli = execute(command, ["--config", f"{name}.yaml", *overlay, *folder, *flags])
         return list(cli.model.results)
 
-    with _quiet():
-        _say(f"1/5  the world and its model ({variant}; built once, then cached)")
+    rows: list[dict[str, Any]] = []
+    with quiet():
+        say(f"1/{len(methods) + 1}  the world and its model ({variant}; built once, then cached)")
         ensure_world(variant)
-        _say("2/5  SFT: learn to write tags, on true scores")
-        stage("fit", "sft", "--trainer.limit_val_batches", "0")
-        _say("3/5  DPO: prefer true scores to wrong ones")
-        start = ["--model.policy.adapter", str(options.out / "sft" / "adapter")]
-        stage("fit", "dpo", "--trainer.limit_val_batches", "0", *start)
-        _say("4/5  test: SFT, the untrained model, the best constant")
-        rows = stage("test", "sft")
-        _say("5/5  test: DPO")
-        rows += stage("test", "dpo", "--model.evaluation.vanilla", "false")
+        for number, method in enumerate(methods, start=2):
+            say(f"{number}/{len(methods) + 1}  {method.does}")
+            first = method.name == FIRST
+            start = [] if first else ["--model.policy.adapter", str(options.out / FIRST / "adapter")]
+            stage("fit", method.name, "--trainer.limit_val_batches", "0", *start)
+            tested = stage("test", method.name, "--model.evaluation.vanilla", str(first).lower())
+            rows += [row for row in tested if row["method"] in method.rows]
 
-    found = {(row["method"], row["domain"], row["mode"], row["level"], row["readout"]): row for row in rows}
-    rows = sorted(found.values(), key=lambda row: ORDER.index(row["method"]))
+    rows.sort(key=lambda row: ORDER.index(row["method"]))
     path = write_results(rows, options.out / "results.json")
     sentences = sorted((row for row in rows if row["level"] == "sentence"), key=lambda row: str(row["readout"]))
     print_table(sentences, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print(f"all rows are in {path}; adapters, logs and tagged answers are in {options.out}")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Inside: no bars for loading a tiny model, and not the same lines about the machine at every stage."""
-    from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+def chosen(names: str | None, full: bool) -> list[Method]:
+    """The methods to run, in their order: those named, or all but the long ones, or all.
 
-    logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        enable_progress_bar()
-
-
-def _say(line: str) -> None:
-    print(f"\n{line}", file=sys.stderr, flush=True)
+    Raises:
+        UsageError: there is no such method.
+    """
+    if names is None:
+        return [method for method in METHODS if full or not method.full]
+    asked = {FIRST, *names.split(",")}
+    known = [method.name for method in METHODS]
+    for name in sorted(asked - set(known)):
+        raise unknown("method", name, known, listed=True)
+    return [method for method in METHODS if method.name in asked]

@@ -52,6 +52,12 @@ class Parser(LightningArgumentParser):
         raise explain(message, self) from ex
 
 
+def resolved(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
+    """Every setting of a run, those nobody gave included; the seed stands for what follows it."""
+    settings = yaml.safe_load(parser.dump(config, skip_unset=False))
+    return {key: settings[key] for key in _RECIPE}
+
+
 class SaveRecipe(SaveConfigCallback):
     """Writes the resolved recipe beside the logs and into every checkpoint."""
 
@@ -62,8 +68,7 @@ class SaveRecipe(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Puts the recipe into the checkpoint, as text."""
-        resolved = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))
-        checkpoint[RECIPE_KEY] = yaml.safe_dump({key: resolved[key] for key in _RECIPE}, sort_keys=False)
+        checkpoint[RECIPE_KEY] = yaml.safe_dump(resolved(self.parser, self.config), sort_keys=False)
 
 
 class TrainingCLI(LightningCLI):
@@ -130,13 +135,14 @@ class TrainingCLI(LightningCLI):
         except (ValueError, MisconfigurationException) as error:
             raise LovecError(one_line(error)) from error
 
-    def run_trainer(self) -> None:
-        """Calls the trainer's method."""
+    def run_trainer(self, verbose: bool = True) -> None:
+        """Calls the trainer's method; only a verbose validation prints what it measured."""
         arguments = {name: self.config_init[name] for name in self.method_arguments}
         if arguments["ckpt_path"] and Path(arguments["ckpt_path"]).is_file():
             self.trainer.ckpt_path = arguments.pop("ckpt_path")  # so that the module knows it when it builds its policy
         if self.command in ("validate", "test"):
-            arguments["verbose"] = self.command == "validate"  # a test ends with a table that says it better
+            # A test ends with a table that says it better.
+            arguments["verbose"] = verbose and self.command == "validate"
         getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
         if self.trainer.received_sigterm:
             raise SystemExit(TERMINATED)
@@ -157,14 +163,14 @@ def run(command: str, words: Sequence[str]) -> None:
         print_table(cli.model.results, title=f"Test of {type(cli.model).__name__}")
 
 
-def execute(command: str, words: Sequence[str]) -> TrainingCLI:
-    """Runs one command and returns what it ran with; see ``run``."""
+def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:
+    """Runs one command and returns what it ran with; see ``run``. A validation prints its figures where verbose."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     for message in _MISLEADING:
         warnings.filterwarnings("ignore", message)
     try:
         cli = TrainingCLI(command, words)
-        cli.run_trainer()
+        cli.run_trainer(verbose)
     except MisconfigurationException as error:
         raise LovecError(one_line(error)) from error
     return cli

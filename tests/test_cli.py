@@ -22,6 +22,10 @@ from lovec.datasets.jsonl import write_records
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[1]
+OBJECTIVES = {
+    "sft.yaml": "SFT", "sft2.yaml": "SFT", "sft-regression.yaml": "SFTRegression", "orpo.yaml": "ORPO",
+    "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward",
+}  # fmt: skip
 OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml")
 CPU = ["--trainer.accelerator", "cpu"]
 
@@ -76,6 +80,7 @@ def checkpoint(path, recipe):
         ("--versoin", "unknown option --versoin; did you mean --version?"),
         ("demo --quik", "unknown option --quik; did you mean --quick?"),
         ("demo --seed x", "argument --seed: invalid int value: 'x'"),
+        ("demo --methods sft,dpp", "unknown method dpp; did you mean dpo?"),
         ("world now", "unexpected word now; options start with --"),
         ("fit --config", "--config needs the name of a recipe, such as sft.yaml"),
         ("fit", "--data and --model must be given; give them, or a recipe such as --config sft.yaml"),
@@ -131,19 +136,22 @@ def test_a_recipe_of_the_working_directory_comes_first(here):
     assert find_recipe("sft.yaml") == here / "sft.yaml"
 
 
-@pytest.mark.parametrize(("recipe", "overlay"), list(itertools.product(("sft.yaml", "dpo.yaml"), (None, *OVERLAYS))))
+@pytest.mark.parametrize(("recipe", "overlay"), list(itertools.product(OBJECTIVES, (None, *OVERLAYS))))
 def test_every_packaged_recipe_builds(here, recipe, overlay):
     cli = build("fit", "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
     given = yaml.safe_load((RECIPES / (overlay or recipe)).read_text())
     for key, value in given["model"]["init_args"]["policy"].items():  # nothing of it was lost on the way
         assert getattr(cli.model.policy_config, key) == value
-    assert type(cli.model).__name__ == recipe[:3].upper()
-    assert {path.name for path in RECIPES.glob("*.yaml")} == {"sft.yaml", "dpo.yaml", *OVERLAYS}
+    assert type(cli.model).__name__ == OBJECTIVES[recipe]
+
+
+def test_every_packaged_recipe_is_known_here():
+    assert {path.name for path in RECIPES.glob("*.yaml")} == {*OBJECTIVES, *OVERLAYS}
 
 
 def test_every_value_of_a_recipe_says_whose_it_is():
     chosen = ("lr:", "betas:", "weight_decay:", "warmup:", "lora_", "max_epochs:", "batch_size:", "beta:", "grad_norm:")
-    for name in ("sft.yaml", "dpo.yaml", "llama3-8b.yaml", "gemma2-9b.yaml"):
+    for name in (*OBJECTIVES, "llama3-8b.yaml", "gemma2-9b.yaml"):
         for line in (RECIPES / name).read_text().splitlines():
             if line.strip().startswith(chosen):
                 assert any(source in line for source in ("paper", "template", "sibling", "ours")), f"{name}: {line}"
@@ -298,7 +306,9 @@ def test_fit_then_test_from_the_checkpoint_alone(here, capsys, tmp_path_factory)
     assert "ModelCheckpoint" not in said
 
 
-def test_the_demo_runs_the_recipes_in_order(here, monkeypatch, capsys):
+@pytest.fixture
+def demo_calls(here, monkeypatch):
+    """What the demo would run: the command and words of every call; a test gives rows, also of what it is not for."""
     import lovec.datasets.world
     from lovec.cli import training
 
@@ -306,26 +316,55 @@ def test_the_demo_runs_the_recipes_in_order(here, monkeypatch, capsys):
 
     def execute(command, words):
         calls.append((command, *words))
-        name = words[1][:3].upper()
+        own = {"sft2.yaml": "SFT-2"}.get(words[1], OBJECTIVES[words[1]])
         row = dict(domain="in-domain", mode="iterative", level="sentence", readout="argmax", seed=3, brier=0.1,
                    ece_m=0.2, spearman=None, malformed=0.0, mean_confidence=0.5, mean_factuality=0.5, n=7)  # fmt: skip
-        methods = [name, "Best constant"] + (["Vanilla"] if "--model.evaluation.vanilla" not in words else [])
+        methods = [own, "Best constant"] + (
+            ["Vanilla"] if value_of(words, "--model.evaluation.vanilla") == "true" else []
+        )
+        methods += ["SFT + isotonic"] if own == "SFT" else []
         results = [{**row, "method": method} for method in methods] if command == "test" else []
         return type("CLI", (), {"model": type("Model", (), {"results": results})})
 
     monkeypatch.setattr(training, "execute", execute)
     monkeypatch.setattr(lovec.datasets.world, "ensure_world", lambda variant: calls.append(("world", variant)))
-    assert main(["demo", "--quick", "--seed", "3", "--out", "d"]) == 0
-    assert [call[0] for call in calls] == ["world", "fit", "fit", "test", "test"]
-    assert calls[0] == ("world", "world-small")
-    assert value_of(calls[2], "--model.policy.adapter") == os.path.join("d", "sft", "adapter")
-    for call in calls[1:]:
+    return calls
+
+
+def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
+    assert main(["demo", "--quick", "--seed", "3", "--out", "d", "--methods", "dpo,sft2"]) == 0
+    assert demo_calls[0] == ("world", "world-small")
+    runs = [(call[0], value_of(call, "--config"), value_of(call[:3], "--config")) for call in demo_calls[1:]]
+    recipes = ["sft.yaml", "sft2.yaml", "dpo.yaml"]
+    assert runs == [(command, "world-small.yaml", name) for name in recipes for command in ("fit", "test")]
+    for call in demo_calls[1:]:
         build(call[0], *call[1:], *CPU)  # the flags are ones the parser takes
         assert value_of(call, "--seed_everything") == "3"
+        start = os.path.join("d", "sft", "adapter") if call[0] == "fit" and call[2] != "sft.yaml" else None
+        assert value_of(call, "--model.policy.adapter") == start
+        assert value_of(call, "--trainer.default_root_dir") == os.path.join("d", call[2].removesuffix(".yaml"))
     rows = json.loads(Path("d/results.json").read_text())
-    assert [row["method"] for row in rows] == ["Vanilla", "Best constant", "SFT", "DPO"]
-    said = capsys.readouterr().out
-    assert "lovec demo: world-small, seed 3" in said
+    assert [row["method"] for row in rows] == ["Vanilla", "Best constant", "SFT", "SFT + isotonic", "SFT-2", "DPO"]
+    said = capsys.readouterr()
+    assert "lovec demo: world-small, seed 3" in said.out
+    assert [line[:3] for line in said.err.splitlines() if line] == ["1/4", "2/4", "3/4", "4/4"]
+
+
+@pytest.mark.parametrize(("flags", "runs"), [
+    ([], ["sft", "sft2", "orpo", "dpo", "expected"]),
+    (["--full"], ["sft", "sft2", "orpo", "dpo", "grpo", "expected"]),
+    (["--methods", "grpo"], ["sft", "grpo"]),
+])  # fmt: skip
+def test_the_demo_runs_all_but_the_long_ones_or_what_is_named(demo_calls, flags, runs):
+    assert main(["demo", *flags]) == 0
+    assert [call[2] for call in demo_calls[1::2]] == [f"{name}.yaml" for name in runs]
+
+
+def test_every_row_of_the_demo_is_of_a_recipe():
+    from lovec.cli.demo import METHODS, ORDER
+
+    assert {f"{method.name}.yaml" for method in METHODS} | {"sft-regression.yaml"} == set(OBJECTIVES)
+    assert len(set(ORDER)) == len(ORDER)
 
 
 def test_usage_errors_are_lovec_errors():

@@ -7,7 +7,7 @@ import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lovec.datamodules import Batch, Demonstrations, Preferences, RecordsDataModule, World
+from lovec.datamodules import Batch, Demonstrations, Preferences, Prompts, RecordsDataModule, World
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
 from lovec.datasets.world import World as InventedWorld
@@ -108,6 +108,7 @@ def test_an_epoch_is_every_record_once_in_an_order_of_its_own():
     assert len({tuple(epoch) for epoch in ids}) == 3
     assert epochs(Numbers(11, batch_size=4), 3) == epochs(data, 3)
     assert epochs(Numbers(11, batch_size=4, seed=1), 3) != epochs(data, 3)
+    assert epochs(Numbers(11, batch_size=4, first_epoch=1), 2) == epochs(data, 3)[3:]  # a second epoch in a second run
     assert epochs(Numbers(11, batch_size=4), 1) == [["7", "10", "9", "6"], ["4", "1", "2", "5"], ["3", "0", "8"]]
 
 
@@ -290,8 +291,29 @@ def test_what_is_left_out_is_said_once(labels, caplog):
     ]
 
 
+def test_questions_need_neither_answer_nor_label(labels, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(
+        '{"question": "Who?", "evidence": "A page."}\n\n'
+        '{"question": "Where?", "id": 7, "evidence": ["One.", "Two."]}\n'
+        '{"question": "When?"}\n'
+        '{"question": "Why?", "id": "full", "answer": "So.", "sentences": [{"text": "So.", "factuality": null}]}\n'
+    )
+    data = Prompts(str(path), val_fraction=0.0, test_path=str(path), batch_size=4)
+    data.setup("fit")
+    data.setup("test")
+    rows = data.load("train")
+    assert [row.id for row in rows] == ["line-1", "7", "line-4", "full"] == [row.id for row in data.load("test")]
+    assert [row.evidence for row in rows] == [("A page.",), ("One.", "Two."), (), ()]
+    assert data.summary == {"train": {"records": 4}, "validation": {"records": 0}, "test": {"records": 4}}
+    assert len(data.train_batch(0)) == 4 and data.oracle is None
+    ids = {split: {row.id for row in Prompts(str(labels)).load(split)} for split in ("train", "validation")}
+    assert ids["validation"] == {row.id for row in Demonstrations(str(labels)).load("validation")}
+    assert len(ids["train"] | ids["validation"]) == 201  # the unlabelled ones are there
+
+
 def test_clear_errors_of_files(labels):
-    with pytest.raises(LovecError, match=r"no test records; give a labelled file with --data\.test_path"):
+    with pytest.raises(LovecError, match=r"no test records; give a file of them with --data\.test_path"):
         Demonstrations(str(labels)).setup("test")
     with pytest.raises(LovecError, match=r"val_fraction is 1\.0"):
         Demonstrations(str(labels), val_fraction=1.0)

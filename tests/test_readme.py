@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import shlex
 import sys
 import tomllib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from tinyrun import records, tiny
+from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
@@ -38,6 +41,8 @@ def load(path):
 
 
 world = load(ROOT / "benchmarks" / "world.py")
+tables = sys.modules["world_tables"]
+found_intervals = sys.modules["world_intervals"]
 
 
 def blocks(page, language):
@@ -57,17 +62,29 @@ def commands():
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with the file that README prints, and the import path as it was afterwards."""
+    """A working directory with the files that the pages print, and the import path as it was afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "my_ipo", raising=False)
-    Path("my_ipo.py").write_text(objective(README))
+    for name, text in printed_files().items():
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        Path(f"{name}.py").write_text(text)
     return tmp_path
+
+
+def printed_files():
+    """The files that pages print, by their names: a block of Python behind a line that ends with its name."""
+    named = re.compile(r"`(my_\w+)\.py`[^`]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return {name: text for page in PAGES for name, text in named.findall(page.read_text())}
 
 
 def objective(page):
     """The file my_ipo.py as a page prints it."""
     return next(block for block in blocks(page, "python") if "class IPO" in block)
+
+
+def reward():
+    """The file my_reward.py, and the script that checks it."""
+    return blocks(ROOT / "docs" / "own-reward.md", "python")
 
 
 # ---------------------------------------------------------------- links
@@ -135,7 +152,8 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
             TrainingCLI(command, rest)
         assert not stop.value.code
     else:
-        asked = "my_ipo.IPO" if "my_ipo.IPO" in rest else "lovec.modules."
+        own = (word for option, word in pairwise(rest) if option == "--model" and word.startswith("my_"))
+        asked = next(own, "lovec.modules.")
         assert TrainingCLI(command, rest).config.model.class_path.startswith(asked)
 
 
@@ -178,9 +196,32 @@ def test_the_printed_objective_trains(page, here, tmp_path_factory):
     folder = Path(line[line.index("--trainer.default_root_dir") + 1])
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
     tau = float(line[line.index("--model.tau") + 1])
-    names, first, *_ = [row.split(",") for row in (folder / "logs/version_0/metrics.csv").read_text().splitlines()]
-    loss = float(first[names.index("train/preference")])  # the recipe adds an SFT term to it
+    names, *rows = [row.split(",") for row in (folder / "logs/version_0/metrics.csv").read_text().splitlines()]
+    found = [row[names.index("train/preference")] for row in rows]  # the recipe adds an SFT term to it
+    loss = float(next(value for value in found if value))  # a probe may have a row of its own
     assert loss == pytest.approx((1 / (2 * tau)) ** 2, rel=1e-5)  # policy and reference agree at the start
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "loss"), [("my_rloo", "RLOO", "policy"), ("my_rps", "RankedProbability", "score")]
+)
+def test_the_other_printed_objectives_take_a_step(file, name, loss, here, monkeypatch, tmp_path_factory):
+    class Turns:
+        def rate(self, rows):
+            return [[(row.id + str(i)).__len__() % 11 / 10 for i, _ in enumerate(row.sentences)] for row in rows]
+
+    monkeypatch.syspath_prepend(here)
+    assert len([line for line in printed_files()[file].splitlines() if line.strip()]) < 15
+    own = getattr(importlib.import_module(file), name)
+    options = {"oracle": Turns(), "group_size": 2, "max_new_tokens": 8} if name == "RLOO" else {}
+    made, logged = module(own, tiny(tmp_path_factory.getbasetemp()), **options), {}
+    monkeypatch.setattr(made, "log_dict", lambda figures, **_: logged.update(figures))
+    trainer(here, max_steps=1).fit(made, Rows())
+    assert math.isfinite(logged[f"train/{loss}"])
+    if name == "RLOO":  # a random model tags nothing, so all its rewards are alike
+        assert made.advantages(torch.tensor([[10.0, 20.0, 60.0]])).tolist() == [[-3.0, -1.5, 4.5]]
+    else:
+        assert logged["train/grad_norm"] > 0
 
 
 def test_the_objective_is_as_short_as_readme_says():
@@ -188,13 +229,41 @@ def test_the_objective_is_as_short_as_readme_says():
     assert len(lines) <= 10
 
 
+# ---------------------------------------------------------------- the reward
+
+
+def test_the_printed_reward_is_checked_as_printed(here, monkeypatch, capsys):
+    from lovec.rewards import answer_reward
+
+    monkeypatch.syspath_prepend(here)
+    own, check = reward()
+    assert len([line for line in own.splitlines() if line.strip()]) < 15
+    exec(check, {})
+    (printed,) = [block for block in blocks(ROOT / "docs" / "own-reward.md", "text") if block.startswith("[")]
+    assert capsys.readouterr().out == printed
+    assert Path("my_reward.svg").stat().st_size > 0
+    mine = importlib.import_module("my_reward").MyReward(scale=5)
+    assert answer_reward(mine, [10, None, 5], [10, 3, 8]) == pytest.approx((5 - 30 + 5 * 0.5**0.5) / 3)
+
+
+def test_the_printed_reward_is_one_for_the_command(here):
+    from lovec.cli.training import TrainingCLI
+
+    (line,) = [p.values[0] for p in commands() if p.id.startswith("own-reward.md")]
+    small = ["--model.policy.model", "none", "--trainer.logger", "false", "--trainer.callbacks", "[]"]
+    mine = TrainingCLI(line[0], [*line[1:], *small]).model.reward
+    assert (type(mine).__module__, type(mine).__name__, mine.scale) == ("my_reward", "MyReward", 5.0)
+
+
 # ---------------------------------------------------------------- data
 
 
 def test_the_printed_records_can_be_read():
     for page in (README, ROOT / "docs" / "data.md"):
-        (line,) = blocks(page, "json")
+        line, *questions = blocks(page, "json")
         assert record_from_dict(json.loads(line)).labelled
+        for question in "".join(questions).splitlines():
+            assert record_from_dict({"id": "line-1", **json.loads(question)}).evidence
 
 
 @pytest.mark.parametrize(
@@ -237,7 +306,7 @@ def results_of(seeds):
     figures = dict(ece_m=0.2, spearman=0.3, malformed=0.0, n=600, mean_confidence=0.5, mean_factuality=0.5)
     places = dict(domain="in-domain", level="sentence", readout="argmax")
     rows = [{"method": method, "mode": mode, "seed": seed, "brier": 0.1 + 0.01 * seed, **places, **figures}
-            for seed in range(seeds) for method in world.METHODS for mode in world.MODES]  # fmt: skip
+            for seed in range(seeds) for method in tables.METHODS for mode in tables.MODES]  # fmt: skip
     answer = {"id": "b", "question": "Q?", "sentences": [
         {"text": "True.", "score": 9, "factuality": 1.0}, {"text": "Half.", "score": None, "factuality": 0.45}
     ]}  # fmt: skip

@@ -2,7 +2,18 @@
 
 from lovec.datamodules.base import Batch, RecordsDataModule
 from lovec.datamodules.factscore import FActScore
+from lovec.datamodules.files import FilesDataModule
 from lovec.datamodules.preferences import Demonstrations, Preferences
+from lovec.datamodules.prompts import Prompts
 from lovec.datamodules.world import World
 
-__all__ = ["Batch", "Demonstrations", "FActScore", "Preferences", "RecordsDataModule", "World"]
+__all__ = [
+    "Batch",
+    "Demonstrations",
+    "FActScore",
+    "FilesDataModule",
+    "Preferences",
+    "Prompts",
+    "RecordsDataModule",
+    "World",
+]

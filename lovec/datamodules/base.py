@@ -54,6 +54,8 @@ class RecordsDataModule(LightningDataModule):
         batch_size: records in an optimiser batch, over all processes; a multiple of their number.
         eval_batch_size: records a process tags at a time in validation and test.
         seed: of the order of the training records, and of everything that is drawn.
+        first_epoch: epochs that the starting adapter was trained on with these records and this seed; orders go on
+            behind theirs.
 
     Attributes:
         served: optimiser batches trained on so far, over all epochs.
@@ -64,7 +66,7 @@ class RecordsDataModule(LightningDataModule):
 
     domains: tuple[str, ...] = ("in-domain",)
 
-    def __init__(self, batch_size: int = 8, eval_batch_size: int = 64, seed: int = 0) -> None:
+    def __init__(self, batch_size: int = 8, eval_batch_size: int = 64, seed: int = 0, first_epoch: int = 0) -> None:
         super().__init__()
         for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if value < 1:
@@ -72,6 +74,7 @@ class RecordsDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.seed = seed
+        self.first_epoch = first_epoch
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
         self._rows: dict[str, list[Record]] = {}
@@ -106,6 +109,10 @@ class RecordsDataModule(LightningDataModule):
         measured = [row for split in ("validation", "test") for row in self._rows.get(split, [])]
         if measured:
             self.domains = tuple(dict.fromkeys(str(row.meta.get("domain", "in-domain")) for row in measured))
+
+    def loaded(self, split: str) -> Sequence[Record]:
+        """The records of a split that is set up; nothing is read, and there are none where it is not."""
+        return tuple(self._rows.get(split, ()))
 
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:
         """The records that are fully labelled; the number of the others goes into :attr:`summary`."""
@@ -171,7 +178,7 @@ class RecordsDataModule(LightningDataModule):
         world, rank = self._place()
         epoch, index = divmod(number, self.train_batches())
         rows = self._rows["train"]
-        generator = torch.Generator().manual_seed(_mix(self.seed, epoch))
+        generator = torch.Generator().manual_seed(_mix(self.seed, self.first_epoch + epoch))
         order = torch.randperm(len(rows), generator=generator).tolist()
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
         return Batch([rows[i] for i in chosen[rank::world]])

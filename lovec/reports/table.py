@@ -42,7 +42,7 @@ _LEGEND = "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: fa
 
 def cells(row: Row) -> list[str]:
     """The figures of a row as text: percent with one decimal, "-" for None or NaN, then ``n``."""
-    return [*(_percent(row.get(name)) for name in FIGURES), str(row["n"])]
+    return [*(percent(row.get(name)) for name in FIGURES), str(row["n"])]
 
 
 def print_table(rows: Sequence[Row], title: str = "", console: Console | None = None) -> None:
@@ -125,9 +125,10 @@ def _blocks(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     return [(level, readout, block) for (level, readout), block in blocks.items()]
 
 
+def percent(value: float | None) -> str:
+    """A share in percent with one decimal, "-" for None or NaN."""
+    return "-" if value is None or _undefined(value) else f"{100 * value:.1f}"
+
+
 def _undefined(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or _undefined(value) else f"{100 * value:.1f}"

@@ -1,0 +1,304 @@
+"""One training step of each objective on a GPU: time, tokens a second, peak memory.
+
+    python benchmarks/gpu.py                             # Llama-3-8B's shape -> benchmarks/results/gpu.json
+    python benchmarks/gpu.py --shape tiny --device cpu   # the same code in seconds, to see that it runs
+
+The model has that shape and random weights, drawn on the device, and a tokenizer that reads bytes, so nothing is
+downloaded; prompts, answers and tags are about as many tokens long as the real tokenizer makes them. Nothing is
+learned: these are figures of speed and memory. Every objective does one step to warm up, then the one that is measured.
+Sampled answers have a fixed length, and ratings are drawn from their text, so that advantages differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import tempfile
+import time
+import traceback
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import ROOT, provenance, write_json
+from lightning.pytorch import Callback, Trainer
+
+from lovec.datamodules import RecordsDataModule
+from lovec.datasets.pairs import with_rejected
+from lovec.modules import DPO, GRPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig
+from lovec.tiny import build_tiny
+from lovec.types import Record, Sentence
+
+RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
+LIMIT_GB = 80.0
+"""Memory of the GPU the paper used; no step may need more."""
+STEPS = 2
+"""One to warm up, one to measure."""
+INSTRUCTION = "Rate each sentence from 0 to 10 and say it like this: <c> X </c>"
+TAGS = ("<c>", "</c>")
+"""Short, because this tokenizer has a token a byte: about as many tokens as the paper's tag has in Llama 3."""
+WORDS = "ada wrote notes on the engine in turin before noon and left for paris by boat".split()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's configuration, and how much is trained on in a step.
+
+    Attributes:
+        config: values of the transformers config.
+        rows: questions, demonstrations or pairs a step.
+        prompts: questions whose answers are sampled a step.
+        group: answers sampled a question.
+        new_tokens: length of a sampled answer.
+        lora_r: rank of the adapter.
+        micro_batch_tokens: padded tokens run at once.
+    """
+
+    config: dict[str, Any]
+    rows: int = 16
+    prompts: int = 2
+    group: int = 8
+    new_tokens: int = 128
+    lora_r: int = 64
+    micro_batch_tokens: int = 8192
+
+
+SHAPES = {
+    "llama-3-8b": Shape(
+        {
+            "vocab_size": 128256,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 8192,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+            "tie_word_embeddings": False,
+            "initializer_range": 0.02,
+        }
+    ),
+    "tiny": Shape({"vocab_size": 1024}, rows=3, prompts=1, group=3, new_tokens=8, lora_r=4, micro_batch_tokens=1024),
+}
+
+
+class Rows(RecordsDataModule):
+    """Labelled pairs: a prompt of about 170 tokens and eight tagged sentences of about 28 each."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__(batch_size=batch_size)
+
+    def load(self, split: str) -> list[Record]:
+        """As many training records as the steps take; no others."""
+        return [record(i) for i in range(STEPS * self.batch_size)] if split == "train" else []
+
+
+def record(number: int) -> Record:
+    """A record whose words are a function of its number."""
+    rng = random.Random(number)
+
+    def text(n: int) -> str:
+        return " ".join(rng.choices(WORDS, k=n))
+
+    sentences = tuple(Sentence(f"{text(rng.randint(3, 4))}.", factuality=rng.randint(0, 10) / 10) for _ in range(8))
+    answer = " ".join(s.text for s in sentences)
+    row = Record(f"r{number}", f"Could you tell me what you know of {text(9)}?", answer=answer, sentences=sentences)
+    return with_rejected(row, seed=0)
+
+
+class Hashed:
+    """An oracle whose ratings are a function of a sentence's words, and differ."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        """A factuality for every sentence."""
+        return [[zlib.crc32(s.text.encode()) % 11 / 10 for s in r.sentences] for r in records]
+
+
+def rating_alone(score: int | None, rating: int) -> float:
+    """A reward that differs between answers of a random model, which have no valid tag."""
+    return float(rating)
+
+
+class Clock(Callback):
+    """Times every step: all of it, and the update that ends it; counts the tokens learned from."""
+
+    def __init__(self, module: Any) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._update = module.update
+        module.update = self.update
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
+        """Begin a step."""
+        self.rows.append({"sequences": 0, "tokens": 0, "completion_tokens": 0, "update_seconds": 0.0})
+        self._begin = now()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *args: Any) -> None:
+        """End it."""
+        self.rows[-1]["seconds"] = now() - self._begin
+
+    def update(self, items: Sequence[Any]) -> None:
+        """The module's own update, timed."""
+        begin, row = now(), self.rows[-1]
+        self._update(items)
+        row["update_seconds"] += now() - begin
+        sequences = [sequence for item in items for sequence in item.sequences]
+        row["sequences"] += len(sequences)
+        row["tokens"] += sum(map(len, sequences))
+        row["completion_tokens"] += sum(len(s.completion) for s in sequences)
+
+
+def now() -> float:
+    """Seconds, once the GPU has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def write_shape(shape: Shape, folder: Path) -> str:
+    """A folder with configuration and tokenizer, and the name under which its weights are drawn at random.
+
+    The tokenizer's vocabulary is filled up to the model's size with tokens that no text has, so that any id is a word.
+    """
+    build_tiny("llama", folder)
+    (folder / "model.safetensors").unlink()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | shape.config
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary.update({f"\u0120w{i}": i for i in range(len(vocabulary), config["vocab_size"])})  # U+0120: a space
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return f"random:{folder}"
+
+
+def objectives(shape: Shape, model: str) -> dict[str, Any]:
+    """What makes each module, by name."""
+    given = {
+        "policy": PolicyConfig(
+            model=model,
+            lora_r=shape.lora_r,
+            lora_alpha=16,
+            dtype="bfloat16",
+            gradient_checkpointing=True,
+            instruction=INSTRUCTION,
+            tag_words=TAGS,
+        ),
+        "optimizer": partial(torch.optim.AdamW, lr=1e-5),
+        "micro_batch_tokens": shape.micro_batch_tokens,
+        "evaluation": EvaluationConfig(rows=16, probe_every=0),
+    }
+    sampled = {
+        "oracle": Hashed(),
+        "reward": rating_alone,
+        "group_size": shape.group,
+        "max_new_tokens": shape.new_tokens,
+    }
+    return {
+        "SFT": partial(SFT, **given),
+        "DPO": partial(DPO, **given),
+        "GRPO": partial(GRPO, **given, **sampled),
+        "ExpectedReward": partial(ExpectedReward, **given),
+    }
+
+
+def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, Any]:
+    """Train for ``STEPS`` steps; the figures of the last one, and the peak memory of all."""
+    cuda = device == "cuda"
+    if cuda:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)
+    module = make()
+    clock = Clock(module)
+    trainer = Trainer(
+        accelerator=device,
+        devices=1,
+        precision="bf16-mixed",
+        max_epochs=1,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        default_root_dir=folder,
+        callbacks=[clock],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, Rows(batch_size))
+    row: dict[str, Any] = clock.rows[-1]
+    loss = float(trainer.callback_metrics["train/loss"])
+    if len(clock.rows) != STEPS or loss != loss:
+        raise SystemExit(f"{len(clock.rows)} steps were made and the loss is {loss}; expected {STEPS} and a number")
+    return {
+        "steps_before": len(clock.rows) - 1,
+        **{key: round(value, 4) for key, value in row.items()},
+        "before_update_seconds": round(row["seconds"] - row["update_seconds"], 4),
+        "tokens_per_second": round(row["tokens"] / row["update_seconds"], 1),
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if cuda else None,
+        "trainable": sum(p.numel() for p in module.policy.trainable()),
+        "parameters": sum(p.numel() for name, p in module.policy.named_parameters() if ".lora_" not in name),
+    }
+
+
+def run(name: str, device: str, only: Sequence[str], out: Path | None) -> dict[str, Any]:
+    """Measure objectives one after the other; what is done is kept, even if a later one fails."""
+    shape = SHAPES[name]
+    results = provenance() | {"shape": name, "device": device, "settings": asdict(shape), "rows": []}
+    with tempfile.TemporaryDirectory() as folder:
+        made = objectives(shape, write_shape(shape, Path(folder) / "model"))
+        for objective in only or made:
+            try:
+                batch_size = shape.prompts if objective == "GRPO" else shape.rows
+                row = {"objective": objective, **measure(made[objective], batch_size, device, Path(folder) / objective)}
+            except Exception as error:
+                traceback.print_exc()
+                row = {"objective": objective, "failed": f"{type(error).__name__}: {error}"[:300]}
+            results["rows"].append(row)
+            print(line(row), flush=True)
+            if out is not None:
+                write_json(out, results)
+    return results
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row for people."""
+    if "failed" in row:
+        return f"{row['objective']:<15} failed: {row['failed']}"
+    memory = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.1f} GB"
+    return (
+        f"{row['objective']:<15} {row['sequences']} sequences, {row['tokens']} tokens: {row['seconds']:.2f} s a step, "
+        f"{row['before_update_seconds']:.2f} s before the update and {row['update_seconds']:.2f} s in it, "
+        f"{row['tokens_per_second']:.0f} tokens/s in the update{memory}"
+    )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Read the flags, measure, and complain of what failed or took too much memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--only", nargs="+", default=[], help="objectives (default: all)")
+    parser.add_argument(
+        "--out", type=Path, help=f"JSON file (default: {RESULTS.relative_to(ROOT)} for a GPU, else none)"
+    )
+    flags = parser.parse_args(words)
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: benchmarks/gpu.py needs a CUDA device; --shape tiny --device cpu shows that the code runs")
+        return
+    out = flags.out or (RESULTS if flags.device == "cuda" else None)
+    rows = run(flags.shape, flags.device, flags.only, out)["rows"]
+    faults = [f"{row['objective']} failed" for row in rows if "failed" in row]
+    faults += [f"{r['objective']} took {r['peak_gb']:.1f} GB" for r in rows if (r.get("peak_gb") or 0.0) >= LIMIT_GB]
+    if faults:
+        raise SystemExit(f"{', '.join(faults)}; expected every step to run in less than {LIMIT_GB:g} GB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,416 @@
+"""What must hold on a GPU, in the precision real runs have: a base in bfloat16, an adapter in float32.
+
+`make test-gpu` runs these where there is a CUDA device; elsewhere they are skipped by name. The same tests run on the CPU
+with LOVEC_TEST_DEVICE=cpu, and a few of them always do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tinyrun import Lengths, Ragged, Recorder, Rows, Truth, module, records, tiny, trainer
+from torch import Tensor
+
+from lovec.encoding import Encoder
+from lovec.engines import TransformersEngine
+from lovec.modules import DPO, GRPO, ORPO, SFT, ExpectedReward, PolicyConfig, SFTRegression
+from lovec.modules.batching import micro_batches
+from lovec.modules.checkpoints import read_checkpoint
+from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter, load_base
+from lovec.types import Sampling
+
+ROOT = Path(__file__).resolve().parents[1]
+DEVICE = os.environ.get("LOVEC_TEST_DEVICE", "cuda")
+GPU = pytest.param(
+    DEVICE,
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(
+            DEVICE == "cuda" and not torch.cuda.is_available(),
+            reason="there is no CUDA device; LOVEC_TEST_DEVICE=cpu runs this test on the CPU",
+        ),
+    ],
+)
+on_gpu = pytest.mark.parametrize("device", [GPU])
+everywhere = pytest.mark.parametrize("device", ["cpu", GPU])
+
+ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
+DTYPES = ["float32", "bfloat16"]
+OBJECTIVES: dict[str, Callable[[], tuple[type, dict[str, Any]]]] = {
+    "SFT": lambda: (SFT, {}),
+    "SFTRegression": lambda: (SFTRegression, {}),
+    "DPO": lambda: (DPO, {"sft_weight": 0.5}),
+    "ORPO": lambda: (ORPO, {}),
+    "GRPO": lambda: (GRPO, sampled()),
+    "ExpectedReward": lambda: (ExpectedReward, {}),
+}
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def adapter(models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An adapter of full effect: every part of it gets gradient at the first step, and the base is not the reference."""
+    policy = Policy(PolicyConfig(model=tiny(models), lora_r=4, lora_alpha=8))
+    plant(policy)
+    folder = tmp_path_factory.mktemp("adapters") / "adapter"
+    policy.save_adapter(folder)
+    return str(folder)
+
+
+def plant(policy: Policy) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in policy.trainable():
+            p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+
+
+def sampled() -> dict[str, Any]:
+    """Options under which a random model's answers are ragged and earn different rewards."""
+    return {
+        "reward": Truth(),
+        "oracle": Lengths(),
+        "group_size": 3,
+        "temperature": 1.2,
+        "max_new_tokens": 10,
+        "engine": Ragged(max_rows=8),
+    }
+
+
+def made(objective: str | type, model: str, adapter: str | None = None, **options: Any) -> Any:
+    """A module with a base in bfloat16, unless told otherwise."""
+    cls, given = OBJECTIVES[objective]() if isinstance(objective, str) else (objective, {})
+    names = ("dtype", "gradient_checkpointing", "lora_dropout")
+    policy = {"dtype": "bfloat16", **{name: options.pop(name) for name in names if name in options}}
+    config = PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8, **policy)
+    return module(cls, model, policy=config, **{**given, **options})
+
+
+def fit(folder: Path, it: Any, device: str, precision: str = "bf16-mixed", **settings: Any) -> Recorder:
+    """Train on the device; the module comes back to it (Lightning leaves modules on the CPU)."""
+    recorder = Recorder(it)
+    trainer(folder, accelerator=device, devices=1, precision=precision, **settings).fit(it, Rows())
+    it.to(device)
+    return recorder
+
+
+def loaded(folder: Path, it: Any, device: str) -> Any:
+    """The module on the device, with its policy, and nothing trained."""
+    trainer(folder, accelerator=device, devices=1, max_steps=0).fit(it, Rows())
+    return it.to(device)
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    return {name: p.detach().cpu().clone() for name, p in policy.named_parameters()}
+
+
+def off(a: Tensor, b: Tensor) -> float:
+    """How far two vectors are apart, in units of the first."""
+    return float((a - b).norm() / a.norm())
+
+
+# A step
+
+
+@on_gpu
+@every_objective
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_a_step_moves_the_whole_adapter_and_nothing_else(
+    precision: str, objective: str, device: str, models: Path, adapter: str, tmp_path: Path
+) -> None:
+    it = loaded(tmp_path, made(objective, tiny(models), adapter), device)
+    before = weights(it.policy)
+    run = fit(tmp_path, it, device, precision, max_steps=2)
+    after, trained = weights(it.policy), {name for name, p in it.policy.named_parameters() if p.requires_grad}
+    for gradient in run.gradients:
+        assert gradient.device.type == device and gradient.dtype == torch.float32
+        parts = gradient.split([p.numel() for p in it.policy.trainable()])
+        assert all(part.isfinite().all() and part.any() for part in parts)
+    assert trained == {name for name in before if is_adapter(name) and ".default." in name}
+    for name, old in before.items():
+        assert old.dtype == (torch.float32 if is_adapter(name) else torch.bfloat16), name
+        assert torch.equal(old, after[name]) is (name not in trained), name
+    assert all(math.isfinite(value) for logged in run.logged for value in logged.values())
+
+
+@on_gpu
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_architecture_learns(arch: str, device: str, models: Path, tmp_path: Path) -> None:
+    it = made(SFT, tiny(models, arch), lr=3e-2, gradient_checkpointing=True)
+    run = fit(tmp_path, it, device, max_epochs=4)
+    assert run.logged[-1]["train/nll"] < run.logged[0]["train/nll"]
+
+
+@everywhere
+@pytest.mark.parametrize("continued", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_dpo_starts_at_ln_2(
+    checkpointing: bool, continued: bool, device: str, models: Path, adapter: str, tmp_path: Path
+) -> None:
+    """Exactly: policy and reference are one model, and their forward passes one computation, also in bfloat16."""
+    start = adapter if continued else None
+    it = made(DPO, tiny(models), start, gradient_checkpointing=checkpointing, micro_batch_tokens=300)
+    logged = fit(tmp_path, it, device, max_steps=2).logged
+    assert logged[0]["train/loss"] == pytest.approx(math.log(2), abs=1e-12)
+    assert logged[0]["train/margin"] == 0.0
+    assert logged[1]["train/margin"] != 0.0
+
+
+@everywhere
+def test_grpo_starts_on_policy(device: str, models: Path, adapter: str, tmp_path: Path) -> None:
+    """The ratio is 1 and the KL 0 to the last bit, and the sampler's log-probs are those of training but for rounding."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Watch(GRPO):
+        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor) -> Tensor:
+            seen.append((token_logps.detach(), old))
+            return super().token_loss(token_logps, old, ref, advantages)
+
+    it = made(Watch, tiny(models), adapter, lr=5e-2, **sampled())
+    drawn: list[float] = []
+    generate = it.engine.generate
+
+    def kept(*args: Any) -> Any:
+        groups = generate(*args[:-1], keys=args[-1])
+        drawn[:] = [sum(c.logps) for group in groups for c in group]
+        return groups
+
+    it.engine.generate = lambda *args, keys: kept(*args, keys)
+    logged = fit(tmp_path, it, device, max_steps=2).logged
+    assert logged[0]["train/kl"] == 0.0 and logged[0]["train/clipped"] == 0.0 and logged[0]["train/zero_variance"] < 1
+    assert logged[1]["train/kl"] > 0.0
+    assert all(torch.equal(token_logps, old) for token_logps, old in seen)
+    assert sorted(drawn) == pytest.approx(sorted(seen[-1][0].sum(-1).tolist()), abs=0.3)
+
+
+@on_gpu
+@every_objective
+def test_checkpointing_changes_no_gradient(
+    objective: str, device: str, models: Path, adapter: str, tmp_path: Path
+) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        it = made(objective, tiny(models), adapter, gradient_checkpointing=checkpointing)
+        gradients.append(fit(tmp_path, it, device, max_steps=1).gradients[0])
+        assert it.policy.model.is_gradient_checkpointing is checkpointing
+    assert off(*gradients) < 1e-2
+
+
+@on_gpu
+@every_objective
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ragged_micro_batches_equal_one_batch(
+    dtype: str, objective: str, device: str, models: Path, adapter: str, tmp_path: Path
+) -> None:
+    precision, bound = ("32-true", 1e-4) if dtype == "float32" else ("bf16-mixed", 5e-2)
+    runs = []
+    for budget in (10**6, 300):
+        it = made(objective, tiny(models), adapter, dtype=dtype, sgd=True, micro_batch_tokens=budget)
+        runs.append(fit(tmp_path, it, device, precision, max_steps=1))
+    if objective != "GRPO":
+        assert len(micro_batches([it.item(row) for row in records(4)], 300)) > 2
+    assert off(runs[0].gradients[0], runs[1].gradients[0]) < bound
+    assert runs[1].logged[0]["train/loss"] == pytest.approx(runs[0].logged[0]["train/loss"], rel=bound, abs=bound)
+
+
+# Scores
+
+
+def asked(policy: Policy) -> tuple[list[TokenSequence], list[list[int]], list[list[int]]]:
+    """Tagged answers as token ids, where their scores begin, and the scores as token ids."""
+    encoder = Encoder(policy.tokenizer, "Rate each sentence.")
+    rows, marks = [], []
+    for i, row in enumerate(records(5)):
+        completion, at = encoder.marked([s.text for s in row.sentences], [i] * len(row.sentences))
+        rows.append(TokenSequence(tuple(encoder.prompt(row.question)), tuple(completion)))
+        marks.append(at)
+    return rows, marks, encoder.tails
+
+
+def planted(models: Path, arch: str, dtype: str, device: str) -> Policy:
+    policy = Policy(PolicyConfig(model=tiny(models, arch), lora_r=4, lora_alpha=8, dtype=dtype))
+    plant(policy)
+    return policy.train().to(device)
+
+
+def scored(policy: Policy) -> tuple[Tensor, list[list[int]], list[list[int]]]:
+    """What an engine says of every score at every mark, [M, 11]; the contexts; the scores."""
+    rows, marks, tails = asked(policy)
+    contexts = [[*row.prompt, *row.completion[:mark]] for row, at in zip(rows, marks, strict=True) for mark in at]
+    engine = TransformersEngine(max_rows=4)
+    engine.sync(policy)
+    return torch.tensor(engine.score(contexts, tails)), contexts, tails
+
+
+BOUNDS = {"float32": 5e-4, "bfloat16": 0.5}
+"""Of the log-probability of a whole score string, about twenty tokens here."""
+
+
+@on_gpu
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, models: Path) -> None:
+    policy = planted(models, arch, dtype, device)
+    found, contexts, tails = scored(policy)
+    plain = [TokenSequence(tuple(context), tuple(tail)) for context in contexts for tail in tails]
+    with torch.no_grad():
+        logps = policy.token_logps(TokenBatch.of(plain, device)).double().sum(-1).view(len(contexts), -1)
+    assert logps.device.type == device
+    assert (found - logps.cpu()).abs().max() < BOUNDS[dtype]
+    assert found.std(0).min() > 2 * BOUNDS[dtype]  # the contexts differ by more than the bound
+
+
+@on_gpu
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: str, device: str, models: Path) -> None:
+    policy = planted(models, arch, dtype, device)
+    rows, marks, tails = asked(policy)
+    _, logps = policy.choice_logps(TokenBatch.of(rows, device), marks, tails)
+    assert logps.device.type == device and logps.requires_grad
+    assert (scored(policy)[0] - logps.detach().cpu()).abs().max() < BOUNDS[dtype]
+
+
+@on_gpu
+@pytest.mark.parametrize("arch", ARCHS)
+def test_log_probs_are_those_of_the_cpu(arch: str, device: str, models: Path) -> None:
+    found = []
+    for place in ("cpu", device):
+        policy = planted(models, arch, "float32", place)
+        found.append(policy.token_logps(TokenBatch.of(asked(policy)[0], place)).detach().cpu())
+    torch.testing.assert_close(*found, atol=1e-4, rtol=0)
+
+
+@on_gpu
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_samples_are_a_function_of_the_seed(temperature: float, device: str, models: Path) -> None:
+    policy = planted(models, "llama", "bfloat16", device)
+    engine = TransformersEngine(max_rows=8)
+    prompts = [row.prompt for row in asked(policy)[0]]
+
+    def sample(seed: int) -> Any:
+        engine.sync(policy)
+        return engine.generate(prompts, Sampling(12, temperature, 2, seed), [])
+
+    assert sample(1) == sample(1)
+    assert (sample(1) == sample(2)) is (temperature == 0)
+    assert all(len(c.ids) == 12 for group in sample(1) for c in group)
+
+
+# Runs
+
+
+@on_gpu
+@pytest.mark.parametrize("objective", ["SFT", "GRPO"])
+def test_a_run_resumes(objective: str, device: str, models: Path, adapter: str, tmp_path: Path) -> None:
+    """Dropout, order, optimiser and rollouts go on where they were: bit for bit on the CPU, but for rounding on a GPU."""
+
+    def begun() -> Any:
+        return made(objective, tiny(models), adapter, dtype="float32", lora_dropout=0.3, seed=5)
+
+    settings: dict[str, Any] = {"precision": "32-true", "max_steps": 4, "max_epochs": 2}
+    saver = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=2, save_top_k=-1)
+    whole = begun()
+    fit(tmp_path / "whole", whole, device, enable_checkpointing=True, callbacks=[saver], **settings)
+    path = next((tmp_path / "ck").glob("*step=2.ckpt"))
+    again = begun()
+    settings |= {"accelerator": device, "devices": 1}
+    run = trainer(tmp_path / "again", **settings)
+    run.fit(again, Rows(), ckpt_path=path)
+    assert run.global_step == 4
+    held = {name.removeprefix("policy."): p for name, p in read_checkpoint(path)["state_dict"].items()}
+    ends = [weights(it.policy) for it in (whole, again)]
+    start, end, resumed = (torch.cat([x[n].flatten() for n in held if ".default." in n]) for x in (held, *ends))
+    assert off(end - start, resumed - start) <= (0.0 if device == "cpu" else 1e-2)
+
+
+@on_gpu
+def test_figures_and_adapters_are_those_of_the_cpu(device: str, models: Path, tmp_path: Path) -> None:
+    """What a GPU has trained is measured alike on both."""
+    fit(tmp_path, made(SFT, tiny(models), dtype="float32"), device, "32-true", limit_val_batches=1)
+    results = []
+    for place in (device, "cpu"):
+        it = made(SFT, tiny(models), dtype="float32", oracle=Lengths())
+        it.evaluation.modes = ["iterative"]
+        trainer(tmp_path, accelerator=place, devices=1).test(it, Rows(), verbose=False)
+        results.append([row for row in it.results if row["readout"] == "mean" and row["level"] == "sentence"])
+    assert {row["method"] for row in results[0]} == {"SFT", "Vanilla"}
+    for one, other in zip(*results, strict=True):
+        assert one["n"] == other["n"] > 0
+        for name in ("brier", "mean_confidence", "mean_factuality"):
+            assert one[name] == pytest.approx(other[name], abs=1e-3), name
+
+
+# The benchmark
+
+
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", ROOT / "benchmarks" / "gpu.py")
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, spec.name, found)
+    spec.loader.exec_module(found)
+    return found
+
+
+@everywhere
+def test_the_benchmark_measures_every_objective(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark(monkeypatch).main(["--shape", "tiny", "--device", device, "--out", str(tmp_path / "gpu.json")])
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert ("no GPU" in results["machine"]) is not torch.cuda.is_available()
+    rows = {row["objective"]: row for row in results["rows"]}
+    assert list(rows) == ["SFT", "DPO", "GRPO", "ExpectedReward"]
+    assert [row["sequences"] for row in rows.values()] == [3, 6, 3, 3]
+    assert rows["GRPO"]["completion_tokens"] == 3 * 8
+    for row in rows.values():
+        assert row["seconds"] == pytest.approx(row["update_seconds"] + row["before_update_seconds"], abs=2e-4)
+        assert row["tokens"] > row["completion_tokens"] > 0 and row["tokens_per_second"] > 0
+        assert (row["peak_gb"] is None) is (device == "cpu")
+
+
+def test_the_benchmarks_model_has_the_shape_of_llama_3_8b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = benchmark(monkeypatch)
+    name = gpu.write_shape(gpu.SHAPES["llama-3-8b"], tmp_path / "model")
+    with torch.device("meta"):
+        base = load_base(PolicyConfig(model=name, dtype="bfloat16"))
+    assert sum(p.numel() for p in base.parameters()) == 8_030_261_248  # as published
+    assert {(p.dtype, p.requires_grad) for p in base.parameters()} == {(torch.bfloat16, False)}
+    assert base.config.rope_parameters["rope_theta"] == 500000.0
+
+
+def test_the_benchmark_counts_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths as in its docstring; a failed objective or one that is too big is an error, what was measured is kept."""
+    gpu = benchmark(monkeypatch)
+    model = gpu.write_shape(gpu.SHAPES["tiny"], tmp_path / "model")
+    it = gpu.objectives(gpu.SHAPES["tiny"], model)["SFT"]()
+    trainer(tmp_path, max_steps=0).fit(it, gpu.Rows(3))
+    sequences = [it.item(gpu.record(i)).sequences[0] for i in range(32)]
+    assert all(150 <= len(s.prompt) <= 190 and 200 <= len(s.completion) <= 256 for s in sequences)
+
+    def measure(make: Any, batch_size: int, *args: Any) -> dict[str, Any]:
+        if make.func is DPO:
+            raise RuntimeError("out of memory")
+        return {"peak_gb": 81.0 if make.func is GRPO else 20.0}
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    monkeypatch.setattr(gpu, "line", str)
+    with pytest.raises(SystemExit, match=r"DPO failed, GRPO took 81\.0 GB; expected"):
+        gpu.main(["--shape", "tiny", "--device", "cpu", "--out", str(tmp_path / "gpu.json")])
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert rows[1] == {"objective": "DPO", "failed": "RuntimeError: out of memory"}
+    assert [row.get("peak_gb") for row in rows] == [20.0, None, 81.0, 20.0]

@@ -8,14 +8,22 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(SUITABLE)' 2>/dev/null &&
 VENV = .venv
 READY = $(VENV)/.ready
 OFFLINE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# GPU machines often have no package index: what is installed there must do. lovec itself is run from here.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,python3)
 
-.PHONY: demo test lint types wheel house figures clean
+.PHONY: demo test test-gpu lint types wheel house figures clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
 
 test: $(READY)  ## offline tests on the CPU; ARGS="-k name" picks some
 	$(OFFLINE) $(VENV)/bin/python -m pytest $(ARGS)
+
+test-gpu:  ## tests that need a CUDA device, and a step of each objective in Llama-3-8B's shape; GPU_PYTHON says which python
+	@export HF_HUB_OFFLINE=1 PYTHONPATH=. ; status=0; \
+	$(GPU_PYTHON) -m pytest -v -m gpu tests/test_gpu.py $(ARGS) || status=1; \
+	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \
+	exit $$status
 
 lint: $(READY)  ## style
 	$(VENV)/bin/ruff check .

@@ -233,9 +233,9 @@ def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, 
     )
     trainer.fit(module, Rows(batch_size))
     row: dict[str, Any] = clock.rows[-1]
-    loss = float(trainer.callback_metrics["train/loss"])
-    if len(clock.rows) != STEPS or loss != loss:
-        raise SystemExit(f"{len(clock.rows)} steps were made and the loss is {loss}; expected {STEPS} and a number")
+    norm = float(trainer.callback_metrics["train/grad_norm"])
+    if len(clock.rows) != STEPS or not norm > 0:
+        raise RuntimeError(f"{len(clock.rows)} steps, the gradient of the last is {norm}; expected {STEPS}, above 0")
     return {
         "steps_before": len(clock.rows) - 1,
         **{key: round(value, 4) for key, value in row.items()},

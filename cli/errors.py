@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from lovec.types import LovecError
@@ -19,6 +20,7 @@ _BASES = {
     "trainer.callbacks": "lightning.pytorch.callbacks.Callback",
     "model.optimizer": "torch.optim.Optimizer",
     "model.lr_scheduler": "torch.optim.lr_scheduler.LRScheduler",
+    "model.reward": "lovec.rewards.Reward",
 }
 """Options that take a class by its short name."""
 
@@ -78,6 +80,8 @@ def explain(message: str, parser: Any) -> UsageError:
         return unknown("option", f"--{prefix}{found[1]}.{found[2]}", _options(parser, prefix, classes))
     if found := re.search(r"class_path '([\w.]+)':\s+((?:module|No module) [^\n]+)", message):
         return _no_class(found[1], found[2])
+    if found := re.search(r"does not implement protocol (\w+).*?Given value: (\S+)", message, re.DOTALL):
+        return _no_protocol(key, found[2], found[1])
     types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
     types.pop("NoneType", None)
     if (found := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
@@ -102,6 +106,19 @@ def _no_class(path: str, reason: str) -> UsageError:
         known = [word for word in vars(import_module(module)) if not word.startswith("_")]
         return UsageError(f"there is no {name} in {module}{nearest(name, known)}")
     return UsageError(f"cannot import {path}: {reason}; a file of your own must be in the working directory")
+
+
+def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
+    """A class that lacks a method of a protocol, or has it with other names or types: these are compared exactly."""
+    module = import_module("lovec.rewards" if protocol == "Reward" else "lovec.types")
+    wanted = [
+        f"{name}{signature(member)}".replace("(self, ", "(").replace("'", "")
+        for name, member in vars(getattr(module, protocol)).items()
+        if callable(member) and (name == "__call__" or not name.startswith("_"))
+    ]
+    return UsageError(
+        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: {'; '.join(wanted)}"
+    )
 
 
 def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:

@@ -91,7 +91,7 @@ class LogReward(ScoringRule):
     0.1, ..., 1. The paper's gamma of 1.5 with its clip keeps that, but between the tenths the best score leans away
     from 0.5 in the middle (0.55 -> 6, 0.75 -> 8, 0.85 -> 9). At the ends it leans inward (0.95 -> 9, 0.05 -> 1), with
     either gamma: 0 and 10 cost so much where they are wrong, -31.6, a little worse than a malformed tag. With another
-    clip a gamma other than 1 is not proper at the tenths either (1.5 with clip 0.05: 0.6 -> 8).
+    clip a gamma other than 1 need not be proper at the tenths either (1.5 with clip 0.05: 0.6 -> 8).
 
     Args:
         scale: reward, before the stretch, of a score that is certain and right.
@@ -101,7 +101,7 @@ class LogReward(ScoringRule):
         clip: keeps the logarithms finite, in (0, 0.5). A larger one softens the fall at 0 and 10; from 0.1 on some
             scores are clipped to one p and worth the same.
         worst: the nll (in nats, above 0) that is worth 0 before the stretch; None is the paper's
-            -(log clip + log(1 - clip)) / 2, about half of the worst there is. -log(clip) makes all rewards positive.
+            -(log clip + log(1 - clip)) / 2, about half of the worst there is. With -log(clip) none is negative.
 
     Raises:
         LovecError: an option is out of its range.

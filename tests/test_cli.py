@@ -99,6 +99,13 @@ def checkpoint(path, recipe):
         ("fit -c dpo.yaml --model lovec.modules.DP0", "there is no DP0 in lovec.modules; did you mean DPO?"),
         ("fit -c dpo.yaml --data Preferences", "--data.path must be given for Preferences"),
         ("fit -c dpo.yaml extra", "unexpected word extra; options start with --"),
+        ("fit -c grpo.yaml --model.reward LogRewrd",
+         "unknown class for --model.reward: LogRewrd; did you mean LogReward?"),
+        ("fit -c grpo.yaml --model.reward LogReward --model.reward.clp 1",
+         "unknown option --model.reward.clp of LogReward; did you mean --model.reward.clip?"),
+        ("fit -c grpo.yaml --model.reward fractions.Fraction",
+         "--model.reward is fractions.Fraction, which is no Reward: expected methods with these names and types: "
+         "__call__(score: int | None, rating: int) -> float"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_is_one_line_with_the_nearest_right_one(here, capsys, words, line):

@@ -12,14 +12,14 @@ import torch
 from tinyrun import Rows, fit, module, records, sft_adapter, tiny, trainer
 from torch import Tensor
 
-from lovec.modules import SFT, Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTRegression
+from lovec.modules import Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTRegression
 from lovec.modules.base import ratings
 from lovec.modules.batching import micro_batches
 from lovec.policy import TokenBatch, TokenSequence
 from lovec.rewards import LogReward, QuadraticReward
 from lovec.types import LovecError, Record
 
-TAGS = ("<c>", "</c>")
+TAGS = ("[", "]")
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,19 @@ def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return sft_adapter(tmp_path_factory.mktemp("sft"), model)
 
 
+class CrossEntropy(ScoreModule):
+    """A user's own objective over the scores."""
+
+    def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
+        return -logps.gather(-1, ratings[:, None])[:, 0]
+
+
 @pytest.fixture(scope="module")
 def tagger(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An adapter with which short tags have most of the probability, and the scores differ."""
+    """An adapter with which short tags have much of the probability, and scores differ."""
     folder = tmp_path_factory.mktemp("tags")
-    made = module(SFT, model, policy=short(model), lr=2e-2)
-    trainer(folder, max_epochs=12).fit(made, Rows(24, batch_size=8))
+    made = module(CrossEntropy, model, policy=short(model), lr=3e-2, text_weight=0.0)
+    trainer(folder, max_epochs=32).fit(made, Rows(8, batch_size=8))
     return str(folder / "adapter")
 
 
@@ -263,10 +270,6 @@ def test_expected_reward_moves_scores_to_the_truth(model: str, tagger: str, tmp_
 
 
 def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> None:
-    class CrossEntropy(ScoreModule):
-        def score_loss(self, logps: Tensor, truths: Tensor) -> Tensor:
-            return -logps.gather(-1, truths[:, None])[:, 0]
-
     run = fit(tmp_path, module(CrossEntropy, model, lr=2e-2, text_weight=0.5), max_epochs=3)
     first = run.logged[0]
     assert first["train/loss"] == pytest.approx(first["train/score"] + 0.5 * first["train/text"], rel=1e-6)

@@ -194,7 +194,7 @@ def test_grpo_starts_on_policy(device: str, models: Path, adapter: str, tmp_path
     assert logged[0]["train/kl"] == 0.0 and logged[0]["train/clipped"] == 0.0 and logged[0]["train/zero_variance"] < 1
     assert logged[1]["train/kl"] > 0.0
     assert all(torch.equal(token_logps, old) for token_logps, old in seen)
-    assert sorted(drawn) == pytest.approx(sorted(seen[-1][0].sum(-1).tolist()), abs=0.3)
+    assert sorted(drawn) == pytest.approx(sorted(seen[-1][0].sum(-1).tolist()), abs=0.5)
 
 
 @on_gpu
@@ -207,7 +207,7 @@ def test_checkpointing_changes_no_gradient(
         it = made(objective, tiny(models), adapter, gradient_checkpointing=checkpointing)
         gradients.append(fit(tmp_path, it, device, max_steps=1).gradients[0])
         assert it.policy.model.is_gradient_checkpointing is checkpointing
-    assert off(*gradients) < 1e-2
+    assert off(*gradients) < 2e-2
 
 
 @on_gpu
@@ -216,7 +216,7 @@ def test_checkpointing_changes_no_gradient(
 def test_ragged_micro_batches_equal_one_batch(
     dtype: str, objective: str, device: str, models: Path, adapter: str, tmp_path: Path
 ) -> None:
-    precision, bound = ("32-true", 1e-4) if dtype == "float32" else ("bf16-mixed", 5e-2)
+    precision, bound = ("32-true", 1e-4) if dtype == "float32" else ("bf16-mixed", 0.15)
     runs = []
     for budget in (10**6, 300):
         it = made(objective, tiny(models), adapter, dtype=dtype, sgd=True, micro_batch_tokens=budget)
@@ -256,8 +256,17 @@ def scored(policy: Policy) -> tuple[Tensor, list[list[int]], list[list[int]]]:
     return torch.tensor(engine.score(contexts, tails)), contexts, tails
 
 
-BOUNDS = {"float32": 5e-4, "bfloat16": 0.5}
-"""Of the log-probability of a whole score string, about twenty tokens here."""
+def agree(one: Tensor, other: Tensor, models: Path, arch: str, dtype: str) -> None:
+    """Two ways to the log-probabilities of whole scores differ by rounding, far less than the contexts do.
+
+    In bfloat16 that is a few times what the precision itself costs, which is bounded as well (16 tokens a score).
+    """
+    bound = 5e-4
+    if dtype == "bfloat16":
+        noise = float((one - scored(planted(models, arch, "float32", "cpu"))[0]).abs().max())
+        assert 0 < noise < 1.5
+        bound = 3 * noise
+    assert (one - other.cpu()).abs().max() < bound < one.std(0).min()
 
 
 @on_gpu
@@ -270,8 +279,7 @@ def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, 
     with torch.no_grad():
         logps = policy.token_logps(TokenBatch.of(plain, device)).double().sum(-1).view(len(contexts), -1)
     assert logps.device.type == device
-    assert (found - logps.cpu()).abs().max() < BOUNDS[dtype]
-    assert found.std(0).min() > 2 * BOUNDS[dtype]  # the contexts differ by more than the bound
+    agree(found, logps, models, arch, dtype)
 
 
 @on_gpu
@@ -282,17 +290,24 @@ def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: st
     rows, marks, tails = asked(policy)
     _, logps = policy.choice_logps(TokenBatch.of(rows, device), marks, tails)
     assert logps.device.type == device and logps.requires_grad
-    assert (scored(policy)[0] - logps.detach().cpu()).abs().max() < BOUNDS[dtype]
+    agree(scored(policy)[0], logps.detach(), models, arch, dtype)
 
 
 @on_gpu
 @pytest.mark.parametrize("arch", ARCHS)
-def test_log_probs_are_those_of_the_cpu(arch: str, device: str, models: Path) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_probs_and_gradients_are_those_of_the_cpu(dtype: str, arch: str, device: str, models: Path) -> None:
+    """Of the CPU in float32, whatever attention kernel the device and the precision choose."""
     found = []
-    for place in ("cpu", device):
-        policy = planted(models, arch, "float32", place)
-        found.append(policy.token_logps(TokenBatch.of(asked(policy)[0], place)).detach().cpu())
-    torch.testing.assert_close(*found, atol=1e-4, rtol=0)
+    for place, kind in (("cpu", "float32"), (device, dtype)):
+        policy = planted(models, arch, kind, place)
+        logps = policy.token_logps(TokenBatch.of(asked(policy)[0], place))
+        logps.sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in policy.trainable()])  # type: ignore[union-attr]
+        found.append((logps.detach().cpu(), gradient.cpu()))
+    (logps, gradient), (other, turned) = found
+    assert (logps - other).abs().max() < (1e-4 if dtype == "float32" else 0.5)
+    assert off(gradient, turned) < (1e-3 if dtype == "float32" else 0.15)
 
 
 @on_gpu

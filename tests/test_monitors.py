@@ -287,6 +287,16 @@ def test_without_an_oracle_or_questions_a_probe_says_what_it_can(model: str, tmp
     assert made.engine.asked == [["r0"]]  # the first domain alone
 
 
+def test_a_probe_before_the_first_step_is_not_judged(model: str, tmp_path: Path) -> None:
+    """An untrained model writes no tag; that is worth a word after some steps."""
+    for steps, expected in ((1, []), (3, ["train/probe_malformed is 100.0%"])):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer(tmp_path, max_steps=steps).fit(module(SFT, model, evaluation=probing()), Rows())
+        said = [str(w.message) for w in caught if str(w.message).startswith("train/")]
+        assert [line.split(" (")[0] for line in said] == expected
+
+
 def test_probe_settings_out_of_range_are_refused() -> None:
     with pytest.raises(LovecError, match=r"probe_every is -1 and probe_rows 8"):
         EvaluationConfig(probe_every=-1)

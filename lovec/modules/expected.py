@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lovec.modules.batching import Item
 from lovec.modules.scores import ScoreModule
-from lovec.rewards import QuadraticReward, Reward, reward_table
+from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards
 from lovec.taggers.walk import Passage, Step, distribution, walk
 from lovec.types import N_SCORES, LovecError, Record
 
@@ -49,7 +49,7 @@ class ExpectedReward(ScoreModule):
         self.reward_scale = reward_scale
         self.context = context
         reward = reward or QuadraticReward()
-        malformed = [reward(None, rating) for rating in range(N_SCORES)]
+        malformed = sentence_rewards(reward, [None] * N_SCORES, range(N_SCORES))
         table = torch.tensor([*reward_table(reward), malformed], dtype=torch.float64)
         self.register_buffer("table", table / reward_scale, persistent=False)  # [11 scores and malformed, 11 ratings]
 

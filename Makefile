@@ -20,8 +20,8 @@ test: $(READY)  ## offline tests on the CPU; ARGS="-k name" picks some
 	$(OFFLINE) $(VENV)/bin/python -m pytest $(ARGS)
 
 test-gpu:  ## tests that need a CUDA device, and a step of each objective in Llama-3-8B's shape; GPU_PYTHON says which python
-	@export HF_HUB_OFFLINE=1 PYTHONPATH=. ; status=0; \
-	$(GPU_PYTHON) -m pytest -v -m gpu tests/test_gpu.py $(ARGS) || status=1; \
+	@export HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"; status=0; \
+	$(GPU_PYTHON) -m pytest -v -o filterwarnings=default -m gpu tests/test_gpu.py $(ARGS) || status=1; \
 	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \
 	exit $$status
 

@@ -140,7 +140,7 @@ def _interval(ends: Sequence[float] | None, difference: bool, bold: bool = False
     rounded = [round(100 * end, 1) + 0.0 for end in ends]  # no -0.0
     value, low, high = (f"{end:+.1f}" if difference else f"{end:.1f}" for end in rounded)
     text = f"{value} ({low} to {high})"
-    return f"**{text}**" if bold and not ends[1] <= 0 <= ends[2] else text
+    return f"**{text}**" if bold and not rounded[1] <= 0 <= rounded[2] else text
 
 
 def _most(results: Mapping[str, Any], name: str) -> str:

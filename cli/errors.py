@@ -82,6 +82,8 @@ def explain(message: str, parser: Any) -> UsageError:
         return _no_class(found[1], found[2])
     if found := re.search(r"does not implement protocol (\w+).*?Given value: (\S+)", message, re.DOTALL):
         return _no_protocol(key, found[2], found[1])
+    if key and (found := re.search(r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: ([^\n]+)", message)):
+        return UsageError(f"--{key} is {found[2][:_LONGEST]}, expected {found[1].replace(', ', ' or ')}")
     types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
     types.pop("NoneType", None)
     if (found := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):

@@ -350,6 +350,8 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
         start = os.path.join("d", "sft", "adapter") if call[0] == "fit" and call[2] != "sft.yaml" else None
         assert value_of(call, "--model.policy.adapter") == start
         assert value_of(call, "--trainer.default_root_dir") == os.path.join("d", call[2].removesuffix(".yaml"))
+    vanilla = [value_of(call, "--model.evaluation.vanilla") for call in demo_calls if call[0] == "test"]
+    assert vanilla == ["true", "false", "false"]  # the untrained model is the same for all
     rows = json.loads(Path("d/results.json").read_text())
     assert [row["method"] for row in rows] == ["Vanilla", "Best constant", "SFT", "SFT + isotonic", "SFT-2", "DPO"]
     said = capsys.readouterr()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, MistralConfig
 
-from lovec.engines import TransformersEngine
 from lovec.choices import AttentionKind
+from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.tiny import build_tiny
 from lovec.types import Engine, LovecError, Sampling

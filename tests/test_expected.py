@@ -20,6 +20,8 @@ from lovec.rewards import LogReward, QuadraticReward
 from lovec.types import LovecError, Record
 
 TAGS = ("[", "]")
+KNOWN = records(8, seed=len("train"))
+"""What the tagger was trained on."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
         tmp_path,
         module(ExpectedReward, model, policy=short(model, tagger), reward=reward, reward_scale=5.0, text_weight=0.7),
     )
-    rows = records(4)
+    rows = KNOWN[:4]
     (items,) = made.rounds(rows)
     losses, texts = [], []
     for row, scores in zip(rows, drawn(made, rows), strict=True):
@@ -120,7 +122,7 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
 
 def test_regression_by_hand(model: str, tagger: str, tmp_path: Path) -> None:
     made = loaded(tmp_path, module(SFTRegression, model, policy=short(model, tagger), regression_weight=2.0))
-    rows = records(4)
+    rows = KNOWN[:4]
     (items,) = made.rounds(rows)
     losses, texts = [], []
     for row in rows:
@@ -186,7 +188,7 @@ def test_equal_rewards_teach_no_score(model: str, tagger: str, tmp_path: Path) -
 
 def test_the_context_holds_scores_drawn_from_the_policy(model: str, tagger: str, tmp_path: Path) -> None:
     made = loaded(tmp_path, module(ExpectedReward, model, policy=short(model, tagger)))
-    rows = records(6)
+    rows = KNOWN[:6]
     (items,) = made.rounds(rows)
     own = drawn(made, rows)
     assert own == drawn(made, rows) == [[s.score for s in item.record.sentences] for item in items]
@@ -229,7 +231,7 @@ def test_scores_are_drawn_anew_from_the_newest_policy(model: str, tagger: str, t
 
     class Same(Rows):
         def load(self, split: str) -> list[Record]:
-            return records(4)
+            return KNOWN[:4]
 
     made = module(Watch, model, policy=short(model, tagger), lr=2e-2)
     trainer(tmp_path, max_epochs=3).fit(made, Same())
@@ -249,24 +251,29 @@ def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> No
 
 
 def test_expected_reward_moves_scores_to_the_truth(model: str, tagger: str, tmp_path: Path) -> None:
-    """Short sentences are true here: whoever reads the text can know."""
+    class Mostly(Rows):
+        """Sentences that are mostly false, but for those that name a city."""
 
-    class Readable(Rows):
         def load(self, split: str) -> list[Record]:
-            rows = []
-            for row in records(24):
-                sentences = [replace(s, factuality=1.0 if "london" in s.text else 0.2) for s in row.sentences]
-                rows.append(replace(row, sentences=tuple(sentences), rejected=None))
-            return rows
+            cities = ("london", "paris")
+            truth = {True: 1.0, False: 0.2}
+            return [
+                replace(
+                    row,
+                    sentences=tuple(
+                        replace(s, factuality=truth[any(c in s.text for c in cities)]) for s in row.sentences
+                    ),
+                )
+                for row in KNOWN
+            ]
 
-    made = module(ExpectedReward, model, policy=short(model, tagger), lr=1e-2)
-    run = fit(tmp_path, made, Readable(batch_size=8), max_epochs=5)
+    made = module(ExpectedReward, model, policy=short(model, tagger), lr=1e-2, text_weight=0.0)
+    run = fit(tmp_path, made, Mostly(batch_size=8), max_epochs=12)
     first, last = run.logged[0], run.logged[-1]
-    assert last["train/score"] < first["train/score"] - 0.05
+    assert last["train/score"] < first["train/score"] - 0.3
     assert last["train/malformed"] < first["train/malformed"]
-    assert last["train/text"] < 1.5 * first["train/text"]
-    gap = [abs(logged["train/confidence"] - logged["train/factuality"]) for logged in (first, last)]
-    assert gap[1] < max(0.1, gap[0])
+    gaps = [abs(logged["train/confidence"] - logged["train/factuality"]) for logged in (first, last)]
+    assert gaps[1] < gaps[0]
 
 
 def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(dtype: str, arch: str, dev
         gradient = torch.cat([p.grad.flatten() for p in policy.trainable()])  # type: ignore[union-attr]
         found.append((logps.detach().cpu(), gradient.cpu()))
     (logps, gradient), (other, turned) = found
-    assert (logps - other).abs().max() < (1e-4 if dtype == "float32" else 0.5)
+    assert (logps - other).abs().max() < (1e-4 if dtype == "float32" else 0.75)
     assert off(gradient, turned) < (1e-3 if dtype == "float32" else 0.15)
 
 

@@ -134,7 +134,7 @@ def test_an_unknown_recipe_lists_the_packaged_ones(here, capsys):
     code, line = complaint(capsys, "fit", "--config", "dop.yaml")
     assert code == 2
     assert "dop.yaml" in line
-    assert "dpo.yaml, factscore.yaml" in line
+    assert "dpo.yaml, expected.yaml, factscore.yaml" in line
 
 
 def test_a_recipe_of_the_working_directory_comes_first(here):

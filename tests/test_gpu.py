@@ -1,7 +1,7 @@
 """What must hold on a GPU, in the precision real runs have: a base in bfloat16, an adapter in float32.
 
-`make test-gpu` runs these where there is a CUDA device; elsewhere they are skipped by name. The same tests run on the CPU
-with LOVEC_TEST_DEVICE=cpu, and a few of them always do.
+`make test-gpu` runs these where there is a CUDA device; elsewhere they are skipped by name. With LOVEC_TEST_DEVICE=cpu
+the same tests run on the CPU, and a few of them always do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def adapter(models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An adapter of full effect: every part of it gets gradient at the first step, and the base is not the reference."""
+    """An adapter of full effect: every part gets gradient at the first step, and the base is not the reference."""
     policy = Policy(PolicyConfig(model=tiny(models), lora_r=4, lora_alpha=8))
     plant(policy)
     folder = tmp_path_factory.mktemp("adapters") / "adapter"
@@ -172,7 +173,7 @@ def test_dpo_starts_at_ln_2(
 
 @everywhere
 def test_grpo_starts_on_policy(device: str, models: Path, adapter: str, tmp_path: Path) -> None:
-    """The ratio is 1 and the KL 0 to the last bit, and the sampler's log-probs are those of training but for rounding."""
+    """Ratio 1 and KL 0, to the last bit; and the sampler's log-probs are those of training, but for rounding."""
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Watch(GRPO):
@@ -181,20 +182,15 @@ def test_grpo_starts_on_policy(device: str, models: Path, adapter: str, tmp_path
             return super().token_loss(token_logps, old, ref, advantages)
 
     it = made(Watch, tiny(models), adapter, lr=5e-2, **sampled())
-    drawn: list[float] = []
+    drawn: list[Any] = []
     generate = it.engine.generate
-
-    def kept(*args: Any) -> Any:
-        groups = generate(*args[:-1], keys=args[-1])
-        drawn[:] = [sum(c.logps) for group in groups for c in group]
-        return groups
-
-    it.engine.generate = lambda *args, keys: kept(*args, keys)
+    it.engine.generate = lambda *args, **kwargs: drawn.append(generate(*args, **kwargs)) or drawn[-1]
     logged = fit(tmp_path, it, device, max_steps=2).logged
     assert logged[0]["train/kl"] == 0.0 and logged[0]["train/clipped"] == 0.0 and logged[0]["train/zero_variance"] < 1
     assert logged[1]["train/kl"] > 0.0
     assert all(torch.equal(token_logps, old) for token_logps, old in seen)
-    assert sorted(drawn) == pytest.approx(sorted(seen[-1][0].sum(-1).tolist()), abs=0.5)
+    sums = [sum(completion.logps) for group in drawn[-1] for completion in group]
+    assert sorted(sums) == pytest.approx(sorted(seen[-1][0].sum(-1).tolist()), abs=0.5)
 
 
 @on_gpu
@@ -332,7 +328,7 @@ def test_samples_are_a_function_of_the_seed(temperature: float, device: str, mod
 @on_gpu
 @pytest.mark.parametrize("objective", ["SFT", "GRPO"])
 def test_a_run_resumes(objective: str, device: str, models: Path, adapter: str, tmp_path: Path) -> None:
-    """Dropout, order, optimiser and rollouts go on where they were: bit for bit on the CPU, but for rounding on a GPU."""
+    """Dropout, order, optimiser, rollouts: as if never stopped, bit for bit on the CPU, but for rounding on a GPU."""
 
     def begun() -> Any:
         return made(objective, tiny(models), adapter, dtype="float32", lora_dropout=0.3, seed=5)
@@ -378,7 +374,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("gpu_benchmark", ROOT / "benchmarks" / "gpu.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, spec.name, found)
+    monkeypatch.setitem(sys.modules, spec.name, found)
     spec.loader.exec_module(found)
     return found
 

@@ -269,3 +269,28 @@ def test_models_that_cannot_be_run_right_are_refused(models: Path, tmp_path: Pat
     torch.save(weights, pickled / "pytorch_model.bin")
     with pytest.raises(LovecError, match="whole model with safetensors weights"):
         Policy(PolicyConfig(model=str(pickled)))
+
+
+def test_random_weights_take_the_place_of_files(models: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    bare = shutil.copytree(tiny(models, "gemma2"), tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        policy = Policy(PolicyConfig(model=f"random:{bare}", lora_r=4, dtype="bfloat16"))
+        found.append({name: p for name, p in policy.named_parameters() if not is_adapter(name)})
+    real = Policy(PolicyConfig(model=tiny(models, "gemma2"), lora_r=4, dtype="bfloat16"))
+    assert {name: (p.shape, p.dtype, p.requires_grad) for name, p in found[0].items()} == {
+        name: (p.shape, p.dtype, p.requires_grad) for name, p in real.named_parameters() if not is_adapter(name)
+    }
+    assert real.model.config._attn_implementation == policy.model.config._attn_implementation == "eager"
+    assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
+    assert not all(torch.equal(p, found[2][name]) for name, p in found[0].items())
+    policy.save_adapter(tmp_path / "adapter")
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(bare)
+    with pytest.raises(LovecError, match="cannot load the model 'random:nowhere'"):
+        Policy(PolicyConfig(model="random:nowhere"))

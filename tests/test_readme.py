@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
+PLAIN = ("sweep", "curves", "world", "demo")
+"""Commands with a parser of their own."""
 NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 
 
@@ -138,13 +140,17 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
         read(parser, rest)
         raise Parsed
 
+    def stop(*_):
+        raise Parsed
+
     monkeypatch.setattr(PlainParser, "read", read_and_stop)
+    monkeypatch.setattr("lovec.cli.sweep.execute_run", stop)
     monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
     # a checkpoint holds its recipe
     monkeypatch.setattr(arguments, "saved_recipe", lambda path, command: (RECIPES / "dpo.yaml").read_text())
     command, rest = words[0], words[1:]
     assert command in COMMANDS
-    if command in ("world", "demo"):
+    if command in PLAIN:
         with pytest.raises(Parsed):
             importlib.import_module(f"lovec.cli.{command}").run(rest)
     elif "--print_config" in rest:

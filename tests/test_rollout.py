@@ -189,6 +189,14 @@ def test_rollouts_come_from_the_newest_adapter_and_ratios_begin_at_one(
     assert first.shape[0] == 12
 
 
+def test_every_step_draws_anew(model: str, tmp_path: Path) -> None:
+    made = grpo(model, lr=0.0)
+    spy = Spy(made)
+    fit(tmp_path, made, Rows(4, batch_size=4), max_epochs=2)
+    first, second = ({c.ids for group in groups for c in group} for _, groups in spy.calls)
+    assert len(first & second) < 4  # the same questions and the same policy
+
+
 # A step
 
 OBJECTIVES = [

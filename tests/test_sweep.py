@@ -61,7 +61,8 @@ def calls(monkeypatch):
         ("model.group_size=4,8", ("4", "8")),
         ("--model.group_size = 4 , 8,4", ("4", "8")),
         ("model.group_size=[4,(8,9)],{a: 1, b: [2,3]}", ("[4,(8,9)]", "{a: 1, b: [2,3]}")),
-        ("model.group_size=\"a,b)\",'c,d'", ('"a,b)"', "'c,d'")),
+        ("model.group_size=\"a,(b)\",'c,}d'", ('"a,(b)"', "'c,}d'")),
+        ('model.group_size="a(,b",c', ('"a(,b"', "c")),
         ("model.group_size=a=b,c", ("a=b", "c")),
     ],
 )

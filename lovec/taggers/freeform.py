@@ -108,7 +108,8 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> Rec
     sentences, problems = [], []
     for number, found in enumerate(parsed.sentences, start=1):
         confidence = None if found.score is None else found.score / 10
-        sentences.append(Sentence(found.text, confidence=confidence, score=found.score))
+        text_or_tag = found.text or found.raw.strip()  # a tag without text is kept as it stands, so that files hold it
+        sentences.append(Sentence(text_or_tag, confidence=confidence, score=found.score))
         if found.problem is not None:
             problems.append(f"sentence {number}: {found.problem}")
     if tail := parsed.tail.strip():

@@ -48,9 +48,15 @@ def provenance() -> dict[str, Any]:
 
 
 def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Write results for people to read and diff."""
+    """Write results for people to read and diff: a line for every key and every row of a list, six decimals."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    parts = []
+    for key, value in _rounded(results).items():
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def _commit() -> str:
@@ -75,6 +81,14 @@ def _gpu() -> str:
     if not torch.cuda.is_available():
         return "no GPU"
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def _git(*words: str) -> str:

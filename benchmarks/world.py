@@ -78,7 +78,7 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
-        "example": example(_people(tagged(folders[0], "DPO", "free-form"))),
+        "example": example(_people(tagged(folders[0], "ExpectedReward", "free-form"))),
         "rows": rows,
         "intervals": found(folders),
     }

@@ -108,9 +108,13 @@ def run(words: list[str]) -> None:
     seeds = None if options.seeds is None else read_seeds(options.seeds)
     begin = time.monotonic()
     rows = sweep(passed, varied, options.out, seeds, options.grid, options.jobs)
+    from lightning.pytorch.utilities import rank_zero_only
+
     from lovec.reports import write_results
     from lovec.reports.variations import legend, markdown_variations, print_variations
 
+    if rank_zero_only.rank:  # with several devices, one process tells
+        return
     path = write_results(rows, options.out / "sweep.json")
     page = path.with_suffix(".md")
     command = shlex.join(["lovec", "sweep", *words])
@@ -224,6 +228,7 @@ def execute_run(one: Run) -> None:
     rows = [{**seconds, **row} for row in result_rows(metrics, cli.model.evaluator.modes)]
     if cli.trainer.is_global_zero:
         write_results(rows, one.result)
+    cli.trainer.strategy.barrier()  # with several devices, each process reads that file
     del cli
     gc.collect()
 

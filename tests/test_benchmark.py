@@ -171,7 +171,7 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
 def test_a_diagram_shows_the_methods_that_are_there(runs, tmp_path):
     world.draw(runs[0], tmp_path / "found.svg")
     text = (tmp_path / "found.svg").read_text()
-    assert [name for name in ORDER if f"{name}: BS" in text] == ["Vanilla", "SFT", "DPO", "ExpectedReward"]
+    assert [name for name in ORDER if f">{name}<" in text] == ["Vanilla", "SFT", "DPO", "ExpectedReward"]
     (runs[0] / "expected" / "test" / tagged_file("ExpectedReward", "iterative")).unlink()
     world.draw(runs[0], tmp_path / "found.svg")
     assert "ExpectedReward" not in (tmp_path / "found.svg").read_text()

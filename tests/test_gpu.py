@@ -27,7 +27,7 @@ from lovec.engines import TransformersEngine
 from lovec.modules import DPO, GRPO, ORPO, SFT, ExpectedReward, PolicyConfig, SFTRegression
 from lovec.modules.batching import micro_batches
 from lovec.modules.checkpoints import read_checkpoint
-from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter, load_base
+from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter, load_base, load_tokenizer
 from lovec.types import Sampling
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -402,6 +402,9 @@ def test_the_benchmarks_model_has_the_shape_of_llama_3_8b(tmp_path: Path, monkey
     assert sum(p.numel() for p in base.parameters()) == 8_030_261_248  # as published
     assert {(p.dtype, p.requires_grad) for p in base.parameters()} == {(torch.bfloat16, False)}
     assert base.config.rope_parameters["rope_theta"] == 500000.0
+    tokenizer = load_tokenizer(PolicyConfig(model=name))
+    assert len(tokenizer) == base.config.vocab_size
+    assert tokenizer.decode([300, 128255]) == " w300 w128255"  # whatever is sampled is a text that can be rated
 
 
 def test_the_benchmark_counts_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

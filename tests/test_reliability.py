@@ -65,7 +65,6 @@ def test_the_file_is_small_xml_and_always_the_same(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["a.svg"]
     words = ["".join(text.itertext()) for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
     assert "How true" in words
-    assert "Vanilla: BS 25.0, ECE-M 50.0 %" in words
-    assert "A & <B>: BS 5.8, ECE-M 18.0 %" in words
+    assert {"Vanilla", "BS 25.0, ECE-M 50.0 %", "A & <B>", "BS 5.8, ECE-M 18.0 %"} <= set(words)
     other = reliability_diagram({**groups, "Vanilla": [record((10, 0.4))]}, tmp_path / "c.svg", title="How true")
     assert other.read_bytes() != path.read_bytes()

@@ -144,4 +144,4 @@ def _panel(ax: Any, name: str, panel: Reliability) -> None:
     ax.set_yticklabels(["0", "0.5", "1"])
     finish(ax)
     ax.spines[["bottom", "left"]].set_bounds(0, 1)
-    ax.set_title(f"{name}: BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=INK)
+    ax.set_title(f"{name}\nBS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=INK)

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lovec.losses import TokenMean, row_means
+from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Item, stream_seed
 from lovec.modules.evaluation import label
@@ -20,7 +21,7 @@ from lovec.policy import TokenSequence
 from lovec.rewards import LogReward, Reward, answer_reward, sentence_rewards
 from lovec.taggers.freeform import read_answer
 from lovec.tags import parse
-from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term, to_rating
+from lovec.types import N_SCORES, Completion, LossOutput, LovecError, Record, Sampling, Term, to_rating
 
 Credit = Literal["answer", "sentence"]
 
@@ -220,11 +221,11 @@ class RolloutModule(PolicyModule):
     def _log_scores(self, items: Sequence[Item]) -> None:
         """Entropy (nats) and number of the distinct scores stated in all rollouts: a collapse shows here first."""
         stated = [s.score for item in items for s in item.record.sentences if s.score is not None]
-        counts = self._sum({str(score): float(stated.count(score)) for score in set(stated)})
-        shares = torch.tensor(list(counts.values()), dtype=torch.float64)
-        shares = shares / shares.sum()
-        self.log("train/entropy", float(-(shares * shares.log()).sum()), batch_size=len(items))
-        self.log("train/distinct", float(len(shares)), batch_size=len(items))
+        counts = self._sum({str(score): float(stated.count(score)) for score in range(N_SCORES)})
+        scores = torch.tensor([counts[str(score)] for score in range(N_SCORES)])
+        distinct = float((scores > 0).sum()) if scores.any() else float("nan")
+        self.log("train/entropy", float(entropy(scores)), batch_size=len(items))
+        self.log("train/distinct", distinct, batch_size=len(items))
 
     # Learning
 

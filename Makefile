@@ -1,4 +1,4 @@
-# Every target makes its own environment: python3 (3.11, 3.12 or 3.13) and pip are all it needs.
+# Every target but test-gpu makes its own environment: python3 (3.11, 3.12 or 3.13) and pip are all it needs.
 # Plain pip picks the right torch (a build for CUDA on Linux, for the CPU elsewhere) within the range in pyproject.toml.
 
 CANDIDATES = python3 python3.13 python3.12 python3.11

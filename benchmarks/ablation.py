@@ -73,7 +73,7 @@ def page(results: Mapping[str, Any]) -> str:
             "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
             "changes one option of a recipe, `grpo.yaml` or `expected.yaml`, whose own values are the line `base`; a "
             "line that names the same value again repeats its figures. All runs start from one SFT adapter. GRPO runs "
-            f"take {results['steps']} steps, not the recipe's epoch, and are to be compared with each other only.",
+            f"take {results['steps']} steps (an epoch is 60).",
             "",
             markdown_variations(rows),
             f"{legend(rows)}. Sentences of the dev people, stated scores, seeds "

@@ -36,7 +36,7 @@ FINDINGS = """
 - **GRPO is under-confident, and varies with the seed.** It learns from rollouts at temperature 0.7, which are less
   true than the greedy answers it is measured on; at temperature 1 it is worse than SFT. An epoch is 60 steps here, 5667
   in the paper, and it writes fewer words. The paper finds its log reward best by far; on one seed of the validation
-  people ([ablations](ablation.md)) quadratic and linear rewards do as well, and more rollouts a question help most.
+  people ([ablations](ablation.md)) quadratic and linear rewards do as well, and more rollouts a question lower ECE-M.
 - **Expected reward is best by its stated score.** It does not beat every cheap remedy: SFT recalibrated by isotonic
   regression on the validation people has a BS that is not shown to be worse, and a lower ECE-M in free-form answers
   (its SC stays that of SFT); and read by the mean of its distribution SFT has a lower BS than expected reward has.

@@ -113,7 +113,7 @@ def run(words: list[str]) -> None:
     from lovec.reports import write_results
     from lovec.reports.variations import legend, markdown_variations, print_variations
 
-    if rank_zero_only.rank:  # with several devices, one process tells
+    if getattr(rank_zero_only, "rank", 0):  # with several devices, one process tells
         return
     path = write_results(rows, options.out / "sweep.json")
     page = path.with_suffix(".md")

@@ -12,6 +12,7 @@ import torch
 from tinyrun import Rows, fit, module, records, sft_adapter, tiny, trainer
 from torch import Tensor
 
+from lovec.choices import ChoiceTree
 from lovec.modules import Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTRegression
 from lovec.modules.base import ratings
 from lovec.modules.batching import micro_batches
@@ -211,8 +212,8 @@ def test_the_context_holds_scores_drawn_from_the_policy(model: str, tagger: str,
         assert abs(found[score] / 400 - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 1e-9, score
 
 
-def test_scores_are_drawn_anew_from_the_newest_policy(model: str, tagger: str, tmp_path: Path) -> None:
-    seen: list[list[int]] = []
+def test_scores_are_drawn_from_the_newest_policy(model: str, tagger: str, tmp_path: Path) -> None:
+    steps = []
 
     class Watch(ExpectedReward):
         def with_own_scores(self, rows: Any) -> list[Record]:
@@ -226,17 +227,27 @@ def test_scores_are_drawn_anew_from_the_newest_policy(model: str, tagger: str, t
                 context = [*self.encoder.prompt(row.question), *contexts[:mark]]
                 (engine,) = self.engine.score([context], self.encoder.tails)
                 assert engine == pytest.approx(logps[-1].tolist(), abs=1e-3)
-            seen.append([s.score for row in found for s in row.sentences])
+            steps.append(self.global_step)
             return found
 
-    class Same(Rows):
-        def load(self, split: str) -> list[Record]:
-            return KNOWN[:4]
-
     made = module(Watch, model, policy=short(model, tagger), lr=2e-2)
-    trainer(tmp_path, max_epochs=3).fit(made, Same())
-    assert len(seen) == 3
-    assert sorted(seen[0]) != sorted(seen[1]) and sorted(seen[1]) != sorted(seen[2])
+    trainer(tmp_path, max_epochs=3).fit(made, Rows(4))
+    assert steps == [0, 1, 2]
+
+
+def test_every_step_draws_anew(model: str, tagger: str, tmp_path: Path) -> None:
+    seen: list[dict[str, list[int]]] = []
+
+    class Watch(ExpectedReward):
+        def with_own_scores(self, rows: Any) -> list[Record]:
+            found = super().with_own_scores(rows)
+            seen.append({row.id: [s.score for s in row.sentences] for row in found})
+            return found
+
+    made = module(Watch, model, policy=short(model, tagger), lr=0.0)
+    trainer(tmp_path, max_epochs=2).fit(made, Rows(4))
+    first, second = seen  # the same rows and the same policy
+    assert first.keys() == second.keys() and first != second
 
 
 def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> None:
@@ -267,8 +278,8 @@ def test_expected_reward_moves_scores_to_the_truth(model: str, tagger: str, tmp_
                 for row in KNOWN
             ]
 
-    made = module(ExpectedReward, model, policy=short(model, tagger), lr=1e-2, text_weight=0.0)
-    run = fit(tmp_path, made, Mostly(batch_size=8), max_epochs=12)
+    made = module(ExpectedReward, model, policy=short(model, tagger), lr=2e-2, text_weight=0.0)
+    run = fit(tmp_path, made, Mostly(batch_size=8), max_epochs=40)
     first, last = run.logged[0], run.logged[-1]
     assert last["train/score"] < first["train/score"] - 0.3
     assert last["train/malformed"] < first["train/malformed"]
@@ -283,3 +294,14 @@ def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> Non
     assert run.logged[-1]["train/score"] < first["train/score"]
     with pytest.raises(TypeError, match="ScoreModule has no loss of its own"):
         trainer(tmp_path).fit(module(ScoreModule, model), Rows())
+
+
+def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: Path) -> None:
+    made = loaded(tmp_path, module(ExpectedReward, model))
+    items = [made.item(row) for row in records(6)]
+    branches = len(ChoiceTree(made.encoder.tails).ids)
+    assert [item.length - len(item.sequences[0]) for item in items] == [
+        branches * len(item.record.sentences) for item in items
+    ]
+    budget = 2 * max(item.length for item in items)
+    assert all(len(g) * max(item.length for item in g) <= budget for g in micro_batches(items, budget))

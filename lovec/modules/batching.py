@@ -22,11 +22,18 @@ class Item:
         sequences: one for a demonstration, chosen and rejected for a pair, one for a rollout.
         record: the row it came from.
         data: anything else an objective needs (advantages, marks); it may add to it between rounds.
+        beside: tokens that run beside each sequence in the forward pass (branches of score strings); memory only.
     """
 
     sequences: tuple[TokenSequence, ...]
     record: Record
     data: dict[str, Any] = field(default_factory=dict)
+    beside: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence, and what runs beside it."""
+        return max(map(len, self.sequences)) + self.beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +66,11 @@ def micro_batches(items: Sequence[Item], budget: int) -> list[list[Item]]:
     """
     groups: list[list[Item]] = []
     longest = rows = 0
-    for item in sorted(items, key=lambda item: -max(len(s) for s in item.sequences)):
+    for item in sorted(items, key=lambda item: -item.length):
         n = len(item.sequences)
         if not groups or (rows + n) * longest > budget:
             groups.append([])
-            longest, rows = max(len(s) for s in item.sequences), 0
+            longest, rows = item.length, 0
         groups[-1].append(item)
         rows += n
     return groups

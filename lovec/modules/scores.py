@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lovec.choices import ChoiceTree
 from lovec.losses import sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Item
@@ -55,7 +56,8 @@ class ScoreModule(PolicyModule):
             tail = len(self.encoder.tails[score])
             text[mark : mark + tail] = [0.0] * tail
         sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
-        return Item((sequence,), row, {"marks": marks, "ratings": truths, "text": text})
+        branches = len(ChoiceTree(self.encoder.tails).ids) * len(marks)
+        return Item((sequence,), row, {"marks": marks, "ratings": truths, "text": text}, beside=branches)
 
     def counts(self, items: Sequence[Item]) -> dict[str, float]:
         """Also sentences and text tokens."""

@@ -18,6 +18,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
+import lovec
 from lovec.datamodules import RecordsDataModule
 from lovec.modules import PolicyModule
 from lovec.reports import print_table
@@ -35,6 +36,7 @@ _MISLEADING = (
 )
 """Beginnings of warnings that tell a user nothing."""
 
+_FORMAT = warnings.formatwarning
 TERMINATED = 128 + signal.SIGTERM
 _RECIPE = ("seed_everything", "trainer", "model", "data")
 
@@ -168,12 +170,22 @@ def execute(command: str, words: Sequence[str], verbose: bool = True) -> Trainin
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     for message in _MISLEADING:
         warnings.filterwarnings("ignore", message)
+    warnings.formatwarning = _one_line_warning
     try:
         cli = TrainingCLI(command, words)
         cli.run_trainer(verbose)
     except MisconfigurationException as error:
         raise LovecError(one_line(error)) from error
     return cli
+
+
+def _one_line_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ours is a line for the user; those of other packages keep place and code."""
+    if Path(filename).is_relative_to(Path(lovec.__file__).parent):
+        return f"lovec: warning: {message}\n"
+    return _FORMAT(message, category, filename, lineno, line)
 
 
 def _no_advertisement(record: logging.LogRecord) -> bool:

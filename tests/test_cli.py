@@ -378,3 +378,12 @@ def test_every_row_of_the_demo_is_of_a_recipe():
 
 def test_usage_errors_are_lovec_errors():
     assert issubclass(UsageError, LovecError)
+
+
+def test_a_warning_of_ours_is_one_line_and_others_keep_their_place():
+    import lovec
+    from lovec.cli.training import _one_line_warning
+
+    ours = str(Path(lovec.__file__).parent / "modules" / "monitors.py")
+    assert _one_line_warning("tags are breaking", UserWarning, ours, 7) == "lovec: warning: tags are breaking\n"
+    assert "other.py:7: UserWarning: odd" in _one_line_warning("odd", UserWarning, "/elsewhere/other.py", 7)

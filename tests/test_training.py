@@ -117,8 +117,11 @@ def test_orpo_needs_no_reference_and_learns(model: str, adapter: str, tmp_path: 
     first, last = run.logged[0], run.logged[-1]
     assert first["train/loss"] == pytest.approx(first["train/preference"] + first["train/sft"], rel=1e-6)
     assert 0 < first["train/preference"] < 0.2 * 2 * math.log(2)
-    assert last["train/preference"] < first["train/preference"] and last["train/sft"] < first["train/sft"]
-    assert last["train/accuracy"] > 0.5 and last["train/margin"] > 0
+    assert last["train/sft"] < first["train/sft"]
+    epochs = [run.logged[:3], run.logged[-3:]]  # each holds all rows once
+    before, after = ({k: sum(d[k] for d in epoch) / 3 for k in epoch[0]} for epoch in epochs)
+    assert after["train/preference"] < before["train/preference"]
+    assert after["train/accuracy"] > 0.5 and after["train/margin"] > 0
 
 
 def test_orpo_without_its_terms_is_sft(model: str, adapter: str, tmp_path: Path) -> None:

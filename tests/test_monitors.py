@@ -366,7 +366,7 @@ def probed_run(model: str, folder: str, devices: int) -> None:
     """What probes of 3, 3 and 1 questions find, in a file."""
     torch.manual_seed(0)
     logged = Logged()
-    made = module(SFT, model, oracle=Third(), evaluation=probing(max_new_tokens=24), lr=0.1)
+    made = module(SFT, model, oracle=Third(), evaluation=probing(max_new_tokens=24), lr=0.1, sgd=True)
     strategy = "ddp" if devices > 1 else "auto"
     run = trainer(Path(folder), devices=devices, strategy=strategy, callbacks=[logged, Fewer()], max_epochs=2,
                   use_distributed_sampler=False)  # fmt: skip

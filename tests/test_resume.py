@@ -170,8 +170,8 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
     assert len(tables[0]) == len(tables[1]) > 8
     for row, other in zip(*tables, strict=True):
         assert row.keys() == other.keys()
-        for name, value in row.items():
-            expected = pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value
+        for name, value in row.items():  # through the weights, which differ by rounding, and two softmaxes more
+            expected = pytest.approx(value, rel=1e-3, abs=1e-5) if isinstance(value, float) else value
             assert other[name] == expected, name
     method = cls.lower()
     for name in (

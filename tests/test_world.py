@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -311,6 +311,7 @@ def test_chat_template_writes_one_bos_and_ends_every_turn(tokenizer):
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_tokenizer_gives_any_text_back(text):
     tokenizer = make_tokenizer(["a", " a", "."])
+    assume(not any(token in text for token in tokenizer.all_special_tokens))  # these are not text
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 

@@ -93,6 +93,7 @@ def sft_adapter(folder: Path, model: str) -> str:
     """An adapter that SFT has written, in a run in ``folder``."""
     from lovec.modules import SFT
 
+    torch.manual_seed(0)  # the same adapter, whatever ran before
     trainer(folder).fit(module(SFT, model), Rows())
     return str(folder / "adapter")
 

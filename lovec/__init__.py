@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 _PARTS = frozenset(
-    "baselines datamodules datasets encoding engines losses metrics modules oracles policy reports rewards taggers "
-    "tags tiny types".split()
+    "baselines datamodules datasets encoding engines losses metrics modules oracles policy reports rewards sentences "
+    "taggers tags tiny types".split()
 )
 
 try:

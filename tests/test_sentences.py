@@ -1,0 +1,266 @@
+"""Sentences of untagged answers: the rules, what is lost (nothing), time on hostile text, and figures on real data."""
+
+# ruff: noqa: RUF001 - quotation marks and stops of other scripts
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from refusals import ABSTENTIONS, ANSWERS
+
+from lovec.datasets.factscore import read_factscore
+from lovec.datasets.wikibio import read_wikibio
+from lovec.sentences import is_abstention, spans, split_sentences
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")
+FACTSCORE = DATA / "factscore_labeled" / "ChatGPT.jsonl"
+WIKIBIO = DATA / "wikibio_gpt3_human" / "dataset-generated.json"
+RESULTS = json.loads((ROOT / "benchmarks/results/sentences.json").read_text(encoding="utf-8"))
+
+# A broken bar marks where a text is split.
+GOLDEN = [
+    # plain
+    "Ada wrote the first program. ¦ She was born in 1815. ¦ Who taught her? ¦ Her mother did!",
+    "One sentence without a stop",
+    "Is it true?! ¦ Yes. ¦ Really...",
+    # titles, initials, suffixes
+    "Dr. Smith met Mrs. Jones and Prof. Lee at St. Mary's. ¦ They talked.",
+    "J. R. R. Tolkien and J.K. Rowling write. ¦ George W. Bush reads.",
+    "Sammy Davis Jr. sang. ¦ Robert Downey Jr. ¦ He is an actor.",
+    "He is known as Sammy Davis Jr. ¦ He sang.",
+    "Martin Luther King Jr. Day is a holiday. ¦ So is Labor Day.",
+    "Ramesses IV was followed by Ramesses V. ¦ He was buried in the valley.",
+    "Oranges are rich in vitamin C. ¦ They keep well.",
+    "Lt. Col. John Brown and Gen. Robert E. Lee fought at Ft. Sumter. ¦ It fell.",
+    "Gov. Brown met Sen. Kay and Rep. Lu. ¦ Nothing came of it.",
+    "Mlle. Curie and M. Dupont met the Rev. King. ¦ They left.",
+    # acronyms
+    "He moved to the U.S. in 1990. ¦ She stayed in the U.K. ¦ They wrote.",
+    "The U.S. Navy hired him. ¦ He left the U.S. ¦ In 2001 he came back.",
+    "She lives in Washington, D.C. ¦ She holds a Ph.D. in physics and a B.Sc. from Leeds. ¦ Her M.D. came later.",
+    "It starts at 5 p.m. on Friday. ¦ It ends at 3 a.m. ¦ The bar closes then.",
+    # numbers
+    "It grew by 3.5 percent to $1.2 million. ¦ 2019 was better.",
+    "See No. 5 and nos. 6 to 8. ¦ The answer was no. ¦ Nobody asked.",
+    "Op. 27 No. 2, vol. 3, pp. 12-15 and Fig. 4 are cited. ¦ Ch. 5 is not.",
+    "He was born c. 1850 and died ca. 1900. ¦ She (b. 1920, d. 1999) was his niece.",
+    "He was No. 1. ¦ She was second.",
+    "He was born on Jan. 5, 1900. ¦ She died in Dec. 1999. ¦ It snowed.",
+    # companies
+    "Apple Inc. was founded by Jobs. ¦ Treasure Co. Ltd. ¦ The company makes games.",
+    "He worked for Warner Bros. Studios and Acme Corp. ¦ Then he retired.",
+    "Yahoo! is a site. ¦ Jeopardy! is a show.",
+    # latin
+    "Fruits, e.g. apples, i.e. food, etc. are sold. ¦ Brown et al. (2005) agree.",
+    "Roe v. Wade and Ali vs. Frazier are cases.",
+    "He sold cars, boats, etc. ¦ Business was good.",
+    # ellipsis
+    "He waited... and waited. ¦ Then... nothing. ¦ Well… ¦ She left.",
+    "He said . . . nothing. ¦ She knew.",
+    # quotes and brackets
+    'He said, "I am here." ¦ She left.',
+    'He starred in "Hello, Dolly! The Movie" and "Who? What? Why?" in 1990. ¦ She did not.',
+    'She wrote "Dr. Jekyll and Mr. Hyde." ¦ It sold well.',
+    "“It is late. Go home,” he said. ¦ She went.",
+    '"I came. I saw. I won," he said. ¦ Nobody spoke.',
+    "He left (see p. 5). ¦ (She stayed. Nobody knows why.) ¦ They met again.",
+    "He won the prize (in 1999!) and left. ¦ [He came back.] ¦ Good.",
+    'The song "Why?" is hers. ¦ The film "Go!" is his.',
+    "He wrote 'Oh! Calcutta!'. ¦ It ran for years.",
+    "He asked why? and left. ¦ She said no.",
+    'Their album was "Help!" ¦ It sold well.',
+    "«Je suis là. Adieu.» ¦ He left.",
+    "The players' union met. ¦ The coaches' union did not. ¦ 'Twas late.",
+    "She read ‘Who’s Afraid? A Life’ twice. ¦ It’s good.",
+    # references and addresses
+    "She was born in 1815.[1] ¦ She died in 1852.[2][3] ¦ She wrote.",
+    "See https://example.org/a.b?c=d. ¦ Then www.test.com/x.html and a.b@c.com work.",
+    "He uses Node.js and ASP.NET. ¦ Version 2.0.1 is out.",
+    "He lived on Main St. in Boston. ¦ She lived on Elm St. ¦ They met.",
+    "He lived in London.¦She lived in Paris.",
+    # names with small letters
+    "He bought a phone. ¦ iPhone sales rose.",
+    "The firm is eBay. ¦ eBay is old.",
+    # lines
+    "First paragraph\n\n¦Second paragraph\n\n¦third paragraph",
+    "He wrote:\n¦- a book\n¦- a play.\n¦* a song",
+    "Works:\n¦1. Dr. No (1958)\n¦2. Goldfinger. ¦ It sold.\n¦10) Thunderball",
+    "# Life\n¦She was born. ¦ She died.\n\n¦## Work\n¦She wrote.",
+    "**Born:** 1815\n¦**Died:** 1852",
+    "**She was born in London.** ¦ _She died there._ ¦ Fine.",
+    "This line is wrapped\nin the middle. ¦ This one\nis too.",
+    "He met Dr.\nSmith there. ¦ They spoke.",
+    "• One thing. ¦ • Another thing.",
+    "She sang\n\n---\n\n¦She danced",
+    "| Year | Work |\n|---|---|\n¦| 1999 | Film |",
+    "He ran.\n¦She slept.\r\n\r\n¦They ate.",
+    # other scripts
+    "他出生于1815年。¦她写了书！¦真的吗？",
+    "Élodie est née à Paris. ¦ Àngel aussi. ¦ Ça va.",
+    "Он родился в Москве. ¦ Она умерла.",
+    "In the '90s he sang. ¦ The players' union met.",
+    "Fans loved her in the ’80s. ¦ Critics’ praise came late.",
+]
+
+
+def load(name):
+    """A script as a module, with its folder on the path as when it runs."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+benchmark = load("sentences")
+
+
+def needs(path):
+    return pytest.mark.skipif(not path.exists(), reason=f"needs {path.name} in {path.parent}")
+
+
+@pytest.mark.parametrize("marked", GOLDEN)
+def test_splits_where_a_reader_would(marked):
+    assert split_sentences(marked.replace("¦", "")) == [piece.strip() for piece in marked.split("¦")]
+
+
+PIECES = st.sampled_from(
+    [
+        *".!?…。\"'“”‘’()[]«»*_-#|>•,: \n",
+        *("\n\n", "\r\n", "  ", " a", " A", " He ", "Dr", "U.S", "No", "St", "eBay", "5", "1.", "[3]", '."', ' "'),
+        *("é", "王", "\x1c", "\u2028", "\xa0"),
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=40).map("".join)
+
+
+@given(TEXTS)
+@example("")
+@example(" \n\n ")
+@example("---\n\nA.\n\n***")
+def test_nothing_is_lost_and_a_sentence_stays_one(text):
+    here = 0
+    for start, end in spans(text):
+        assert here <= start < end
+        assert not text[here:start].strip()
+        assert text[start:end] == text[start:end].strip()
+        here = end
+    assert not text[here:].strip()
+    sentences = split_sentences(text)
+    assert sentences == [text[start:end] for start, end in spans(text)]
+    for sentence in sentences:
+        assert split_sentences(sentence) == [sentence]
+    if len(sentences) > 1:
+        assert all(any(map(str.isalnum, sentence)) for sentence in sentences)
+
+
+HOSTILE = {
+    "stops": ".",
+    "stops and letters": "a.",
+    "apostrophes": "'",
+    "quotation marks": '"',
+    "quoted stops": '." ',
+    "open quotes": '"A. ',
+    "open brackets": "(a. B ",
+    "acronyms": "U.S. ",
+    "initials": "A. ",
+    "spaced stops": ". ",
+    "lines": "x.\n",
+    "wrapped lines": "x,\n",
+    "numbers": "1. \n",
+    "references": "a.[1]",
+    "stops and spaces": "a." + " " * 500,
+    "spaces": " ",
+    "letters": "a",
+    "refusals": "I'm sorry, ",
+}
+
+
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=list(HOSTILE))
+def test_a_megabyte_takes_linear_time(unit):
+    def cost(size):
+        text = unit * (size // len(unit))
+        begin = time.process_time()
+        assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+        assert unit != HOSTILE["refusals"] or is_abstention(text)
+        return time.process_time() - begin
+
+    # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
+    # The smaller pair first: what is quadratic fails there in seconds.
+    for size in (125_000, 1_000_000):
+        assert cost(size) < 24 * max(cost(size // 8), 0.02)
+
+
+@pytest.mark.parametrize("answer", ABSTENTIONS)
+def test_abstentions_are_seen(answer):
+    assert is_abstention(answer)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers_are_not_taken_for_abstentions(answer):
+    assert not is_abstention(answer)
+
+
+@needs(FACTSCORE)
+def test_ends_agree_with_factscore():
+    records = [record for record in read_factscore(FACTSCORE) if record.sentences]
+    figures, alone = benchmark.compare(split_sentences, records)
+    assert (figures["answers"], figures["ends"], figures["not_whole"]) == (157, 1084, 0)
+    assert figures["precision"] >= 0.995 and figures["recall"] >= 0.995, alone
+    assert figures == row("lovec")["factscore"]
+
+
+@needs(WIKIBIO)
+def test_held_out_figures_are_those_published():
+    assert benchmark.compare(split_sentences, read_wikibio(WIKIBIO))[0] == row("lovec")["wikibio"]
+
+
+@needs(FACTSCORE)
+def test_every_abstention_of_factscore_and_nothing_else():
+    records = read_factscore(FACTSCORE)
+    assert sum(record.meta["abstained"] for record in records) == 26
+    assert [r.id for r in records if is_abstention(r.answer) != r.meta["abstained"]] == []
+
+
+def test_the_measure_counts_both_ways():
+    from lovec.types import Record, Sentence
+
+    record = Record("a", "Q?", answer="A b. C d. E f.", sentences=(Sentence("A b. C d."), Sentence("E f.")))
+    figures, alone = benchmark.compare(lambda text: ["A b.", "C d. E f."], [record])
+    assert (figures["extra"], figures["missed"], figures["precision"], figures["recall"]) == (1, 1, 0.0, 0.0)
+    assert len(alone) == 2
+    assert benchmark.compare(lambda text: ["A b. C d.", "E f"], [record])[0]["not_whole"] == 1
+
+
+def row(name):
+    (found,) = [row for row in RESULTS["splitters"] if row["name"] == name]
+    return found
+
+
+def test_the_page_shows_the_figures_of_the_file():
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    ours = row("lovec")
+    for found in RESULTS["splitters"]:
+        cells = [f"{found[part][key]:.2%}" for part in ("factscore", "wikibio") for key in ("precision", "recall")]
+        cells = [cell.replace("%", " %") for cell in cells]
+        cells.append(f"{found['characters_per_cpu_second'] / ours['characters_per_cpu_second']:.2g}")
+        seconds = found["hostile_cpu_seconds"]
+        cells.append(f"over {benchmark.PATIENCE} s" if seconds is None else f"{seconds} s")
+        name = " ".join(filter(None, (found["name"], found["version"])))
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    for found in RESULTS["abstention"].values():
+        missed, words = found["abstentions"] - found["found"], re.sub(r"\s+", " ", page)
+        assert missed == found["mistaken"] == 0
+        assert str(found["answers"]) in words
+    counts = RESULTS["abstention"]["paraphrases"]
+    assert (counts["abstentions"], counts["answers"]) == (len(ABSTENTIONS), len(ANSWERS))

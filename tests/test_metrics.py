@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 
 from lovec.metrics import ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
-from lovec.metrics.functional import brier_score, ece_m, entropy, spearman
+from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
 from lovec.metrics.records import Statements, confidence_of, passage_pairs, sentence_pairs, statements
 from lovec.types import LovecError, Record, Sentence
 
@@ -241,7 +241,7 @@ def test_a_refused_batch_leaves_no_trace():
     before = suite.compute()
     with pytest.raises(LovecError):
         suite.update(torch.tensor([0.5]), torch.tensor([2.0]), 5, replace(stated, scores=(1,) + (0,) * 10))
-    assert suite.compute() == before
+    assert suite.compute() == pytest.approx(before, rel=0, abs=0, nan_ok=True)
 
 
 def test_unknown_variant_and_bins_are_refused():
@@ -251,6 +251,32 @@ def test_unknown_variant_and_bins_are_refused():
         ECEM(bins=0)
     with pytest.raises(LovecError, match="'soft'"):
         ece_m(torch.zeros(1), torch.zeros(1), "soft")
+
+
+# ---------------------------------------------------------------- hard labels
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_auroc_equals_scikit_learn_with_ties(seed):
+    from sklearn.metrics import roc_auc_score
+
+    generator = torch.Generator().manual_seed(seed)
+    c = torch.randint(0, 11, (57,), generator=generator) / 10
+    f = torch.randint(0, 2, (57,), generator=generator).double()
+    assert float(auroc(c, f)) == pytest.approx(roc_auc_score(f, c), abs=1e-12)
+    suite = CalibrationSuite()
+    for part in (slice(0, 20), slice(20, 57)):
+        suite.update(c[part], f[part])
+    assert suite.compute()["auroc"] == float(auroc(c, f))
+
+
+def test_auroc_by_hand_and_where_there_is_none():
+    c = torch.tensor([0.9, 0.4, 0.4, 0.1])
+    assert float(auroc(c, torch.tensor([1.0, 1.0, 0.0, 0.0]))) == 3.5 / 4
+    assert float(auroc(torch.full((4,), 0.7), torch.tensor([1.0, 0.0, 0.0, 1.0]))) == 0.5
+    for f in ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.5, 0.0, 0.0]):
+        assert math.isnan(auroc(c, torch.tensor(f)))
+    assert math.isnan(auroc(torch.zeros(0), torch.zeros(0)))
 
 
 # ---------------------------------------------------------------- suite
@@ -269,6 +295,7 @@ def test_suite_by_hand():
             "brier": (0.01 + 0.04) / 3,
             "ece_m": 0.1,
             "spearman": 1.0,
+            "auroc": math.nan,
             "malformed": 2 / 5,
             "mean_confidence": 0.4,
             "mean_factuality": 0.5,
@@ -278,6 +305,7 @@ def test_suite_by_hand():
             "n": 3.0,
         },
         abs=1e-7,
+        nan_ok=True,
     )
 
 
@@ -337,7 +365,7 @@ def test_two_processes_equal_one(tmp_path):
             one = _all_metrics()
             _feed(one, [part for share in shares for part in share])
             for ours, whole in zip(figures[case], _figures(one), strict=True):
-                assert ours == pytest.approx(whole, abs=1e-12)
+                assert ours == pytest.approx(whole, abs=1e-12, nan_ok=True)
 
 
 # ---------------------------------------------------------------- records

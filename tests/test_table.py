@@ -67,6 +67,15 @@ def test_markdown_leaves_out_what_is_the_same_everywhere():
     assert second.startswith("| SFT | free-form |")
 
 
+def test_hard_labels_have_a_column_of_their_own():
+    rows = [row(auroc=0.75), row(method="Best constant", domain="out-of-domain", mode="free-form", auroc=None)]
+    assert "AUROC" not in printed([row(auroc=None), row()])
+    lines = [line.split() for line in printed(rows, width=108).splitlines()]
+    assert ["DPO", "in-domain", "iterative", "12.3", "100.0", "-", "0.1", "99.0", "70.0", "75.0", "15680"] in lines
+    head, _, first, second = markdown_table(rows).splitlines()
+    assert head.endswith("| AUROC | n |") and first.endswith("| 75.0 | 15680 |") and second.endswith("| - | 15680 |")
+
+
 def test_files_hold_null_for_what_is_undefined(tmp_path):
     path = write_results([row(spearman=float("nan"), brier=float("inf"))], tmp_path / "deep" / "results.json")
     assert "NaN" not in path.read_text()

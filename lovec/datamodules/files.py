@@ -6,12 +6,12 @@ import hashlib
 from typing import Any
 
 from lovec.datamodules.base import RecordsDataModule
-from lovec.datasets.jsonl import read_records
+from lovec.datasets.layouts import read_any
 from lovec.types import LovecError, Record
 
 
 class FilesDataModule(RecordsDataModule):
-    """Reads JSONL files; a subclass says in :meth:`trainable` what can be learned from.
+    """Reads JSONL files of any layout that is known; a subclass says in :meth:`trainable` what can be learned from.
 
     Args:
         path: JSONL to train on.
@@ -47,10 +47,10 @@ class FilesDataModule(RecordsDataModule):
         if split == "test":
             if self.test_path is None:
                 raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
-            return list(read_records(self.test_path))
+            return list(read_any(self.test_path))
         if split == "validation" and self.val_path is not None:
-            return list(read_records(self.val_path))
-        records = list(read_records(self.path))
+            return list(read_any(self.val_path))
+        records = list(read_any(self.path))
         if self.val_path is None:
             held_out = split == "validation"
             records = [record for record in records if (self._draw(record.id) < self.val_fraction) == held_out]

@@ -7,13 +7,11 @@ Annotators split every sentence into atomic facts and marked each S (supported),
 from __future__ import annotations
 
 import os
-import re
-import unicodedata
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.jsonl import read_objects
+from lovec.datasets.names import Ids
 from lovec.types import LovecError, Record, Sentence
 
 
@@ -31,27 +29,23 @@ def read_factscore(path: str | os.PathLike[str]) -> list[Record]:
         LovecError: the file is missing or a line is not of this form; the message names file and line.
     """
     records: list[Record] = []
-    taken: Counter[str] = Counter()
+    ids = Ids()
     for number, row in read_objects(path):
         try:
-            record = _record(row)
+            records.append(_record(row, ids))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LovecError(
                 f"{path}:{number}: not a line of FActScore's labelled data ({type(error).__name__}: {error}); "
                 "expected input, output, topic, cat [rarity, region] and annotations"
             ) from None
-        taken[record.id] += 1
-        if taken[record.id] > 1:
-            record = replace(record, id=f"{record.id}-{taken[record.id]}")
-        records.append(record)
     return records
 
 
-def _record(row: dict[str, Any]) -> Record:
+def _record(row: dict[str, Any], ids: Ids) -> Record:
     rarity, region = row["cat"]
     annotations = row["annotations"]
     return Record(
-        id=_slug(row["topic"]),
+        id=ids.of(row["topic"]),
         question=row["input"].removeprefix("Question:").strip(),
         answer=row["output"],
         sentences=tuple(Sentence(a["text"].strip(), factuality=_supported(a)) for a in annotations or ()),
@@ -65,9 +59,3 @@ def _supported(annotation: dict[str, Any]) -> float | None:
         raise ValueError(f"label {sorted(unknown)[0]!r}, expected S, NS or IR")
     judged = labels["S"] + labels["NS"]
     return labels["S"] / judged if judged else None
-
-
-def _slug(topic: str) -> str:
-    """Lower-case ASCII words with hyphens; a name in another script keeps its own letters."""
-    ascii_only = unicodedata.normalize("NFKD", topic).encode("ascii", "ignore").decode()
-    return re.sub(r"\W+", "-", (ascii_only if ascii_only.strip() else topic).lower()).strip("-")

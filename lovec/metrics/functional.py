@@ -174,6 +174,30 @@ def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
     return ((x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()).clamp(-1.0, 1.0)
 
 
+def auroc(confidence: Tensor, factuality: Tensor) -> Tensor:
+    """Area under the ROC curve: how often a true answer has more confidence than a false one, ties counting half.
+
+    For hard labels, as short answers have. (ECE-M of hard labels is the usual ECE: nothing else is needed for it.)
+
+    Args:
+        confidence: [N], in [0, 1].
+        factuality: [N], 0 or 1.
+
+    Returns:
+        Scalar in [0, 1], float64; NaN where a label is neither 0 nor 1, or all are the same.
+
+    Raises:
+        LovecError: see ``checked_pair``.
+    """
+    confidence, factuality = checked_pair(confidence, factuality)
+    true = factuality == 1
+    n, others = true.sum().double(), (factuality == 0).sum().double()
+    if n + others < factuality.numel():
+        return confidence.new_tensor(float("nan"))
+    # Mann and Whitney (1947): the ranks of the true ones, less what they would be if the true ones stood lowest.
+    return (_midranks(confidence)[true].sum() - n * (n + 1) / 2) / (n * others)
+
+
 def entropy(counts: Tensor) -> Tensor:
     """Entropy of a histogram: sum p log 1/p over the values that occur. 0 where all are the same, log K for K alike.
 

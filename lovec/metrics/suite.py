@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.metrics.functional import brier_score, ece_m, entropy, spearman
+from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
 from lovec.metrics.pairs import PairMetric
 from lovec.metrics.records import Statements
 from lovec.types import N_SCORES
@@ -60,10 +60,10 @@ class CalibrationSuite(PairMetric):
         """The figures of all pairs.
 
         Returns:
-            ``brier``, ``ece_m`` (10 bins), ``spearman``, ``mean_confidence``, ``mean_factuality``; ``n``, the number of
-            pairs; ``malformed``, the share malformed / (malformed + n); ``entropy`` (nats) of the histogram of the
-            stated scores and ``distinct``, how many of the eleven occur; ``words``, mean words an answer. What is
-            undefined is NaN.
+            ``brier``, ``ece_m`` (10 bins), ``spearman``, ``mean_confidence``, ``mean_factuality``; ``auroc``, where all
+            labels are 0 or 1; ``n``, the number of pairs; ``malformed``, the share malformed / (malformed + n);
+            ``entropy`` (nats) of the histogram of the stated scores and ``distinct``, how many of the eleven occur;
+            ``words``, mean words an answer. What is undefined is NaN.
         """
         confidence, factuality = self.pairs()
         n, malformed, answers = confidence.numel(), int(self.malformed), int(self.answers)
@@ -71,6 +71,7 @@ class CalibrationSuite(PairMetric):
             "brier": float(brier_score(confidence, factuality)),
             "ece_m": float(ece_m(confidence, factuality)),
             "spearman": float(spearman(confidence, factuality)),
+            "auroc": float(auroc(confidence, factuality)),
             "malformed": malformed / (malformed + n) if malformed + n else float("nan"),
             "mean_confidence": float(confidence.mean()),
             "mean_factuality": float(factuality.mean()),

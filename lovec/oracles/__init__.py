@@ -1,6 +1,9 @@
 """Oracles: say how true sentences are, in [0, 1], or None where they cannot."""
 
 from lovec.oracles.judge import SelfJudge
+from lovec.oracles.labels import LabelFile
+from lovec.oracles.openai import OpenAIOracle, OracleStopped
+from lovec.oracles.triviaqa import TriviaQAOracle
 from lovec.oracles.world import WorldOracle
 
-__all__ = ["SelfJudge", "WorldOracle"]
+__all__ = ["LabelFile", "OpenAIOracle", "OracleStopped", "SelfJudge", "TriviaQAOracle", "WorldOracle"]

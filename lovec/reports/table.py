@@ -2,8 +2,8 @@
 
 A row is a mapping with the keys ``method``, ``domain``, ``mode`` ("iterative" or "free-form"), ``level`` ("sentence"
 or "passage"), ``readout`` ("argmax" or "mean"), ``seed``, ``brier``, ``ece_m``, ``spearman``, ``malformed``,
-``mean_confidence``, ``mean_factuality`` (shares and correlations in [-1, 1], None where undefined) and ``n``. Files
-keep them so; tables show them times 100, as the paper does.
+``mean_confidence``, ``mean_factuality`` (shares and correlations in [-1, 1], None where undefined) and ``n``; and
+``auroc`` where labels are hard. Files keep them so; tables show them times 100, as the paper does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,20 @@ FIGURES = {
 }
 """Figures of a row, all shown in percent, with their headings."""
 
+HARD = {"auroc": "AUROC"}
+"""Figures that only hard labels have (short answers: right or wrong); shown where a row has them."""
+
 PLACES = ("domain", "mode", "level", "readout")
 """What tells rows of one method apart."""
 
 _WIDTH = 100
+_COLUMN = 8
 _LEGEND = "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined"
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Row, figures: Iterable[str]) -> list[str]:
     """The figures of a row as text: percent with one decimal, "-" for None or NaN, then ``n``."""
-    return [*(percent(row.get(name)) for name in FIGURES), str(row["n"])]
+    return [*(percent(row.get(name)) for name in figures), str(row["n"])]
 
 
 def print_table(rows: Sequence[Row], title: str = "", console: Console | None = None) -> None:
@@ -53,7 +57,8 @@ def print_table(rows: Sequence[Row], title: str = "", console: Console | None = 
         title: a line above the blocks.
         console: where to print; None is standard output, at least 100 columns wide so that no digit is cut.
     """
-    console = console or Console(width=max(_WIDTH, Console().width))
+    figures = _figures(rows)
+    console = console or Console(width=max(_WIDTH + _COLUMN * (len(figures) - len(FIGURES)), Console().width))
     console.print(title, style="bold")
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in ("method", "domain", "mode")}
     for level, readout, block in _blocks(rows):
@@ -66,10 +71,10 @@ def print_table(rows: Sequence[Row], title: str = "", console: Console | None = 
         )
         for name, width in widths.items():
             table.add_column(name, no_wrap=True, min_width=width)
-        for heading in (*FIGURES.values(), "n"):
+        for heading in (*figures.values(), "n"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=6)
         for row in block:
-            table.add_row(*(row[name] for name in widths), *cells(row))
+            table.add_row(*(row[name] for name in widths), *cells(row, figures))
         console.print(table)
     console.print(
         "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined", style="dim"
@@ -79,9 +84,10 @@ def print_table(rows: Sequence[Row], title: str = "", console: Console | None = 
 def markdown_table(rows: Sequence[Row]) -> str:
     """Rows as a Markdown table; columns that say the same everywhere are left out."""
     places = [name for name in PLACES if len({row[name] for row in rows}) > 1]
-    heads = ["method", *places, *FIGURES.values(), "n"]
-    rule = ["---"] * (1 + len(places)) + ["---:"] * (len(FIGURES) + 1)
-    body = [[row["method"], *(str(row[name]) for name in places), *cells(row)] for row in rows]
+    figures = _figures(rows)
+    heads = ["method", *places, *figures.values(), "n"]
+    rule = ["---"] * (1 + len(places)) + ["---:"] * (len(figures) + 1)
+    body = [[row["method"], *(str(row[name]) for name in places), *cells(row, figures)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *body]) + "\n"
 
 
@@ -115,6 +121,11 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "method" in row for row in rows):
         raise LovecError(f"{path} holds no list of results, expected a file that `lovec test` wrote")
     return rows
+
+
+def _figures(rows: Sequence[Row]) -> dict[str, str]:
+    """The figures to show: those of every row, and those that only some data have."""
+    return FIGURES | {name: heading for name, heading in HARD.items() if any(row.get(name) is not None for row in rows)}
 
 
 def _blocks(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:

@@ -11,7 +11,7 @@ OFFLINE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # GPU machines often have no package index: what is installed there must do. lovec itself is run from here.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,python3)
 
-.PHONY: demo test test-gpu lint types wheel house figures clean
+.PHONY: demo test test-gpu test-vllm-server lint types wheel house figures clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -24,6 +24,10 @@ test-gpu:  ## tests that need a CUDA device, and a step of each objective in Lla
 	$(GPU_PYTHON) -m pytest -v -o filterwarnings=default -m gpu tests/test_gpu.py $(ARGS) || status=1; \
 	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \
 	exit $$status
+
+test-vllm-server: $(READY)  ## the oracle against a real vLLM server; VLLM_PYTHON names the python of an environment with vLLM
+	@test -n "$(VLLM_PYTHON)" || { echo "VLLM_PYTHON must name the python of an environment with vLLM"; exit 1; }
+	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VENV)/bin/python -m pytest -v -m vllm $(ARGS)
 
 lint: $(READY)  ## style
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,190 @@
+"""An OpenAI-compatible server on loopback that rates sentences, and misbehaves as planned."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+DEFAULT = 5
+
+
+def planted(sentence: str) -> int:
+    """The rating that stands in a sentence: "This one rates 7." """
+    found = re.search(r"rates (\d+)", sentence)
+    return int(found[1]) if found else DEFAULT
+
+
+@dataclass
+class Call:
+    """One request, as it came."""
+
+    body: dict[str, Any]
+    key: str | None
+    at: float
+
+    @property
+    def prompt(self) -> str:
+        return self.body["messages"][0]["content"]
+
+    @property
+    def sentences(self) -> list[str]:
+        listed = self.prompt.rpartition("without repeating the sentences.:\n\n")[2]
+        return [line.removeprefix("### ").rstrip() for line in listed.splitlines()]
+
+
+@dataclass
+class FaultServer:
+    """Serves ``/v1/chat/completions`` in threads; a context manager.
+
+    Attributes:
+        faults: word -> faults for the next calls whose sentences hold it, one a call; then all is well.
+        always: a fault of every call.
+        delay: seconds a good reply takes.
+        rate: the rating of a sentence.
+        usage: token counts of a reply; null gives none.
+        calls: all requests so far.
+        most: most requests that were under way at a time.
+    """
+
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    always: str = ""
+    delay: float = 0.0
+    rate: Callable[[str], int] = planted
+    usage: tuple[int, int] | None = (1000, 100)
+    calls: list[Call] = field(default_factory=list)
+    most: int = 0
+
+    def __enter__(self) -> FaultServer:
+        self._lock, self._closing, self._now = threading.Lock(), threading.Event(), 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def taken(self, call: Call) -> str:
+        """Note a call; the fault it meets."""
+        with self._lock:
+            self.calls.append(call)
+            self._now += 1
+            self.most = max(self.most, self._now)
+            listed = " ".join(call.sentences)
+            for word, plan in self.faults.items():
+                if plan and re.search(rf"\b{word}\b", listed):
+                    return plan.pop(0)
+            return self.always
+
+    def over(self) -> None:
+        with self._lock:
+            self._now -= 1
+
+    def sleep(self, seconds: float) -> bool:
+        """Whether the server is still up after that time."""
+        return not self._closing.wait(seconds)
+
+
+def completion(text: str | None, usage: tuple[int, int] | None, finish: str = "stop") -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    body: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge"}
+    body["choices"] = [{"index": 0, "message": message, "finish_reason": finish}]
+    if usage is not None:
+        body["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    return body
+
+
+def rated(ratings: list[int]) -> str:
+    return "\n\n".join(f"**Analysis:** It says {i} things.  \n**Rating:** ${r}$" for i, r in enumerate(ratings))
+
+
+def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            call = Call(body, self.headers.get("Authorization"), time.monotonic())
+            fault = server.taken(call)
+            try:
+                self.answer(call, fault)
+            except (BrokenPipeError, ConnectionResetError):  # the client went
+                self.close_connection = True
+            finally:
+                server.over()
+
+        def answer(self, call: Call, fault: str) -> None:
+            name, _, more = fault.partition(" ")
+            ratings = [server.rate(sentence) for sentence in call.sentences]
+            if name.isdigit():
+                headers = {"date": {"Retry-After": formatdate(time.time() + 1.5, usegmt=True)}, "": {}}
+                after = headers.get(more, {"Retry-After": more})
+                self.send(int(name), json.dumps({"error": {"message": f"fault {name}", "code": None}}), after)
+            elif name == "quota":
+                self.send(429, json.dumps({"error": {"message": "pay first", "code": "insufficient_quota"}}))
+            elif name == "tell":
+                self.send(500, json.dumps({"error": {"message": f"bad key {call.key}\nsee\nhelp"}}))
+            elif name == "hang":
+                server.sleep(600)
+                self.close_connection = True
+            elif name == "drip":
+                self.send_response(200)
+                self.send_header("Content-Length", "100000")
+                self.end_headers()
+                while server.sleep(0.05):
+                    self.wfile.write(b" ")
+            elif name == "drop":
+                self.close_connection = True
+            elif name == "truncated":
+                whole = json.dumps(completion(rated(ratings), server.usage)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(whole)))
+                self.end_headers()
+                self.wfile.write(whole[: len(whole) // 2])
+                self.close_connection = True
+            elif name == "garbage":
+                self.send(200, {"html": "<html>no</html>", "list": "[]", "empty": "", "number": "7"}.get(more, more))
+            else:
+                self.good(name, ratings)
+
+        def good(self, name: str, ratings: list[int]) -> None:
+            if not server.sleep(server.delay):
+                return
+            text = {
+                "few": rated(ratings[:-1]),
+                "many": rated([*ratings, 3]),
+                "outside": rated([11, *ratings[1:]]),
+                "prose": "I cannot rate this.",
+                "null": None,
+                "surrogate": rated(ratings) + " \ud800",
+            }.get(name, rated(ratings))
+            finish = {"cut": "length", "filtered": "content_filter"}.get(name, "stop")
+            self.send(200, json.dumps(completion(text, server.usage, finish)))
+
+        def send(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

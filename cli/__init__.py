@@ -23,6 +23,8 @@ _TRAINING = {
 }
 _OTHERS = {
     "sweep": "vary options of a recipe: train, measure on the dev split, compare in one table",
+    "label": "questions to answers, sentences, labels by an oracle, and preference pairs",
+    "agreement": "how far two label files agree",
     "curves": "print and draw how runs went, by step",
     "world": "build the embedded world: its data and its tiny model",
     "demo": "the whole method on the embedded world: train, test, compare",

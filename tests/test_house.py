@@ -35,6 +35,7 @@ LAYERS = (
         "pure functions, no I/O",
         {
             "tags": "read and write tags",
+            "sentences": "split answers, spot refusals",
             "losses": "one function an equation",
             "rewards": "what a score is worth",
             "metrics": "Brier, ECE-M, Spearman",
@@ -51,7 +52,7 @@ LAYERS = (
         {
             "policy": "model, LoRA, reference",
             "engines": "sample and score",
-            "datasets": "JSONL, pairs, the world",
+            "datasets": "JSONL, pairs, public sets, the world",
             "tiny": "random tiny models",
         },
     ),
@@ -66,8 +67,8 @@ LAYERS = (
     ),
     Floor(
         "third floor",
-        "Lightning",
-        {"datamodules": "what is served", "modules": "what is optimised"},
+        "Lightning, and labelling",
+        {"datamodules": "what is served", "modules": "what is optimised", "labelling": "questions to pairs"},
     ),
     Floor("chimney", "what comes out", {"reports": "tables of results"}),
     Floor("roof", "nobody imports it", {"cli": "commands", "configs": "recipes"}),

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
-PLAIN = ("sweep", "curves", "world", "demo")
+PLAIN = ("label", "agreement", "sweep", "curves", "world", "demo")
 """Commands with a parser of their own."""
 NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 
@@ -95,14 +95,19 @@ def reward():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_images_lead_somewhere(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    headings = [re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines()
-                if line.startswith("#")]  # fmt: skip
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if link.startswith("#"):
-            assert link[1:] in headings, f"{page.name} has no heading {link}"
-        elif not link.startswith(("http://", "https://")):
-            target = (page.parent / link).resolve()
+        if not link.startswith(("http://", "https://")):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
             assert target.exists() or (target in NOT_BEFORE_THE_BENCHMARK and not RESULTS.exists()), link
+            assert not anchor or anchor in headings(target), f"{target.name} has no heading #{anchor}"
+
+
+def headings(page):
+    """The anchors of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line.lstrip("# ").lower() for line in text.splitlines() if line.startswith("#")]
+    return [re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines]
 
 
 def test_every_page_is_linked():

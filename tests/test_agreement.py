@@ -1,0 +1,90 @@
+"""Agreement of two label files: figures against scipy and by hand, and what does not match by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from lovec.cli import main
+from lovec.datasets.jsonl import write_records
+from lovec.metrics.agreement import BANDS, agreement, match
+from lovec.types import LovecError, Record, Sentence, to_rating
+
+
+def record(name: str, *labels: float | None, texts: str = "abcdefgh") -> Record:
+    return Record(name, "Who?", sentences=tuple(Sentence(f"{t}.", f) for t, f in zip(texts, labels, strict=False)))
+
+
+def test_figures_by_hand():
+    found = agreement({"x": [(1.0, 1.0), (0.5, 0.6), (0.0, 0.2)], "y": [(0.3, 0.8)]})
+    assert (found.n, found.passages) == (4, 2)
+    assert found.exact == 0.25 and found.within_1 == 0.5
+    assert found.mean_first == pytest.approx(0.45) and found.mean_second == pytest.approx(0.65)
+    assert found.spearman == pytest.approx(0.8)  # ranks 4 3 1 2 and 4 2 1 3: 1 - 6 * 2 / (4 * 15)
+    assert found.passage_spearman == pytest.approx(-1.0)  # 0.5, 0.3 and 0.6, 0.8
+    assert found.confusion[BANDS.index("0")][BANDS.index("1-3")] == 1
+    assert found.confusion[BANDS.index("1-3")][BANDS.index("7-9")] == 1
+    assert sum(map(sum, found.confusion)) == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_figures_equal_scipy(seed):
+    rng = random.Random(seed)
+    pairs = [(rng.randint(0, 10) / 10, rng.random()) for _ in range(200)]
+    found = agreement({"x": pairs[:80], "y": pairs[80:]})
+    assert found.spearman == pytest.approx(spearmanr(*zip(*pairs, strict=True)).statistic, abs=1e-12)
+    gaps = [abs(to_rating(f) - to_rating(g)) for f, g in pairs]
+    assert found.exact == pytest.approx(gaps.count(0) / 200)
+    assert found.within_1 == pytest.approx((gaps.count(0) + gaps.count(1)) / 200)
+
+
+def test_every_rating_has_its_band():
+    found = agreement({"x": [(rating / 10, rating / 10) for rating in range(11)]})
+    assert [found.confusion[i][i] for i in range(5)] == [1, 3, 3, 3, 1]
+
+
+def test_undefined_is_none():
+    assert agreement({"x": [(0.5, 0.1), (0.5, 0.9)]}).spearman is None
+    assert agreement({"x": [(0.5, 0.1)]}).passage_spearman is None
+    nothing = agreement({})
+    assert nothing.n == 0 and nothing.exact is None and nothing.mean_first is None
+    with pytest.raises(LovecError, match="expected a number"):
+        agreement({"x": [(0.5, 7.0)]})
+
+
+def test_matching_is_by_id_and_text():
+    first = [record("a", 0.1, 0.2, 0.3), record("b", 0.4), record("c", 0.5, 0.6)]
+    second = [record("d", 1.0), record("c", 0.5, None), record("a", 0.9, 0.8, 0.7, texts="cax")]
+    found = match(first, second)
+    assert found.pairs == {"a": [(0.1, 0.8), (0.3, 0.9)], "c": [(0.5, 0.5)]}
+    assert found.unlabelled == 1
+    assert (found.only_first, found.only_second, found.differing) == (("b",), ("d",), ("a",))
+    assert found.sentences == 2
+
+
+def test_a_sentence_that_stands_twice_is_matched_in_order():
+    found = match([record("a", 0.1, 0.2, texts="xx")], [record("a", 0.3, 0.4, 0.5, texts="xxx")])
+    assert found.pairs == {"a": [(0.1, 0.3), (0.2, 0.4)]} and found.sentences == 1
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_records("a.jsonl", [record("x", 1.0, 0.5, 0.0), record("only", 1.0)])
+    write_records("b.jsonl", [record("x", 1.0, 0.6, 0.2)])
+    assert main(["agreement", "a.jsonl", "b.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "Spearman 1.000 over 3 sentences" in said
+    assert "same rating 33.3 %, within 1 66.7 %" in said
+    assert "1 records are only in A: only" in said
+    assert main(["agreement", "a.jsonl", "b.jsonl", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["n"] == 3 and found["passage_spearman"] is None and found["unmatched"]["only_first"] == ["only"]
+    write_records("c.jsonl", [record("z", 1.0)])
+    assert main(["agreement", "a.jsonl", "c.jsonl"]) == 1
+    assert "share no labelled sentence: 2 and 1 records have ids of their own (x and z)" in capsys.readouterr().err
+    assert main(["agreement", "a.jsonl", str(Path("none.jsonl"))]) == 1
+    assert "cannot read none.jsonl" in capsys.readouterr().err

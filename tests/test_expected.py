@@ -259,6 +259,9 @@ def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> No
     assert [item.sequences for item in items] == [made.item(row).sequences for row in records(3)]
     text = made.encoder.decode(items[0].sequences[0].completion)
     assert all(f" {rating} </confidence>" in text for rating in ratings(records(1)[0]))
+    tagged = [replace(row, sentences=tuple(replace(s, score=0) for s in row.sentences)) for row in records(3)]
+    (again,) = made.rounds(tagged)  # answers that were tagged before teach nothing else
+    assert [item.sequences for item in again] == [item.sequences for item in items]
 
 
 # What is learned

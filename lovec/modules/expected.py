@@ -54,8 +54,11 @@ class ExpectedReward(ScoreModule):
         self.register_buffer("table", table / reward_scale, persistent=False)  # [11 scores and malformed, 11 ratings]
 
     def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
-        """The rows once, with the policy's own scores in their contexts."""
-        yield [self.item(row) for row in (self.with_own_scores(rows) if self.context == "own" else rows)]
+        """The rows once, with the policy's own scores in their contexts, or the true ones."""
+        if self.context == "true":
+            yield from super().rounds(rows)
+        else:
+            yield [self.item(row) for row in self.with_own_scores(rows)]
 
     def with_own_scores(self, rows: Sequence[Record]) -> list[Record]:
         """Rows whose sentences carry scores drawn from the policy, each given those before it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,6 +46,11 @@ class ScoreModule(PolicyModule):
             [M].
         """
         raise TypeError(f"{type(self).__name__} has no loss of its own: override score_loss")
+
+    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+        """The rows once, with true scores in their contexts, whatever scores they carry."""
+        cleared = [replace(row, sentences=tuple(replace(s, score=None) for s in row.sentences)) for row in rows]
+        yield [self.item(row) for row in cleared]
 
     def encode(self, row: Record) -> Item:
         """The tagged answer, where its tags are, and which of its tokens are text."""

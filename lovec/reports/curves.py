@@ -138,17 +138,20 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
 def training_rows(run: Run) -> list[dict[str, Any]]:
     """The training table: means over the steps since the row before.
 
-    Rows end where validation was; where that was less than three times, the run is cut into ten equal parts.
+    Rows end where validation was; where that was less than three times, the run is cut into ten equal parts, and a row
+    ends at the last step that was logged in its part.
     """
     marks = sorted({step for place in PLACES for step, _ in run.series(f"{place}/brier", f"{place}/malformed")} - {0})
     last = max(run.logged)
-    if len(marks) < 3:
+    cut = len(marks) < 3
+    if cut:
         marks = [math.ceil(last * part / WINDOWS) for part in range(1, WINDOWS + 1)]
     if marks[-1] < last:
         marks.append(last)
     rows = []
     for begin, end in zip([-1, *marks], marks, strict=False):
-        row: dict[str, Any] = {"step": end}
+        logged = [step for step in run.logged if begin < step <= end]
+        row: dict[str, Any] = {"step": logged[-1] if cut and logged else end}
         for figure, names in TRAINING.items():
             inside = [value for step, value in run.series(*names) if begin < step <= end]
             row[figure] = sum(inside) / len(inside) if inside else None

@@ -116,10 +116,14 @@ def test_prose_about_ratings_is_none() -> None:
 @pytest.mark.parametrize("head", ["", "**Rating", "Rating: 7", "Rating: 7 -"])
 def test_time_is_linear(hostile: str, head: str) -> None:
     def took(size: int) -> float:
+        """The best of three: one alone may pay for a collection of garbage."""
         reply = head + hostile * (size // len(hostile)) + "x"
-        begin = time.process_time()
-        read_ratings(reply)
-        return time.process_time() - begin
+        times = []
+        for _ in range(3):
+            begin = time.process_time()
+            read_ratings(reply)
+            times.append(time.process_time() - begin)
+        return min(times)
 
     short = max(took(20_000), 1e-3)
     assert took(200_000) < 60 * short  # quadratic is 100 times, and here far beyond

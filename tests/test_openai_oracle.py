@@ -515,7 +515,13 @@ def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_what_is_paid(
     command = [sys.executable, "-c", RUN, str(tmp_path / "records.jsonl"), server.url, str(cache)]
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # shells ignore it in background
+    )
     os.close(theirs)
     while len(server.calls) < 8:  # four done, four under way
         time.sleep(0.01)

@@ -197,8 +197,9 @@ def test_a_megabyte_takes_linear_time(unit):
 
     # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
     # The smaller pair first: what is quadratic fails there in seconds.
+    # The better of two, as one alone may pay for a collection of garbage.
     for size in (125_000, 1_000_000):
-        assert cost(size) < 24 * max(cost(size // 8), 0.02)
+        assert min(cost(size), cost(size)) < 24 * max(cost(size // 8), 0.02)
 
 
 @pytest.mark.parametrize("answer", ABSTENTIONS)

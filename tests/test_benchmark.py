@@ -159,6 +159,10 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
     assert "mean over 2 seeds" in lines[-1] and "malformed tags: at most 10.0 %" in lines[-1]
 
     page = world.full_tables(results)
+    claims = [line for line in page.splitlines() if line.startswith("| DPO, SFT | ")][: len(tables.MODES)]
+    assert all(line.endswith("| -1.8 (-3.0 to -0.1) | -1.8 (-3.0 to +0.0) | BS only |") for line in claims)
+    said = [tables._sign(ends) for ends in ([-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03], None)]
+    assert said == [-1, 0, 1, 0]
     sections = dict(re.findall(r"^### (.*?)\n\n(.*?)(?=\n\n#|\Z)", page, re.MULTILINE | re.DOTALL))
     assert list(sections) == [f"{what}, {readout} readout" for readout in ("argmax", "mean")
                               for what in ("Each method", "Differences")]  # fmt: skip

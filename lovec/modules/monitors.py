@@ -45,7 +45,7 @@ class Limits:
         factuality: largest drop of the mean factuality since the first figures.
         zero_variance: highest share of groups whose answers all earn the same.
         kl: highest mean k3 a token to the reference, in nats. At 0.5 it is as large as what is left unsure of a token
-            of fluent text, and adds up to tens of nats over an answer; healthy runs stay below 0.1.
+            of fluent text, and adds up to tens of nats over an answer; runs of ``grpo.yaml`` stay below 0.2.
     """
 
     malformed: float = 0.05

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, fit, module, records, sft_adapter, tiny, trainer
+from tinyrun import Rows, fit, module, records, trainer
 from torch import Tensor
 
 from lovec.choices import ChoiceTree
@@ -23,16 +23,6 @@ from lovec.types import LovecError, Record
 TAGS = ("[", "]")
 KNOWN = records(8, seed=len("train"))
 """What the tagger was trained on."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
 
 
 class CrossEntropy(ScoreModule):

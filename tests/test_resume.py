@@ -13,21 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import sft_adapter, tiny
 
 from lovec.datasets.jsonl import read_records
 from lovec.modules.checkpoints import read_checkpoint
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
-
 
 SCRIPT = """
 import json, sys, torch

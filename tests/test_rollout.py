@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tinyrun import Lengths, Ragged, Rows, Truth, fit, module, records, sft_adapter, tiny, trainer
+from tinyrun import Lengths, Ragged, Rows, Truth, fit, module, records, trainer
 from torch import Tensor
 
 from lovec.losses import group_advantages
@@ -20,16 +20,6 @@ from lovec.policy import TokenSequence, is_adapter
 from lovec.types import Completion, LovecError, Record, Sampling
 
 TAGS = ("<c>", "</c>")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
 
 
 def grpo(model: str, adapter: str | None = None, cls: type = GRPO, **options: Any) -> Any:

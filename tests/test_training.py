@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, fit, module, records, sft_adapter, tiny, trainer
+from tinyrun import Rows, fit, module, records, trainer
 from torch import Tensor
 
 from lovec.datasets.jsonl import read_records
@@ -32,16 +32,6 @@ class IPO(PreferenceModule):
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
         margin = (chosen - ref_chosen) - (rejected - ref_rejected)
         return (margin - 1 / (2 * self.tau)) ** 2
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
 
 
 @pytest.mark.parametrize(("cls", "options"), [(SFT, {}), (DPO, {}), (DPO, {"sft_weight": 0.5}), (IPO, {}), (ORPO, {})])

@@ -116,6 +116,7 @@ class ChoiceTree:
         depths: how many tokens each lies behind the context's end (1 = the first).
         sees: [nodes, nodes] bool, True where the row's node comes after or is the column's node.
         asked: [1 + nodes, K] the tokens that choices have after each node, node 0 first; padded with 0.
+        nodes: for every node, node 0 first, what lies behind the context's end, and the tokens asked for there.
 
     Raises:
         LovecError: a choice is empty.
@@ -144,6 +145,7 @@ class ChoiceTree:
         self.longest = max(map(len, texts), default=0)
         width = max(map(len, asked))
         self.asked = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in asked], dtype=torch.long)
+        self.nodes = list(zip(nodes, map(tuple, asked), strict=True))
         none = len(asked) * width  # points at a zero that is appended to the edges
         flat = {text: node * width + place for text, (node, place) in edges.items()}
         paths = [[flat[text[:end]] for end in range(1, len(text) + 1)] for text in texts]

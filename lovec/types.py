@@ -8,9 +8,9 @@ An unknown value is ``None``, never NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +114,11 @@ class Completion:
     finished: bool
 
 
+Listener: TypeAlias = Callable[[int, int, int], bool]
+"""Hears every sampled token as it comes, (index of the prompt, index of the sample, token id), and says whether that
+completion goes on."""
+
+
 class Engine(Protocol):
     """Samples and scores with the newest policy: token ids in, token ids out (made for vLLM as well)."""
 
@@ -122,6 +127,10 @@ class Engine(Protocol):
 
     max_rows: int
     """Contexts whose computed state ``score`` keeps for the next call."""
+
+    shares_model: bool
+    """Whether it runs the policy's own model, so that its log-probs are those of training; False where it runs a copy
+    with arithmetic of its own."""
 
     @property
     def context_length(self) -> int | None:
@@ -136,8 +145,9 @@ class Engine(Protocol):
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
+        listen: Listener | None = None,
     ) -> list[list[Completion]]:
-        """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``.
+        """Sample ``sampling.n`` completions a prompt; each ends at the first of ``stop_ids``, or as ``listen`` says.
 
         ``keys`` name the prompts for their random streams (default: position in ``prompts``).
         """
@@ -162,6 +172,13 @@ class Tagger(Protocol):
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Records with ``confidence``, ``score`` and ``distribution`` filled in, in the order given."""
+
+
+class Embedder(Protocol):
+    """Makes vectors of sentences that lie near each other where the sentences mean alike."""
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """One vector a text, in their order: [N, D] float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +206,9 @@ class LossOutput:
     Attributes:
         terms: named terms; their weighted means over the optimiser batch sum to the loss.
         metrics: named per-item values to log, each with the same shape rules as a term (no gradient).
+        peaks: named values, 0 or more, whose largest over the optimiser batch is logged (no gradient).
     """
 
     terms: Mapping[str, Term]
     metrics: Mapping[str, Term] = field(default_factory=dict)
+    peaks: Mapping[str, Tensor] = field(default_factory=dict)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
+from lovec.engines.common import checked_keys, checked_texts, room_behind, stream_key
 from lovec.engines.kv import CachedRows
-from lovec.types import Completion, LovecError, Sampling
+from lovec.types import Completion, Listener, LovecError, Sampling
 
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once if it saves each of them at least this many tokens."""
@@ -33,7 +33,10 @@ class TransformersEngine:
         prefill_tokens: context tokens computed so far, by `generate` and `score`. Cached tokens, padding, sampled
             tokens and the tokens of choices are not counted.
         max_rows: as given. Calls of `score` that build on each other should hold no more contexts than this.
+        shares_model: True.
     """
+
+    shares_model = True
 
     def __init__(self, max_rows: int = 64) -> None:
         if max_rows < 1:
@@ -67,6 +70,7 @@ class TransformersEngine:
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
+        listen: Listener | None = None,
     ) -> list[list[Completion]]:
         """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``, which it keeps.
 
@@ -80,6 +84,8 @@ class TransformersEngine:
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``). Prompts with the
                 same key draw the same numbers.
+            listen: hears every token as it is drawn, and ends that completion behind it by False; the others are the
+                same as without it.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -87,20 +93,17 @@ class TransformersEngine:
         Raises:
             LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
         """
-        if sampling.n < 1 or sampling.max_new_tokens < 1 or not sampling.temperature >= 0:
-            raise LovecError(f"{sampling}: expected n >= 1, max_new_tokens >= 1 and temperature >= 0")
-        keys = [str(i) for i in range(len(prompts))] if keys is None else list(keys)
-        if len(keys) != len(prompts):
-            raise LovecError(f"got {len(keys)} keys for {len(prompts)} prompts, expected one each")
-        texts = self._checked(prompts, room=1, name="prompt")
+        names = checked_keys(sampling, keys, len(prompts))
+        texts = checked_texts(prompts, room=1, limit=self.context_length, name="prompt")
         self._kept = None  # its memory is better used here
         rows = [(p, i) for p in sorted(range(len(texts)), key=lambda p: len(texts[p])) for i in range(sampling.n)]
         done: dict[tuple[int, int], Completion] = {}
         with self._evaluation():
             for start in range(0, len(rows), self.max_rows):
                 chunk = sorted(rows[start : start + self.max_rows], key=lambda row: texts[row[0]])
-                streams = [_uniforms(sampling, keys[p], i) for p, i in chunk]
-                sampled = self._sample([texts[p] for p, _ in chunk], streams, sampling, frozenset(stop_ids))
+                streams = [_uniforms(sampling, names[p], i) for p, i in chunk]
+                prompted = [texts[p] for p, _ in chunk]
+                sampled = self._sample(prompted, streams, sampling, frozenset(stop_ids), _by_row(listen, chunk))
                 done.update(zip(chunk, sampled, strict=True))
         return [[done[p, i] for i in range(sampling.n)] for p in range(len(texts))]
 
@@ -120,7 +123,7 @@ class TransformersEngine:
             LovecError: a context or choice is empty, or the longest choice does not fit behind a context.
         """
         tree = ChoiceTree(choices)
-        texts = self._checked(contexts, room=tree.longest, name="context")
+        texts = checked_texts(contexts, room=tree.longest, limit=self.context_length, name="context")
         weights = _weights(self._synced())
         kept, self._kept = self._kept if weights == self._kept_for else None, None
         scores: dict[tuple[int, ...], list[float]] = {}
@@ -135,16 +138,24 @@ class TransformersEngine:
         return [list(scores[text]) for text in texts]
 
     def _sample(
-        self, prompts: list[tuple[int, ...]], streams: list[np.ndarray], sampling: Sampling, stops: frozenset[int]
+        self,
+        prompts: list[tuple[int, ...]],
+        streams: list[np.ndarray],
+        sampling: Sampling,
+        stops: frozenset[int],
+        goes_on: Callable[[int, int], bool],
     ) -> list[Completion]:
-        """One completion for each of ``prompts``, which are sorted (equal ones are prefilled once)."""
+        """One completion for each of ``prompts``, which are sorted (equal ones are prefilled once).
+
+        ``goes_on`` hears (row, token) and may end the row.
+        """
         unique = sorted(set(prompts))
         place = {text: i for i, text in enumerate(unique)}
         source = [place[text] for text in prompts]
         rows = self._rows()
         logits = self._prefill(rows, unique)[:, -1][source]
         rows.take(source, [len(text) for text in prompts])
-        limits = [self._room(text, sampling.max_new_tokens) for text in prompts]
+        limits = [room_behind(text, sampling.max_new_tokens, self.context_length) for text in prompts]
         uniforms = torch.from_numpy(np.stack(streams)).to(logits.device)
         ids: list[list[int]] = [[] for _ in prompts]
         logps: list[list[float]] = [[] for _ in prompts]
@@ -155,7 +166,7 @@ class TransformersEngine:
             for at, (row, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
                 ids[row].append(token)
                 logps[row].append(value)
-                if token not in stops and len(ids[row]) < limits[row]:
+                if goes_on(row, token) and token not in stops and len(ids[row]) < limits[row]:
                     keep.append(at)
             if not keep:
                 break
@@ -198,24 +209,6 @@ class TransformersEngine:
         assert self._kind is not None
         return CachedRows(self._model, self._kind)
 
-    def _room(self, prompt: Sequence[int], wanted: int) -> int:
-        """New tokens that fit behind a prompt, ``wanted`` at most."""
-        limit = self.context_length
-        return wanted if limit is None else min(wanted, limit - len(prompt))
-
-    def _checked(self, texts: Sequence[Sequence[int]], room: int, name: str) -> list[tuple[int, ...]]:
-        """The texts as tuples, none of them empty or too long."""
-        limit = self.context_length
-        for i, text in enumerate(texts):
-            if not len(text):
-                raise LovecError(f"{name} {i} has no tokens, expected at least one (a BOS token will do)")
-            if limit is not None and len(text) + room > limit:
-                raise LovecError(
-                    f"{name} {i} has {len(text)} tokens and needs {room} more behind it, the model's context holds "
-                    f"{limit}; shorten the text or use a model with a longer context"
-                )
-        return [tuple(map(int, text)) for text in texts]
-
     def _synced(self) -> Any:
         if self._model is None:
             raise LovecError("the engine has no model yet; call sync(policy) first")
@@ -235,12 +228,18 @@ class TransformersEngine:
                 module.training = True
 
 
+def _by_row(listen: Listener | None, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
+    """``listen`` for the rows of a batch, given prompt and sample of each: (row, token id) -> whether it goes on."""
+    if listen is None:
+        return lambda row, token: True
+    return lambda row, token: listen(*rows[row], token)
+
+
 def _uniforms(sampling: Sampling, key: str, index: int) -> np.ndarray:
     """Numbers in [0, 1) for the tokens of one completion: a function of (seed, key, index) only."""
     if sampling.temperature == 0:
         return np.zeros(sampling.max_new_tokens)
-    name = f"{sampling.seed}\x1f{index}\x1f{key}".encode()
-    stream = np.random.Philox(key=int.from_bytes(hashlib.sha256(name).digest()[:16], "little"))
+    stream = np.random.Philox(key=stream_key(sampling.seed, key, index))
     return np.random.Generator(stream).random(sampling.max_new_tokens)
 
 

@@ -13,9 +13,10 @@ from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 
-from lovec.metrics import ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
+from lovec.metrics import AURC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
 from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
 from lovec.metrics.records import Statements, confidence_of, passage_pairs, sentence_pairs, statements
+from lovec.metrics.risk import aurc
 from lovec.types import LovecError, Record, Sentence
 
 WIKIBIO = Path(__file__).parents[2] / "shared" / "data" / "wikibio_gpt3_human"
@@ -26,6 +27,7 @@ METRICS = {
     "levels": (ECEM, {"variant": "levels"}, lambda c, f: ece_m(c, f, "levels")),
     "huang": (ECEM, {"variant": "huang"}, lambda c, f: ece_m(c, f, "huang")),
     "spearman": (SpearmanCorrelation, {}, spearman),
+    "aurc": (AURC, {}, aurc),
 }
 TENTHS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=2, max_size=40)
 
@@ -284,9 +286,11 @@ def test_auroc_by_hand_and_where_there_is_none():
 
 def test_suite_by_hand():
     suite = CalibrationSuite()
-    stated = Statements((1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0), missing=1, words=30, answers=4)
+    stated = Statements(
+        (1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0), missing=1, words=30, answers=4, ttr=(2.5, 4), abstained=(1.0, 4)
+    )
     suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, stated)
-    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), stated=replace(stated, words=1, answers=1))
+    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), stated=replace(stated, words=1, answers=1, ttr=(0.5, 1)))
     suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
     figures = suite.compute()
     assert all(type(value) is float for value in figures.values())
@@ -295,6 +299,7 @@ def test_suite_by_hand():
             "brier": (0.01 + 0.04) / 3,
             "ece_m": 0.1,
             "spearman": 1.0,
+            "aurc": (0 + 0.5 / 2 + 1.5 / 3) / 3,
             "auroc": math.nan,
             "malformed": 2 / 5,
             "mean_confidence": 0.4,
@@ -302,6 +307,10 @@ def test_suite_by_hand():
             "entropy": math.log(3) / 3 + 2 / 3 * math.log(3 / 2),
             "distinct": 2.0,
             "words": 31 / 5,
+            "ttr": 3 / 5,
+            "diversity": math.nan,
+            "abstained": 2 / 8,
+            "ordinality": math.nan,
             "n": 3.0,
         },
         abs=1e-7,
@@ -331,7 +340,8 @@ def _feed(metrics, parts):
     c, f = random_pairs(31)
     for part in parts:
         scores = tuple(torch.bincount((10 * c[part]).round().long(), minlength=11).tolist())
-        stated = Statements(scores, missing=2, words=7 * part.stop, answers=2)
+        totals = {"ttr": (part.stop / 7, 2), "diversity": (0.3, 1), "abstained": (1.0, 2), "ordinality": (2.2, 3)}
+        stated = Statements(scores, missing=2, words=7 * part.stop, answers=2, **totals)
         for metric in metrics:
             suite = isinstance(metric, CalibrationSuite)
             metric.update(c[part], f[part], *((2, stated) if suite else ()))
@@ -342,7 +352,7 @@ def _figures(metrics):
 
 
 def _all_metrics():
-    return [CalibrationSuite(), BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation()]
+    return [CalibrationSuite(), BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC()]
 
 
 def _process(rank, folder):
@@ -416,7 +426,7 @@ def test_sentence_pairs():
 
 def test_statements_count_what_is_said_labelled_or_not():
     found = statements(RECORDS)
-    assert found == Statements((0, 0, 0, 1, 1, 0, 0, 0, 1, 2, 0), missing=4, words=8, answers=5)
+    assert found == Statements((0, 0, 0, 1, 1, 0, 0, 0, 1, 2, 0), missing=4, words=8, answers=5, ttr=(4.0, 4))
     parts = [statements(RECORDS[:2]), statements(RECORDS[2:])]
     assert [sum(column) for column in zip(*(part.scores for part in parts), strict=True)] == list(found.scores)
     assert statements([Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))]).words == 2

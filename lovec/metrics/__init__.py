@@ -1,6 +1,6 @@
 """Metrics of confidences against soft labels: torchmetrics here, their functional twins in ``functional``."""
 
-from lovec.metrics.pairs import ECEM, BrierScore, SpearmanCorrelation
+from lovec.metrics.pairs import AURC, ECEM, BrierScore, SpearmanCorrelation
 from lovec.metrics.suite import CalibrationSuite
 
-__all__ = ["ECEM", "BrierScore", "CalibrationSuite", "SpearmanCorrelation"]
+__all__ = ["AURC", "ECEM", "BrierScore", "CalibrationSuite", "SpearmanCorrelation"]

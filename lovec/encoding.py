@@ -33,6 +33,8 @@ where X is a number from 0 to 10."""
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
+_SLOT = "\ue000"  # stands for the user turn while the chat template is rendered; no template writes it
+
 
 class Encoder:
     """Encodes prompts and tagged completions for one tokenizer.
@@ -93,6 +95,30 @@ class Encoder:
         """
         return list(self._prompt(question, instruct))
 
+    def dialogue(self, turns: Sequence[tuple[str, str]]) -> list[int]:
+        """Ids of a whole conversation, ready for the next answer, with one BOS and the instruction first.
+
+        Args:
+            turns: (role, text) in their order; system texts follow the instruction, the others are "user" and
+                "assistant", the first and the last of them the user's. A single user turn is what `prompt` gives.
+
+        Raises:
+            LovecError: the turns are others.
+        """
+        systems = [text for role, text in turns if role == "system"]
+        spoken = [(role, text) for role, text in turns if role != "system"]
+        if [role for role, _ in spoken] != [("user", "assistant")[i % 2] for i in range(len(spoken))] or not (
+            len(spoken) % 2
+        ):
+            raise LovecError(
+                f"the roles are {', '.join(role for role, _ in turns) or 'none'}; expected user and assistant in turn, "
+                "the user's first and last, and system texts"
+            )
+        first, *others = spoken
+        opening = self._messages(first[1], True, "\n\n".join([self.instruction, *systems]))
+        rest = [{"role": role, "content": text} for role, text in others]
+        return self._render([*opening, *rest], add_generation_prompt=True)
+
     def head(self, sentence: str, first: bool) -> list[int]:
         """Ids of a sentence and its opening tag word; all but the first begin with a space."""
         return self.pieces(f"{'' if first else ' '}{sentence} {self.tags.open}")
@@ -117,12 +143,13 @@ class Encoder:
     def _encode_prompt(self, question: str, instruct: bool) -> tuple[int, ...]:
         return tuple(self._render(self._messages(question, instruct), add_generation_prompt=True))
 
-    def _messages(self, question: str, instruct: bool) -> list[dict[str, str]]:
+    def _messages(self, question: str, instruct: bool, instruction: str | None = None) -> list[dict[str, str]]:
         if not instruct:
             return [{"role": "user", "content": question}]
+        instruction = instruction or self.instruction
         if self._system_role:
-            return [{"role": "system", "content": self.instruction}, {"role": "user", "content": question}]
-        return [{"role": "user", "content": f"{self.instruction}\n\n{question}"}]
+            return [{"role": "system", "content": instruction}, {"role": "user", "content": question}]
+        return [{"role": "user", "content": f"{instruction}\n\n{question}"}]
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
         ids = self.tokenizer.apply_chat_template(
@@ -161,3 +188,67 @@ class Encoder:
         if end is None:
             raise LovecError(f"the tokenizer of {name} has no EOS token, and its template no token that ends a turn")
         return int(end)
+
+
+class UserTurn:
+    """A user turn that holds somebody else's text, and the replies a model may give to it, each as a whole.
+
+    Special tokens in the turn are letters only: a web page or an answer must not be able to end it. A reply goes up to
+    the end of turn, so that "1" and "10" are told apart; what the template puts around it (a blank, an empty thought)
+    is part of it.
+
+    Args:
+        encoder: its tokenizer, chat template and end of turn.
+        replies: their texts.
+
+    Attributes:
+        replies: their token ids, the end of turn included.
+    """
+
+    def __init__(self, encoder: Encoder, replies: Sequence[str]) -> None:
+        self._tokenizer = encoder.tokenizer
+        self._quoted = lru_cache(maxsize=1 << 5)(self._tokenize)  # the same text comes with every sentence
+        asked = {"role": "user", "content": _SLOT}
+        prompt = self._rendered([asked], add_generation_prompt=True)
+        before, _, after = prompt.partition(_SLOT)
+        self._before, self._after = encoder.pieces(before), encoder.pieces(after)
+        self.replies: list[list[int]] = []
+        for text in replies:
+            whole = self._rendered([asked, {"role": "assistant", "content": text}], add_generation_prompt=False)
+            reply = [*encoder.pieces(whole[len(prompt) :]), encoder.end_id]
+            self.replies.append(reply[: reply.index(encoder.end_id) + 1])
+
+    def quoted(self, text: str) -> list[int]:
+        """Ids of a text in which special tokens are letters only."""
+        return list(self._quoted(text))
+
+    def context(self, head: str, middle: Sequence[int], tail: str, room: int | None) -> tuple[list[int], int] | None:
+        """Ids of the prompt, from its beginning up to the reply.
+
+        Args:
+            head: the turn's beginning.
+            middle: ids of what follows it (``quoted``); where the whole is too long, this is cut at its end.
+            tail: the turn's end.
+            room: tokens that the model's context holds, for the prompt and the longest reply; None is any number.
+
+        Returns:
+            The ids, and how many of ``middle`` are among them. None where the rest alone fills the context: without
+            any of ``middle``, if there was some, it would be another question.
+        """
+        first, last = self._before + self.quoted(head), self.quoted(tail) + self._after
+        kept = len(middle)
+        if room is not None:
+            room -= len(first) + len(last) + max(map(len, self.replies))
+            if room < (1 if kept else 0):
+                return None
+            kept = min(kept, room)
+        return [*first, *middle[:kept], *last], kept
+
+    def _tokenize(self, text: str) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        return tuple(ids)
+
+    def _rendered(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
+        )

@@ -6,6 +6,7 @@ tail, joined, are the input.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -140,6 +141,19 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
             )
         pieces.append(piece)
     return " ".join(pieces)
+
+
+def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
+    """The text without its tags. Of malformed ones the tag words go, and a number behind an opening word.
+
+    Args:
+        text: what a model wrote; any string.
+        tags: the tag words.
+    """
+    parsed = parse(text, tags)
+    broken = re.compile(rf"{re.escape(tags.open)}(?:\s*\d+(?:\.\d+)?(?!\w))?|{re.escape(tags.close)}")
+    pieces = [s.text if s.problem is None else " ".join(broken.sub(" ", s.raw).split()) for s in parsed.sentences]
+    return " ".join(piece for piece in (*pieces, parsed.tail.strip()) if piece)
 
 
 def _sentence(raw: str, close: int, tags: TagFormat) -> TaggedSentence:

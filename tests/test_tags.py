@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, render
+from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, render, strip
 from lovec.types import LovecError
 
 OPEN, CLOSE = DEFAULT_TAGS.open, DEFAULT_TAGS.close
@@ -203,3 +203,36 @@ def test_a_hostile_megabyte_takes_linear_time(unit):
     parsed = parse(text)
     assert time.process_time() - start < 1.0  # about 0.1 s; quadratic time is many seconds
     assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
+
+
+# ---------------------------------------------------------------- strip
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (f"A. {OPEN} 9 {CLOSE} B c.{OPEN}10{CLOSE}", "A. B c."),
+        (f"A. {OPEN} 8.5 {CLOSE} B.", "A. B."),  # malformed: the number goes, too
+        (f"A. {OPEN} 9 B. {OPEN} 8 C.", "A. B. C."),  # never closed: what follows is not lost
+        (f"A. {CLOSE} B.", "A. B."),
+        (f"A. {OPEN} 1990s were {CLOSE}", "A. 1990s were"),
+        (f" {OPEN} 3 {CLOSE} ", ""),
+        ("A.\n\n B. ", "A.\n\n B."),
+        ("", ""),
+    ],
+)
+def test_strip(text, plain):
+    assert strip(text) == plain
+
+
+@given(HOSTILE)
+@example(f"<conf{OPEN}idence>")
+def test_strip_leaves_no_tag_word(text):
+    plain = strip(text)
+    assert OPEN not in plain and CLOSE not in plain
+    assert strip(plain) == plain == plain.strip()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["A cat.", "9 lives.", "B,\nc."]), st.integers(0, 10)), max_size=5))
+def test_strip_undoes_render(sentences):
+    assert strip(render(sentences)) == " ".join(text for text, _ in sentences)

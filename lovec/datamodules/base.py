@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 
+from lovec.baselines import Judge, Wording
 from lovec.datasets.pairs import usable
 from lovec.types import LovecError, Oracle, Record
 
@@ -87,6 +88,16 @@ class RecordsDataModule(LightningDataModule):
     @property
     def oracle(self) -> Oracle | None:
         """An oracle that can judge any answer to these questions, where the data come with one."""
+        return None
+
+    @property
+    def wording(self) -> Wording:
+        """What baselines ask a model about these records; to be overridden where it does not know the words."""
+        return Wording()
+
+    @property
+    def judge(self) -> Judge | None:
+        """What can tell baselines whether a text supports a sentence, where the data come with it."""
         return None
 
     def load(self, split: str) -> list[Record]:

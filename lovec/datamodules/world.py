@@ -12,16 +12,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from lovec.baselines import FactsJudge, Wording
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
 from lovec.datasets.world import World as InventedWorld
 from lovec.datasets.world import ensure_world, grading
+from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.oracles.world import WorldOracle
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
 
 _PARTS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
+WORDING = Wording(
+    p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
+    true=" 10",
+    false=" 0",
+    verbal=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
+    score=" {score}",
+    support=f"{INSTRUCTION} {{context}} {{sentence}}",
+    yes=" 10",
+    no=" 0",
+)
+"""What the world's model is asked: it knows no True and no Yes, but scores."""
 _LONGEST = 192  # tokens of an answer; the world's model ends its own after about 100
 
 
@@ -68,6 +81,16 @@ class World(RecordsDataModule):
     def oracle(self) -> WorldOracle:
         """The exact oracle: any answer about the world can be judged."""
         return WorldOracle(self.world)
+
+    @property
+    def wording(self) -> Wording:
+        """Prompts and replies in the few words that the world's model knows."""
+        return WORDING
+
+    @property
+    def judge(self) -> FactsJudge:
+        """Exact: facts are compared with facts."""
+        return FactsJudge()
 
     def prepare_data(self) -> None:
         """Build the world and write its model's answers, unless the cache holds them."""

@@ -63,7 +63,7 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
     with file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, _parse(line, f"{path}:{number}", first=number == 1)
+                yield number, parse_line(line, f"{path}:{number}", first=number == 1)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
@@ -157,8 +157,17 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     )
 
 
-def _parse(line: bytes, place: str, first: bool) -> dict[str, Any]:
-    """The object of one line; a byte-order mark before the first is let pass."""
+def parse_line(line: bytes, place: str, first: bool) -> dict[str, Any]:
+    """The object of one line; a byte-order mark before the first is let pass.
+
+    Args:
+        line: in UTF-8.
+        place: file and number, for errors.
+        first: whether it is the first of its file.
+
+    Raises:
+        LovecError: the line is not a JSON object in UTF-8.
+    """
     try:
         text = line.decode("utf-8-sig" if first else "utf-8")
         data = json.loads(text, parse_constant=_refuse_constant)

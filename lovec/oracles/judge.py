@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from lovec.encoding import Encoder, UserTurn
 from lovec.types import N_SCORES, Engine, LovecError, Record
 
 if TYPE_CHECKING:
-    from lovec.encoding import Encoder
     from lovec.policy import Policy
 
 Readout: TypeAlias = Literal["argmax", "mean"]
@@ -38,7 +38,6 @@ Sentence: {sentence}"""
 """The user turn for a record without evidence."""
 
 _ROWS = 32
-_SLOT = "\ue000"  # stands for the user turn while the chat template is rendered; no template writes it
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,8 @@ class SelfJudge:
             the eleven probabilities, renormalised.
         evidence_tokens: longest evidence, in tokens; longer one is cut at its end, which is said with the records'
             ids (at the first one, and again whenever their number has doubled).
-        engine: scores the replies; null is a transformers engine of its own, so that the policy's keeps its cache.
+        engine: scores the replies; null is the policy's where that runs a copy of the model (a second copy would take
+            as much memory again), else a transformers engine of its own, so that the policy's keeps its cache.
 
     Attributes:
         cut: ids of the records whose evidence was cut so far.
@@ -76,33 +76,27 @@ class SelfJudge:
         self.readout = readout
         self.evidence_tokens = evidence_tokens
         self.engine: Engine = engine or TransformersEngine(max_rows=_ROWS)
+        self._chosen = engine is not None
+        self._lent = False
         self.cut: dict[str, None] = {}  # in the order they came
         self._told = 0
         self._told_of_belief = False
         self._policy: Policy | None = None
-        self._tokenizer: Any = None
-        self._turn: tuple[list[int], list[int]] = ([], [])
-        self._replies: list[list[int]] = []
+        self._turn: UserTurn | None = None
 
-    def attach(self, policy: Policy, encoder: Encoder) -> None:
+    def attach(self, policy: Policy, encoder: Encoder, engine: Engine | None = None) -> None:
         """Judge with the base of ``policy`` from now on.
 
         Args:
             policy: the policy that is trained; only its base is used.
             encoder: its tokenizer, chat template and end of turn.
+            engine: the policy's, where it runs a copy of the model; used in place of one that was not asked for, and
+                given back with the policy's adapter.
         """
+        if engine is not None and not self._chosen:
+            self.engine, self._lent = engine, True
         self._policy = policy
-        self._tokenizer = encoder.tokenizer
-        asked = {"role": "user", "content": _SLOT}
-        prompt = self._rendered([asked], add_generation_prompt=True)
-        before, _, after = prompt.partition(_SLOT)
-        self._turn = encoder.pieces(before), encoder.pieces(after)
-        self._replies = []
-        for score in range(N_SCORES):
-            # What the template puts around a reply (a blank, an empty thought) belongs to it, up to the end of turn.
-            whole = self._rendered([asked, {"role": "assistant", "content": str(score)}], add_generation_prompt=False)
-            reply = [*encoder.pieces(whole[len(prompt) :]), encoder.end_id]
-            self._replies.append(reply[: reply.index(encoder.end_id) + 1])
+        self._turn = UserTurn(encoder, [str(score) for score in range(N_SCORES)])
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Factuality in [0, 1] of every sentence of every record; None where question and sentence fill the context.
@@ -110,27 +104,29 @@ class SelfJudge:
         Raises:
             LovecError: there is no policy yet.
         """
-        if self._policy is None:
+        if self._policy is None or self._turn is None:
             raise LovecError(
                 "SelfJudge has no model to judge with; give it as model.oracle, or call attach(policy, encoder) first"
             )
         with self._policy.bare():
             self.engine.sync(self._policy)
-            asked = self._contexts(records)
+            asked = self._contexts(records, self._turn)
             contexts = [context for group in asked for context in group if context is not None]
-            scores = iter(self.engine.score(contexts, self._replies))
-            self.engine.score([], self._replies)  # frees what the engine kept of them
+            scores = iter(self.engine.score(contexts, self._turn.replies))
+            self.engine.score([], self._turn.replies)  # frees what the engine kept of them
+        if self._lent:
+            self.engine.sync(self._policy)
         return [[None if context is None else self._rating(next(scores)) for context in group] for group in asked]
 
-    def _contexts(self, records: Sequence[Record]) -> list[list[list[int] | None]]:
+    def _contexts(self, records: Sequence[Record], turn: UserTurn) -> list[list[list[int] | None]]:
         """Token ids up to the reply, for every sentence; None where it does not fit. Says what was left out."""
         evidence: dict[tuple[str, ...], list[int]] = {}  # rollouts of one question come with the same
         found, failed = [], []
         for record in records:
             texts = tuple(text.strip() for text in record.evidence if text.strip())
             if texts not in evidence:
-                evidence[texts] = self._quoted("\n\n".join(texts))
-            group = [self._context(record, sentence.text, evidence[texts]) for sentence in record.sentences]
+                evidence[texts] = turn.quoted("\n\n".join(texts))
+            group = [self._context(record, sentence.text, evidence[texts], turn) for sentence in record.sentences]
             found.append(group)
             if None in group:
                 failed.append(record.id)
@@ -140,21 +136,17 @@ class SelfJudge:
             log.warning("sentences of %d records fill the judge's context and get no rating: %s", *_listed(failed))
         return found
 
-    def _context(self, record: Record, sentence: str, evidence: list[int]) -> list[int] | None:
-        """The ids for one sentence, with as much of the evidence as fits."""
+    def _context(self, record: Record, sentence: str, evidence: list[int], turn: UserTurn) -> list[int] | None:
+        """The ids for one sentence, with as much of the evidence as fits; without any it would be another judge."""
         head, _, tail = SUPPORT.partition("{evidence}") if evidence else ("", "", BELIEF)
-        before, after = self._turn
-        first = before + self._quoted(head)
-        last = self._quoted(tail.format(question=record.question.strip(), sentence=sentence)) + after
-        room = self.engine.context_length
-        if room is not None:
-            room -= len(first) + len(last) + max(map(len, self._replies))
-            if room < (1 if evidence else 0):  # without any of its evidence it would be another judge
-                return None
-        kept = evidence[: self.evidence_tokens if room is None else min(room, self.evidence_tokens)]
-        if len(kept) < len(evidence):
+        tail = tail.format(question=record.question.strip(), sentence=sentence)
+        found = turn.context(head, evidence[: self.evidence_tokens], tail, self.engine.context_length)
+        if found is None:
+            return None
+        ids, kept = found
+        if kept < len(evidence):
             self.cut[record.id] = None
-        return first + kept + last
+        return ids
 
     def _rating(self, logps: Sequence[float]) -> float:
         """Factuality from the log-probabilities of the replies 0..10."""
@@ -163,16 +155,6 @@ class SelfJudge:
         weights = [math.exp(logp - max(logps)) for logp in logps]
         mean = math.fsum(score * weight for score, weight in enumerate(weights)) / math.fsum(weights)
         return min(mean / 10, 1.0)  # rounding can lift a certain 10 above 1
-
-    def _quoted(self, text: str) -> list[int]:
-        """Ids of a text in which special tokens are letters only: a web page must not be able to end the turn."""
-        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        return list(ids)
-
-    def _rendered(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
-        )
 
     def _tell_of_belief(self, ids: list[str]) -> None:
         if ids and not self._told_of_belief:

@@ -32,12 +32,12 @@ def split_sentences(text: str) -> list[str]:
 
 def factuality(entity: Entity, sentence: str) -> float:
     """How true a sentence is of an entity, in {0, 0.1, ..., 1}."""
-    return max((_rounded(credits(entity, slots)) for slots in _readings(entity.kind, sentence)), default=0.0)
+    return max((_rounded(credits(entity, slots)) for slots in readings(entity.kind, sentence)), default=0.0)
 
 
 def is_readable(kind: str, sentence: str) -> bool:
     """Whether a template reads the sentence."""
-    return any(True for _ in _readings(kind, sentence))
+    return any(True for _ in readings(kind, sentence))
 
 
 def credits(entity: Entity, slots: dict[str, str]) -> list[float]:
@@ -65,6 +65,11 @@ def credits(entity: Entity, slots: dict[str, str]) -> list[float]:
     return found
 
 
+def readings(kind: str, sentence: str) -> Iterable[dict[str, str]]:
+    """What stands in the slots of a sentence, for every template that reads it."""
+    return (match.groupdict() for pattern in _patterns(kind) if (match := pattern.fullmatch(sentence)))
+
+
 def _near(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
     if value not in order:
         return 0.0
@@ -76,10 +81,6 @@ def _near(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float
 
 def _rounded(found: list[float]) -> float:
     return math.floor(10 * sum(found) / len(found) + 0.5 + 1e-9) / 10 if found else 0.0
-
-
-def _readings(kind: str, sentence: str) -> Iterable[dict[str, str]]:
-    return (match.groupdict() for pattern in _patterns(kind) if (match := pattern.fullmatch(sentence)))
 
 
 @cache

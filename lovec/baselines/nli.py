@@ -1,0 +1,218 @@
+"""A natural language inference model as judge: does the text entail the sentence, or contradict it?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from lovec.baselines.base import Bench, Claim
+from lovec.types import LovecError
+
+log = logging.getLogger(__name__)
+_ENDLESS = 10**6  # tokenizers that know no longest input say a far larger number
+_SLAB = 4096  # claims whose token ids are in memory at once
+_loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+
+
+class NLIJudge:
+    """Judges with any transformers model that tells entailment from contradiction.
+
+    Support is p(entailment) / (p(entailment) + p(contradiction)), the softmax over these two labels only, as in
+    SelfCheckGPT and LUQ. Claims run in batches of similar length, and no result depends on its batch.
+
+    A pair that is too long loses the end of its text, never of its sentence; how many did is said with the first one
+    and whenever their number has doubled. A sentence that leaves no room for any text is not supported.
+
+    Args:
+        model: folder or hub name of a sequence classification model and its tokenizer. Judges of the same one share
+            it.
+        batch_size: pairs that run together.
+        device: where it runs; null takes a GPU if there is one.
+        max_length: longest pair, in tokens; null takes what tokenizer and model name.
+
+    Attributes:
+        cut: pairs so far whose text was cut.
+
+    Raises:
+        LovecError: an option is out of range.
+    """
+
+    def __init__(
+        self, model: str, batch_size: int = 64, device: str | None = None, max_length: int | None = None
+    ) -> None:
+        if batch_size < 1 or (max_length is not None and max_length < 1):
+            raise LovecError(
+                f"NLIJudge got batch_size={batch_size} and max_length={max_length}, expected positive numbers"
+            )
+        self.model = model
+        self.batch_size = batch_size
+        self.device = device
+        self.max_length = max_length
+        self.cut = 0
+        self._told = 0
+        self._classifier: _Classifier | None = None
+
+    def attach(self, bench: Bench) -> None:
+        """Load the model; the bench's own is not needed.
+
+        Raises:
+            LovecError: there is no such model, or it does not say which label is entailment.
+        """
+        import torch
+
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        key = (self.model, device)
+        classifier = _loaded.get(key)
+        if classifier is None:
+            _loaded[key] = classifier = _Classifier(self.model, device)
+        self._classifier = classifier
+
+    def support(self, claims: Sequence[Claim]) -> list[float]:
+        """Support of each claim in [0, 1].
+
+        Raises:
+            LovecError: nothing is attached.
+        """
+        if self._classifier is None:
+            raise LovecError("NLIJudge has no model yet; call attach(bench) first")
+        slabs = (claims[start : start + _SLAB] for start in range(0, len(claims), _SLAB))
+        return [value for slab in slabs for value in self._classified(self._classifier, slab)]
+
+    def _classified(self, classifier: _Classifier, claims: Sequence[Claim]) -> list[float]:
+        limit = self.max_length or classifier.longest
+        pairs, cut = classifier.pairs([(claim.premise, claim.hypothesis) for claim in claims], limit)
+        self._tell(cut, limit)
+        support = [0.0] * len(claims)
+        order = sorted((len(pair["input_ids"]), at) for at, pair in enumerate(pairs) if pair is not None)
+        rows = self.batch_size if classifier.pads else 1
+        for start in range(0, len(order), rows):
+            places = [at for _, at in order[start : start + rows]]
+            shares = classifier.shares([pair for at in places if (pair := pairs[at]) is not None])
+            for at, share in zip(places, shares, strict=True):
+                support[at] = share
+        return support
+
+    def _tell(self, cut: int, limit: int | None) -> None:
+        """Say that texts were cut, if more than twice as many were as when it was last said."""
+        self.cut += cut
+        if self.cut >= max(1, 2 * self._told):
+            self._told = self.cut
+            log.warning(
+                "%d texts so far do not fit the %s tokens of the NLI model %s and are cut at their end",
+                self.cut,
+                limit,
+                self.model,
+            )
+
+
+class _Classifier:
+    """A sequence classification model and its tokenizer.
+
+    Attributes:
+        longest: most tokens of a pair; None where nothing names a limit.
+        pads: whether pairs of different lengths can run together.
+
+    Raises:
+        LovecError: it cannot be loaded, or not exactly one label each is entailment and contradiction.
+    """
+
+    def __init__(self, name: str, device: str) -> None:
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
+            model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise LovecError(
+                f"cannot load the NLI model {name!r}: {str(error).strip().splitlines()[0][:160]}; expected a folder or "
+                "hub id of a sequence classification model"
+            ) from None
+        self._labels = nli_labels(model.config.id2label, name)
+        self._model = model.to(device).eval()
+        self.pads = self._tokenizer.pad_token_id is not None
+        self.longest = _longest(self._tokenizer, model)
+
+    def pairs(
+        self, texts: Sequence[tuple[str, str]], limit: int | None
+    ) -> tuple[list[dict[str, list[int]] | None], int]:
+        """Token ids and the like of (premise, hypothesis) pairs, and how many premises are cut.
+
+        A pair whose hypothesis leaves no room for its premise is None, and counts as cut.
+        """
+        if not texts:
+            return [], 0
+        encoded = self._encoded([p for p, _ in texts], [h for _, h in texts])
+        long = [at for at, pair in enumerate(encoded) if limit is not None and len(pair["input_ids"]) > limit]
+        made: list[dict[str, list[int]] | None] = list(encoded)
+        for at in long:
+            premise, hypothesis = texts[at]
+            (without,) = self._encoded([""], [hypothesis])
+            if limit is not None and len(without["input_ids"]) < limit:
+                (made[at],) = self._encoded([premise], [hypothesis], truncation="only_first", max_length=limit)
+            else:
+                made[at] = None
+        return made, len(long)
+
+    def shares(self, pairs: Sequence[Mapping[str, list[int]]]) -> list[float]:
+        """p(entailment) / (p(entailment) + p(contradiction)) of every pair; they run as one batch."""
+        import torch
+
+        size = max(len(pair["input_ids"]) for pair in pairs)
+        pad = {"input_ids": self._tokenizer.pad_token_id or 0, "token_type_ids": self._tokenizer.pad_token_type_id}
+        batch = {
+            name: torch.tensor([pair[name] + [pad.get(name, 0)] * (size - len(pair[name])) for pair in pairs])
+            for name in pairs[0]
+        }
+        with torch.no_grad():
+            logits = self._model(**{name: ids.to(self._model.device) for name, ids in batch.items()}).logits.double()
+        entail, contradict = self._labels
+        shares: list[float] = (logits[:, entail] - logits[:, contradict]).sigmoid().tolist()
+        return shares
+
+    def _encoded(self, premises: list[str], hypotheses: list[str], **options: Any) -> list[dict[str, list[int]]]:
+        """One dictionary a pair; special tokens in the texts are letters only."""
+        columns = self._tokenizer(
+            premises,
+            hypotheses,
+            split_special_tokens=True,
+            return_attention_mask=True,
+            return_token_type_ids="token_type_ids" in self._tokenizer.model_input_names,
+            verbose=False,
+            **options,
+        )
+        return [{name: list(columns[name][i]) for name in columns} for i in range(len(premises))]
+
+
+def nli_labels(names: Mapping[int, str], model: str) -> tuple[int, int]:
+    """Indices of entailment and contradiction among a classifier's labels.
+
+    Args:
+        names: label of every index (``config.id2label``); upper and lower case are the same.
+        model: for the message.
+
+    Raises:
+        LovecError: not exactly one label each says so.
+    """
+    plain = {index: str(label).lower() for index, label in names.items()}
+    entail = [index for index, label in plain.items() if "entail" in label and not label.startswith("no")]
+    contradict = [index for index, label in plain.items() if "contradict" in label]
+    if len(entail) != 1 or len(contradict) != 1:
+        raise LovecError(
+            f"the labels of the NLI model {model!r} are {', '.join(map(str, names.values()))}; expected one with "
+            "'entail' and one with 'contradict' in it: choose a model trained on three-way inference"
+        )
+    return entail[0], contradict[0]
+
+
+def _longest(tokenizer: Any, model: Any) -> int | None:
+    """Most tokens that tokenizer and position embeddings allow."""
+    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < _ENDLESS else []
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions:
+        embeddings = getattr(model.base_model, "embeddings", None)
+        offset = getattr(embeddings, "padding_idx", None)  # RoBERTa and its kin count positions from behind this one
+        limits.append(positions - (0 if offset is None else offset + 1))
+    return min(limits, default=None)

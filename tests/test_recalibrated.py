@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -203,22 +204,25 @@ def measured(folder, model, adapter, rows, oracle=None, **evaluation):
 
 def test_a_test_reports_recalibrated_rows(model, adapter, tmp_path):
     made = measured(tmp_path, model, adapter, Rows(), name="Mine 2", modes=["iterative"])
-    assert {row["method"] for row in made.results} == {"Mine 2", "Mine 2 + isotonic", "Best constant"}
+    assert {row["method"] for row in made.results} == {
+        "Mine 2", "Mine 2 + isotonic", "Mine 2 + Platt", "Best constant"
+    }  # fmt: skip
     assert {path.name for path in (tmp_path / "test").glob("*.jsonl")} == {
-        "mine-2.iterative.jsonl", "mine-2-isotonic.iterative.jsonl", "mine-2-isotonic.iterative.mean.jsonl",
-        "best-constant.iterative.jsonl",
+        "mine-2.iterative.jsonl", "best-constant.iterative.jsonl",
+        "mine-2-isotonic.iterative.jsonl", "mine-2-isotonic.iterative.mean.jsonl",
+        "mine-2-platt.iterative.jsonl", "mine-2-platt.iterative.mean.jsonl",
     }  # fmt: skip
     assert json.loads((tmp_path / "test" / "results.json").read_text()) == made.results
     given = list(read_records(tmp_path / "test" / "mine-2.iterative.jsonl"))
     held = made.evaluator.tag(Rows().load("validation"), "iterative")
-    for readout in ("argmax", "mean"):
+    for readout, (name, form) in product(("argmax", "mean"), (("isotonic", Isotonic), ("Platt", Platt))):
         before, truth, _ = sentence_pairs(given, readout)
-        after = Isotonic.fit(*sentence_pairs(held, readout)[:2])(before)
-        written = read_records(tmp_path / "test" / tagged_file("Mine 2 + isotonic", "iterative", readout))
+        after = form.fit(*sentence_pairs(held, readout)[:2])(before)
+        written = read_records(tmp_path / "test" / tagged_file(f"Mine 2 + {name}", "iterative", readout))
         sentences = [s for record in written for s in record.sentences]
         assert [s.confidence for s in sentences] == pytest.approx(after.tolist(), abs=1e-6)
         assert {(s.score, s.distribution) for s in sentences} == {(None, None)}
-        where = {"method": "Mine 2 + isotonic", "level": "sentence", "readout": readout}
+        where = {"method": f"Mine 2 + {name}", "level": "sentence", "readout": readout, "kind": "recalibrated"}
         (row,) = (row for row in made.results if where.items() <= row.items())
         assert row["brier"] == pytest.approx(((after - np.array(truth)) ** 2).mean(), abs=1e-6)
         assert (row["n"], row["malformed"], row["mode"]) == (len(truth), 0.0, "iterative")

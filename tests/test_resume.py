@@ -21,7 +21,7 @@ SCRIPT = """
 import json, sys, torch
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from tinyrun import Lengths, Ragged, Rows, Truth, module, trainer
+from tinyrun import Drifted, Lengths, Rows, Truth, module, trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lovec.modules import {cls}, PolicyConfig, WarmupCosine
 
@@ -54,7 +54,7 @@ if run.is_global_zero:
 
 
 OPTIONS = {
-    "GRPO": "reward=Truth(), oracle=Lengths(), engine=Ragged(8), group_size=3, max_new_tokens=10, inner_epochs={inner}"
+    "GRPO": "reward=Truth(), oracle=Lengths(), engine=Drifted(8), group_size=3, max_new_tokens=10, inner_epochs={inner}"
 }
 """What an objective needs beside the defaults, as it stands in a call."""
 
@@ -134,7 +134,7 @@ def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "logged"), [("DPO", "train/margin"), ("GRPO", "train/reward"), ("ExpectedReward", "train/confidence")]
+    ("cls", "logged"), [("DPO", "train/margin"), ("GRPO", "train/mismatch_max"), ("ExpectedReward", "train/confidence")]
 )
 def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str, tmp_path: Path) -> None:
     """With different numbers of micro-batches; dropout is off in all but SFT."""

@@ -2,6 +2,7 @@
 
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Item
+from lovec.modules.comparison import Comparison
 from lovec.modules.dpo import DPO
 from lovec.modules.evaluation import EvaluationConfig
 from lovec.modules.expected import ExpectedReward
@@ -9,6 +10,7 @@ from lovec.modules.grpo import GRPO
 from lovec.modules.monitors import Limits, Monitor
 from lovec.modules.orpo import ORPO
 from lovec.modules.preference import PreferenceModule
+from lovec.modules.ptrue import PTrueTuned
 from lovec.modules.regression import SFTRegression
 from lovec.modules.rollout import RolloutModule
 from lovec.modules.schedules import WarmupCosine
@@ -22,11 +24,13 @@ __all__ = [
     "ORPO",
     "SFT",
     "Batch",
+    "Comparison",
     "EvaluationConfig",
     "ExpectedReward",
     "Item",
     "Limits",
     "Monitor",
+    "PTrueTuned",
     "PolicyConfig",
     "PolicyModule",
     "PreferenceModule",

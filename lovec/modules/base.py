@@ -19,6 +19,7 @@ from lovec.modules.measured import MeasuredModule
 from lovec.modules.monitors import Monitor
 from lovec.modules.probe import log_probe, probe_due
 from lovec.policy import TokenSequence
+from lovec.taggers.session import settings_file
 from lovec.types import LossOutput, LovecError, Record, to_rating
 
 
@@ -136,6 +137,7 @@ class PolicyModule(MeasuredModule):
         """One optimiser step: micro-batches, exact normalisers over all of them and all processes, clip, step."""
         counts = self._sum(self.counts(items))
         sums: dict[str, float] = {}
+        peaks: dict[str, float] = {}
         for group in micro_batches(items, self.micro_batch_tokens):
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))
@@ -145,7 +147,9 @@ class PolicyModule(MeasuredModule):
             for name, term in {**out.terms, **out.metrics}.items():
                 _add(sums, f"sum/{name}", float((term.values.detach() * term.mask).sum()))
                 _add(sums, f"count/{name}", float(term.mask.sum()))
-        sums = self._sum(sums)
+            for name, values in out.peaks.items():
+                peaks[name] = max(peaks.get(name, 0.0), float(values.max()))
+        sums, peaks = self._sum(sums), self._most(peaks)
         for name, term in out.terms.items():
             if sums[f"count/{name}"] != counts[term.per]:
                 raise LovecError(
@@ -155,7 +159,8 @@ class PolicyModule(MeasuredModule):
         means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
         norm = self._step()
         self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(items))
-        self.log_dict({f"train/{k}": v for k, v in {**means, "grad_norm": norm}.items()}, batch_size=len(items))
+        figures = {**means, **peaks, "grad_norm": norm}
+        self.log_dict({f"train/{name}": value for name, value in figures.items()}, batch_size=len(items))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """This micro-batch's share of the batch's loss."""
@@ -193,15 +198,27 @@ class PolicyModule(MeasuredModule):
 
     def _sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sum named values over processes."""
-        if self.trainer.world_size == 1:
-            return dict(values)
-        gathered: list[dict[str, float]] = [{} for _ in range(self.trainer.world_size)]
-        dist.all_gather_object(gathered, dict(values))
         total: dict[str, float] = {}
-        for part in gathered:
+        for part in self._everywhere(values):
             for name, value in part.items():
                 _add(total, name, value)
         return total
+
+    def _most(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The largest of each of the named values over processes."""
+        most: dict[str, float] = {}
+        for part in self._everywhere(values):
+            for name, value in part.items():
+                most[name] = max(most.get(name, value), value)
+        return most
+
+    def _everywhere(self, values: Mapping[str, float]) -> list[dict[str, float]]:
+        """The named values of every process."""
+        if self.trainer.world_size == 1:
+            return [dict(values)]
+        gathered: list[dict[str, float]] = [{} for _ in range(self.trainer.world_size)]
+        dist.all_gather_object(gathered, dict(values))
+        return gathered
 
     # Lightning's hooks
 
@@ -249,7 +266,7 @@ class PolicyModule(MeasuredModule):
     def on_train_end(self) -> None:
         """Write the adapter in PEFT format, for tests, for later runs and for plain ``peft``."""
         if self.trainer.is_global_zero:
-            self.policy.save_adapter(self.run_dir / "adapter")
+            self.policy.save_adapter(self.run_dir / "adapter", beside=settings_file(self.encoder))
             rank_zero_info(f"adapter written to {self.run_dir / 'adapter'}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -12,12 +12,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
-from lovec.encoding import Encoder
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.records import READOUTS, passage_pairs, sentence_pairs, statements
-from lovec.taggers import FreeFormTagger, IterativeTagger
+from lovec.sentences import is_abstention
 from lovec.taggers.walk import History
-from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Tagger
+from lovec.types import Embedder, LovecError, Oracle, Record, Tagger
 
 MODES = ("iterative", "free-form")
 LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
@@ -36,8 +35,12 @@ class EvaluationConfig:
         probe_rows: validation questions a probe asks.
         name: what tables and files of a test call the method; null takes the name of the class.
         vanilla: whether `test` also measures the base model without the adapter.
-        recalibrated: whether `test` also measures this method's confidences after isotonic regression on validation.
+        recalibrated: whether `test` also measures this method's confidences mapped by what validation makes of them,
+            by isotonic regression and by Platt's curve.
+        ablate_history: whether `test` also measures iterative tagging that sees the sentence before only, without its
+            score (the paper's no-previous-scores variant).
         adapter: PEFT adapter that `test` measures; null takes the run's own.
+        embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that figure out.
     """
 
     modes: list[str] = field(default_factory=lambda: list(MODES))
@@ -49,7 +52,9 @@ class EvaluationConfig:
     name: str | None = None
     vanilla: bool = True
     recalibrated: bool = False
+    ablate_history: bool = False
     adapter: str | None = None
+    embedder: Embedder | None = None
 
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
@@ -65,8 +70,7 @@ class Evaluator(nn.Module):
     """Tags records in each mode and keeps a calibration suite for every row of the result table.
 
     Args:
-        engine: samples and scores; the caller keeps it in step with the policy.
-        encoder: the policy's encoder.
+        taggers: one for every mode; modes without one are left out.
         oracle: labels free-form answers; without one, free-form tagging is left out.
         config: settings.
         domains: values of ``meta["domain"]`` that records may have.
@@ -74,53 +78,61 @@ class Evaluator(nn.Module):
 
     def __init__(
         self,
-        engine: Engine,
-        encoder: Encoder,
+        taggers: Mapping[str, Tagger],
         oracle: Oracle | None,
         config: EvaluationConfig,
         domains: Sequence[str],
     ) -> None:
         super().__init__()
         self.oracle = oracle
-        self.modes = [mode for mode in config.modes if mode == "iterative" or oracle is not None]
+        self.embedder = config.embedder
+        self.taggers = dict(taggers)
+        asked = [mode for mode in config.modes if mode in taggers]
+        self.modes = [mode for mode in asked if mode == "iterative" or oracle is not None]
         self.domains = tuple(domains)
-        self.taggers: dict[str, Tagger] = {
-            "iterative": IterativeTagger(engine, encoder, history=config.history),
-            "free-form": FreeFormTagger(
-                engine, encoder, Sampling(max_new_tokens=config.max_new_tokens), distributions=True
-            ),
-        }
+        if not asked:
+            raise LovecError(f"evaluation.modes is {config.modes}; this method is measured in {list(taggers)} tagging")
         if not self.modes:
             raise LovecError(
                 "free-form answers need an oracle to be measured, and the data has none: "
                 "add iterative to evaluation.modes, or give model.oracle"
             )
-        if len(self.modes) < len(config.modes):
+        if len(self.modes) < len(asked):
             rank_zero_info("free-form tagging is left out: the data has no oracle to label new answers")
         self._keys = list(product(self.domains, self.modes, LEVELS, READOUTS))
         self.suites = nn.ModuleList([CalibrationSuite() for _ in self._keys])
 
     def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
         """Tag records in one mode; free-form answers are labelled by the oracle, given ones keep their labels."""
+        return self.labelled(self.tagged(records, mode), mode)
+
+    def tagged(self, records: Sequence[Record], mode: str) -> list[Record]:
+        """Tag records in one mode: iterative tagging those that have an answer, free-form all of them."""
+        own = given(records) if mode == "iterative" else records
+        return self.taggers[mode].tag(own)
+
+    def labelled(self, records: list[Record], mode: str) -> list[Record]:
+        """Tagged records; what the model wrote itself gets the oracle's labels."""
         if mode == "iterative":
-            return self.taggers[mode].tag([record for record in records if record.sentences])
-        tagged = self.taggers[mode].tag(records)
+            return records
         assert self.oracle is not None
-        return [label(record, rates) for record, rates in zip(tagged, self.oracle.rate(tagged), strict=True)]
+        return [label(record, rates) for record, rates in zip(records, self.oracle.rate(records), strict=True)]
 
     def update(self, mode: str, records: Sequence[Record]) -> None:
         """Add tagged and labelled records to the suites of ``mode``."""
-        for domain, (level, pairs), readout in product(self.domains, LEVELS.items(), READOUTS):
+        for domain in self.domains:
             inside = [record for record in records if str(record.meta.get("domain", "in-domain")) == domain]
-            confidence, factuality, malformed = pairs(inside, readout)
-            suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
-            device = suite.device
-            suite.update(
-                torch.tensor(confidence, dtype=torch.float64, device=device),
-                torch.tensor(factuality, dtype=torch.float64, device=device),
-                malformed,
-                statements(inside),
-            )
+            stated = statements(inside, is_abstention, self.embedder)
+            for (level, pairs), readout in product(LEVELS.items(), READOUTS):
+                confidence, factuality, malformed = pairs(inside, readout)
+                suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
+                device = suite.device
+                suite.update(
+                    torch.tensor(confidence, dtype=torch.float64, device=device),
+                    torch.tensor(factuality, dtype=torch.float64, device=device),
+                    malformed,
+                    stated,
+                )
 
     def rows(self, **extra: Any) -> list[dict[str, Any]]:
         """One row for every domain, mode, level and readout, with the suite's figures (None where undefined).
@@ -141,6 +153,11 @@ def tagged_file(method: str, mode: str, readout: str = "argmax") -> str:
     """Name of the file that holds a method's tagged test records; recalibrated ones have a file for each readout."""
     words = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
     return ".".join([words, mode, *([] if readout == "argmax" else [readout]), "jsonl"])
+
+
+def given(records: Iterable[Record]) -> list[Record]:
+    """The records that hold an answer to tag."""
+    return [record for record in records if record.sentences]
 
 
 def label(record: Record, rates: Sequence[float | None]) -> Record:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 
-from lovec.baselines import ConstantTagger, Isotonic, best_constant
-from lovec.baselines.recalibrated import recalibrated
+from lovec.baselines import Baseline, Bench, Samples, Wording
 from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
-from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.modules.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
-from lovec.modules.evaluation import EvaluationConfig, Evaluator, tagged_file
-from lovec.modules.models import resolve_model
-from lovec.policy import Policy, PolicyConfig, is_adapter
+from lovec.modules.evaluation import EvaluationConfig, Evaluator, given
+from lovec.modules.testing import Measurement, check_rows, in_turn
+from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
+from lovec.taggers import FreeFormTagger, IterativeTagger
+from lovec.taggers.models import resolve_model
 from lovec.tags import TagFormat
-from lovec.types import Engine, LovecError, Oracle, Record
-
-VANILLA = "Vanilla"
-CONSTANT = "Best constant"
-ISOTONIC = " + isotonic"
+from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Tagger
 
 
 class MeasuredModule(LightningModule):
@@ -42,6 +35,7 @@ class MeasuredModule(LightningModule):
         oracle: labels free-form answers; null takes the data's own, if it has one.
         seed: with the step and the rank, the only source of randomness in a training step (a fresh adapter starts
             from torch's own seed, which ``--seed_everything`` sets).
+        baselines: other ways to get confidences, which ``test`` also measures, on stored answers; null is none.
     """
 
     uses_dropout: ClassVar[bool] = False
@@ -49,7 +43,9 @@ class MeasuredModule(LightningModule):
 
     policy: Policy
     encoder: Encoder
+    _bench: Bench
     evaluator: Evaluator
+    measurement: Measurement
 
     def __init__(
         self,
@@ -58,6 +54,7 @@ class MeasuredModule(LightningModule):
         engine: Engine | None = None,
         oracle: Oracle | None = None,
         seed: int = 0,
+        baselines: list[Baseline] | None = None,
     ) -> None:
         super().__init__()
         self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
@@ -66,9 +63,14 @@ class MeasuredModule(LightningModule):
         self.engine: Engine = engine or TransformersEngine(max_rows=evaluation.rows)
         self.oracle = oracle
         self.seed = seed
+        self.baselines = baselines or []
         self.results: list[dict[str, Any]] = []
-        self._tested: list[Record] = []
-        self._tagged: dict[str, list[Record]] = {}
+        self._predicted: list[Record] = []
+
+    @property
+    def methods(self) -> dict[str, str | None]:
+        """What a test measures: names for tables and files, and adapters to put on; None is what is worn already."""
+        return {self.evaluation.name or type(self).__name__: None}
 
     @property
     def run_dir(self) -> Path:
@@ -78,8 +80,13 @@ class MeasuredModule(LightningModule):
     # Loading
 
     def setup(self, stage: str) -> None:
-        """Write checkpoints whole or not at all."""
+        """Write checkpoints whole or not at all; refuse what cannot be measured before anything is loaded."""
         self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        if stage == "test":
+            check_rows([*self.methods, *(baseline.name for baseline in self.baselines)])
+            for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
+                if adapter is not None:
+                    check_adapter(adapter)
 
     def configure_model(self) -> None:
         """Load base and adapter, once. Outside ``fit`` the adapter is the one the run has written."""
@@ -92,15 +99,34 @@ class MeasuredModule(LightningModule):
             else:
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
-                    config.adapter = self.evaluation.adapter or str(self.run_dir / "adapter")
+                    config.adapter = self.tested_adapter()
                 self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
             self.policy.train()  # from_pretrained leaves models in eval mode
             instruction = config.instruction or getattr(data, "instruction", None) or INSTRUCTION
             self.encoder = Encoder(self.policy.tokenizer, instruction, TagFormat(*config.tag_words))
+        samples = Samples(max_new_tokens=self.evaluation.max_new_tokens, seed=self.seed)
+        wording = getattr(data, "wording", None) or Wording()
+        self._bench = Bench(self.engine, self.encoder, wording, samples, getattr(data, "judge", None))
         oracle = self.oracle or getattr(data, "oracle", None)
         domains = getattr(data, "domains", ("in-domain",))
-        self.evaluator = Evaluator(self.engine, self.encoder, oracle, self.evaluation, domains)
+        self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains)
         self._attach_oracle()
+
+    def tested_adapter(self) -> str | None:
+        """The adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""
+        return self.evaluation.adapter or str(self.run_dir / "adapter")
+
+    def bench(self) -> Bench:
+        """What baselines work with, the data's own words and judge among it; one for all of a test."""
+        return self._bench
+
+    def taggers(self) -> dict[str, Tagger]:
+        """What tags in each mode, with the engine and the encoder as they are; a mode may be left out."""
+        sampling = Sampling(max_new_tokens=self.evaluation.max_new_tokens)
+        return {
+            "iterative": IterativeTagger(self.engine, self.encoder, history=self.evaluation.history),
+            "free-form": FreeFormTagger(self.engine, self.encoder, sampling, distributions=True),
+        }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep adapters only, and what is needed to build them again."""
@@ -119,7 +145,8 @@ class MeasuredModule(LightningModule):
     def _attach_oracle(self) -> None:
         """Give the policy to an oracle that judges with it."""
         if (attach := getattr(self.evaluator.oracle, "attach", None)) is not None:
-            attach(self.policy, self.encoder)
+            lent = {} if self.engine.shares_model else {"engine": self.engine}
+            attach(self.policy, self.encoder, **lent)
 
     # Validation
 
@@ -150,106 +177,30 @@ class MeasuredModule(LightningModule):
     def on_test_epoch_start(self) -> None:
         """Let the engine take the newest adapter; choose the best constant while nothing can be lost."""
         self.engine.sync(self.policy)
-        self._tested, self._tagged, self.results = [], {}, []
-        data = getattr(self.trainer, "datamodule", None)
-        self._validation = [] if data is None else data.load("validation")
-        self._constant = best_constant(self._validation)
-        if self._constant is None and "iterative" in self.evaluator.modes:
-            rank_zero_info(f"the row {CONSTANT!r} is left out: no validation record has a label to choose it by")
+        self.measurement = Measurement(self)
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Tag and measure rows in every mode."""
-        self._tested += rows
-        self._measure(rows)
+        self.measurement.records += rows
+        self.measurement.tag(rows)
 
     def on_test_epoch_end(self) -> None:
         """Fill ``results`` with this method and what it is held against; write them and every tagged record."""
-        method, tagged = self.evaluation.name or type(self).__name__, self._tagged
-        self._finish(method)
-        if self.evaluation.recalibrated:
-            self._run_recalibrated(method, tagged)
+        measured = self.measurement
+        (name,) = self.methods
+        measured.method(name)
         if self.evaluation.vanilla:
-            self._run_vanilla()
-        self._run_constant()
-        if self.trainer.is_global_zero:
-            path = self.run_dir / "test" / "results.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self.results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            rank_zero_info(f"results and tagged records written to {path.parent}")
-
-    def _measure(self, rows: Sequence[Record]) -> None:
-        for mode in self.evaluator.modes:
-            tagged = self.evaluator.tag(rows, mode)
-            self._tagged.setdefault(mode, []).extend(tagged)
-            self.evaluator.update(mode, tagged)
-
-    def _run_recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
-        """This method's confidences, mapped as validation records of the same mode and readout ask for.
-
-        Every process tags its share of the validation records, and all fit the same map.
-        """
-        share = self._validation[self.global_rank :: self.trainer.world_size]
-        held: dict[str, list[Record]] = {}
-        with self.trainer.precision_plugin.test_step_context():
-            for mode in self.evaluator.modes:
-                own = [r for rows in _chunks(share, self.evaluation.rows) for r in self.evaluator.tag(rows, mode)]
-                held[mode] = self._gather(own)
-        for readout in READOUTS:
-            fitted = []
-            for mode in self.evaluator.modes:
-                confidence, factuality, _ = sentence_pairs(held[mode], readout)
-                try:
-                    calibrator = Isotonic.fit(confidence, factuality)
-                except LovecError as error:
-                    rank_zero_warn(f"no row {method + ISOTONIC!r} for {mode} tagging, {readout} readout: {error}")
-                    continue
-                self._tagged[mode] = recalibrated(tagged.get(mode, []), calibrator, readout)
-                self.evaluator.update(mode, self._tagged[mode])
-                fitted.append(mode)
-            # A mapped confidence is a sentence's only one, so it is read as a stated score, whatever it was made from.
-            self._finish(method + ISOTONIC, fitted, ("argmax",), shown=readout)
-
-    def _run_vanilla(self) -> None:
-        with self.policy.bare(), self.trainer.precision_plugin.test_step_context():
-            self.engine.sync(self.policy)
-            for rows in _chunks(self._tested, self.evaluation.rows):
-                self._measure(rows)
-        self.engine.sync(self.policy)
-        self._finish(VANILLA)
-
-    def _run_constant(self) -> None:
-        """The best single score of the validation labels, said of every test sentence."""
-        if self._constant is None or "iterative" not in self.evaluator.modes:
-            return
-        tagged = ConstantTagger(self._constant).tag([record for record in self._tested if record.sentences])
-        self._tagged["iterative"] = tagged
-        self.evaluator.update("iterative", tagged)
-        self._finish(CONSTANT, ("iterative",), ("argmax",))
-
-    def _finish(
-        self,
-        method: str,
-        modes: Sequence[str] | None = None,
-        readouts: Sequence[str] = READOUTS,
-        shown: str | None = None,
-    ) -> None:
-        """Move the suites' figures into ``results``, as readout ``shown`` if given, and the tagged records to disk."""
-        modes = self.evaluator.modes if modes is None else modes
-        for row in self.evaluator.rows(method=method, seed=self.seed):
-            if row["mode"] in modes and row["readout"] in readouts:
-                self.results.append({**row, "readout": shown or row["readout"]})
-        for mode in modes:  # not only those with records here: every process must take part
-            everything = self._gather(self._tagged.get(mode, []))
-            if self.trainer.is_global_zero:
-                write_records(self.run_dir / "test" / tagged_file(method, mode, shown or "argmax"), everything)
-        self._tagged = {}
+            measured.vanilla()
+        measured.constant()
+        measured.baselines(self.baselines)
+        self.results = measured.write()
 
     # Prediction
 
     def on_predict_epoch_start(self) -> None:
         """Let the engine take the newest adapter."""
         self.engine.sync(self.policy)
-        self._tagged = {}
+        self._predicted = []
 
     def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[dict[str, Any]]:
         """Tag stored answers where there are some, and let the model answer the other questions.
@@ -258,32 +209,19 @@ class MeasuredModule(LightningModule):
             The records as dictionaries (Lightning takes no frozen dataclasses).
         """
         tagged: dict[str, Record] = {}
-        given = [record for record in rows if record.sentences]
-        open_ = [record for record in rows if not record.sentences]
-        for mode, own in (("iterative", given), ("free-form", open_)):
-            tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(own)})
+        for mode, own in (("iterative", given(rows)), ("free-form", [r for r in rows if not r.sentences])):
+            if own and mode not in self.evaluator.taggers:
+                raise LovecError(f"record {own[0].id!r} needs {mode} tagging, which {type(self).__name__} cannot do")
+            if own:
+                tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(own)})
         ordered = [tagged[record.id] for record in rows]
-        self._tagged.setdefault("predictions", []).extend(ordered)
+        self._predicted += ordered
         return [record_to_dict(record) for record in ordered]
 
     def on_predict_epoch_end(self) -> None:
         """Write ``predictions.jsonl`` in the run's folder."""
-        everything = self._gather(self._tagged.get("predictions", []))
+        everything = in_turn(self.trainer, self._predicted)
         if self.trainer.is_global_zero:
             path = self.run_dir / "predictions.jsonl"
             write_records(path, everything)
             rank_zero_info(f"{len(everything)} tagged records written to {path}")
-
-    def _gather(self, records: list[Record]) -> list[Record]:
-        """Records of all processes in the order of the data, on every process."""
-        if self.trainer.world_size == 1:
-            return records
-        parts: list[list[Record]] = [[] for _ in range(self.trainer.world_size)]
-        dist.all_gather_object(parts, records)
-        # A process was served every world-th record, so turn by turn gives their order back.
-        return [record for turn in zip_longest(*parts) for record in turn if record is not None]
-
-
-def _chunks(rows: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lovec.losses import TokenMean, row_means
+from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Item, stream_seed
@@ -43,6 +43,9 @@ class RolloutModule(PolicyModule):
         credit: what a token is credited with: the reward of its "answer" (the paper), or of its "sentence", compared
             with all sentences of the group.
         empty: reward of an answer without any sentence.
+        importance_cap: where the engine runs a copy of the policy with arithmetic of its own (vLLM), advantages are
+            multiplied by truncated importance weights, at most this large; null leaves them as they are. With an
+            engine that runs the policy's own model there is nothing to correct.
         kwargs: arguments of ``PolicyModule``.
     """
 
@@ -58,6 +61,7 @@ class RolloutModule(PolicyModule):
         normalisation: TokenMean = "sequence",
         credit: Credit = "answer",
         empty: float = -60.0,
+        importance_cap: float | None = 2.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -66,6 +70,8 @@ class RolloutModule(PolicyModule):
                 f"group_size is {group_size}, inner_epochs {inner_epochs} and temperature {temperature}; expected at "
                 "least 2 answers to compare, at least 1 epoch, and a temperature above 0"
             )
+        if importance_cap is not None and not importance_cap > 0:
+            raise LovecError(f"importance_cap is {importance_cap}, expected a number above 0, or null for no weights")
         for name, value, known in (("credit", credit, Credit), ("normalisation", normalisation, TokenMean)):
             if value not in get_args(known):
                 raise LovecError(f"{name} is {value!r}, expected one of {', '.join(get_args(known))}")
@@ -77,6 +83,7 @@ class RolloutModule(PolicyModule):
         self.normalisation = normalisation
         self.credit = credit
         self.empty = empty
+        self.importance_cap = importance_cap
 
     # What an objective gives
 
@@ -87,7 +94,10 @@ class RolloutModule(PolicyModule):
     def token_loss(
         self, token_logps: Tensor, old_token_logps: Tensor, ref_token_logps: Tensor | None, advantages: Tensor
     ) -> Tensor:
-        """Loss of every sampled token, all [N, T]; the reference is None where ``needs_reference`` is False."""
+        """Loss of every sampled token, all [N, T]; the reference is None where ``needs_reference`` is False.
+
+        The advantages hold the importance weights, where there are any: the loss is to be linear in them.
+        """
         raise TypeError(f"{type(self).__name__} has no loss: override token_loss")
 
     def figures(
@@ -136,7 +146,12 @@ class RolloutModule(PolicyModule):
             for (_, prompt), completion, answer, credit in zip(
                 sources[group], completions[group], answers[group], credits, strict=True
             ):
-                data = {"advantages": credit, "figures": self._figures(answer) | {"zero_variance": float(even)}}
+                data: dict[str, Any] = {
+                    "advantages": credit,
+                    "figures": self._figures(answer) | {"zero_variance": float(even)},
+                }
+                if not self.engine.shares_model:
+                    data["sampler"] = completion.logps
                 items.append(Item((TokenSequence(tuple(prompt), completion.ids),), answer, data))
         return items
 
@@ -236,6 +251,17 @@ class RolloutModule(PolicyModule):
         old = self._old(batch, token_logps)
         ref = self.reference_token_logps(batch, self.temperature) if self.needs_reference else None
         advantages = batch.tokens.padded([item.data["advantages"] for item in batch.items])
+        metrics: dict[str, Term] = {}
+        peaks: dict[str, Tensor] = {}
+        if "sampler" in batch.items[0].data:
+            sampler = batch.tokens.padded([item.data["sampler"] for item in batch.items])
+            apart = (old - sampler).abs()
+            metrics["mismatch"] = Term(apart, mask, per="token")
+            peaks["mismatch_max"] = apart
+            if self.importance_cap is not None:
+                weights = importance_weights(old, sampler, self.importance_cap)
+                metrics["weight"] = Term(weights, mask, per="token")
+                advantages = weights * advantages
         values = self.token_loss(token_logps, old, ref, advantages)
         if self.normalisation == "token":
             term = Term(values, mask, per="token")
@@ -243,13 +269,13 @@ class RolloutModule(PolicyModule):
             length = None if self.normalisation == "sequence" else self.max_new_tokens
             term = Term(row_means(values, mask, length), batch.ones(), per="row")
         figures = self.figures(token_logps.detach(), old, ref)
-        metrics = {name: Term(values, mask, per="token") for name, values in figures.items()}
+        metrics.update({name: Term(values, mask, per="token") for name, values in figures.items()})
         for name in batch.items[0].data["figures"]:
             found = [item.data["figures"][name] for item in batch.items]
             known = torch.tensor([value is not None for value in found], device=mask.device, dtype=torch.float64)
             numbers = torch.tensor([value or 0.0 for value in found], device=mask.device, dtype=torch.float64)
             metrics[name] = Term(numbers, known, per="row")
-        return LossOutput({"policy": term}, metrics)
+        return LossOutput({"policy": term}, metrics, peaks)
 
     def _old(self, batch: Batch, token_logps: Tensor) -> Tensor:
         """Log-probs under the policy that sampled: in the first round those of now, kept for the later ones.

@@ -1,6 +1,6 @@
 """The trained model: base, adapter, reference, and the token batches it reads."""
 
-from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, load_base, load_tokenizer
+from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, check_adapter, load_base, load_tokenizer
 from lovec.policy.policy import Policy, is_adapter
 from lovec.policy.tokens import TokenBatch, TokenSequence
 
@@ -11,6 +11,7 @@ __all__ = [
     "PolicyConfig",
     "TokenBatch",
     "TokenSequence",
+    "check_adapter",
     "is_adapter",
     "load_base",
     "load_tokenizer",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -14,6 +16,7 @@ from lovec.types import LovecError
 
 ADAPTER = "default"
 REFERENCE = "reference"
+WORN = "worn"
 RANDOM = "random:"
 """Before a model's name: its configuration and tokenizer as they are, its weights drawn at random where they are used.
 
@@ -81,6 +84,7 @@ def load_base(config: PolicyConfig) -> Any:
     form = {"dtype": getattr(torch, config.dtype), "attn_implementation": "eager" if capped else "sdpa"}
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **form)
+        model.name_or_path = config.model  # what else reads the name must not take these weights for the hub's
     else:
         model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **form)
     return model.requires_grad_(False)
@@ -120,6 +124,27 @@ def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
     """The base with a trainable adapter from a folder, and its frozen copy where it is the reference."""
     from peft import PeftModel
 
+    check_adapter(adapter)
+    with _fitting(adapter):
+        model = PeftModel.from_pretrained(base, adapter, adapter_name=ADAPTER, is_trainable=True)
+        if reference:
+            model.load_adapter(adapter, adapter_name=REFERENCE, is_trainable=False)
+    return model
+
+
+def add_adapter(model: Any, adapter: str, device: torch.device) -> None:
+    """Put the adapter of a folder beside those that a PEFT model has, frozen and not in use, under the name WORN."""
+    check_adapter(adapter)
+    with _fitting(adapter):
+        model.load_adapter(adapter, adapter_name=WORN, is_trainable=False, torch_device=str(device))
+
+
+def check_adapter(adapter: str) -> None:
+    """Say what is wrong with a folder before anything is loaded.
+
+    Raises:
+        LovecError: it holds no adapter, or one that is not a plain LoRA.
+    """
     if not (Path(adapter) / "adapter_config.json").is_file():
         run = Path(adapter).parent.name
         made = Path(adapter).name == "adapter"
@@ -130,16 +155,18 @@ def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
         raise LovecError(
             f"the adapter in {adapter} is not a plain LoRA (it trains biases or whole modules); give one that is"
         )
+
+
+@contextmanager
+def _fitting(adapter: str) -> Iterator[None]:
+    """Inside: an adapter that does not fit the base is one clear line."""
     try:
-        model = PeftModel.from_pretrained(base, adapter, adapter_name=ADAPTER, is_trainable=True)
-        if reference:
-            model.load_adapter(adapter, adapter_name=REFERENCE, is_trainable=False)
+        yield
     except (RuntimeError, ValueError) as error:
         raise LovecError(
             f"the adapter in {adapter} does not fit the base model: {str(error).strip().splitlines()[0][:160]}; "
             "it was trained on another base (see base_model_name_or_path in its adapter_config.json)"
         ) from None
-    return model
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from lovec.policy.loading import (
     ADAPTER,
     RANDOM,
     REFERENCE,
+    WORN,
     PolicyConfig,
+    add_adapter,
     continued_adapter,
     fresh_adapter,
     load_base,
@@ -166,18 +168,64 @@ class Policy(nn.Module):
         with self.peft.disable_adapter():
             yield
 
-    def save_adapter(self, path: str | Path) -> None:
-        """Write the adapter in PEFT format; ``path`` is replaced only once the new one is whole."""
+    @contextmanager
+    def worn(self, path: str) -> Iterator[None]:
+        """Inside: the base with the adapter of a folder instead of its own, without gradient.
+
+        The base is not loaded again, and the model computes what one that was loaded with this adapter computes.
+        Whoever uses an engine lets it ``sync`` afterwards, inside and outside.
+
+        Raises:
+            LovecError: there is no adapter, or it does not fit.
+        """
+        training = self.training
+        try:
+            with torch.inference_mode(False):  # engines ask parameters for their version
+                add_adapter(self.peft, path, self.device)
+            self.train(training)  # PEFT leaves the model in eval mode
+            for module in list(self.peft.modules()):
+                if isinstance(dropouts := getattr(module, "lora_dropout", None), nn.ModuleDict) and WORN in dropouts:
+                    dropouts[WORN] = nn.Identity()
+            self.peft.base_model.set_adapter(WORN, inference_mode=True)
+            with torch.no_grad():
+                yield
+        finally:
+            self.peft.base_model.set_adapter(ADAPTER)
+            if WORN in self.peft.peft_config:
+                self.peft.delete_adapter(WORN)
+
+    @property
+    def wearing(self) -> str | None:
+        """Name of the adapter that the model computes with now, as PEFT knows it; None for the bare base."""
+        from peft.tuners.tuners_utils import (
+            BaseTunerLayer,
+        )  # here, because peft loads bitsandbytes where it is installed
+
+        layer = next(module for module in self.peft.modules() if isinstance(module, BaseTunerLayer))
+        return None if layer.disable_adapters else str(layer.active_adapters[0])
+
+    def save_adapter(self, path: str | Path, name: str = ADAPTER, beside: Mapping[str, str] | None = None) -> None:
+        """Write an adapter in PEFT format; ``path`` is replaced only once the new one is whole.
+
+        Args:
+            path: folder to write.
+            name: which of the adapters.
+            beside: texts to write beside it, by file name.
+        """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
-        self.peft.save_pretrained(str(fresh), selected_adapters=[ADAPTER])
+        self.peft.save_pretrained(str(fresh), selected_adapters=[name])
+        whole = fresh if name == ADAPTER else fresh / name  # PEFT gives others a folder of their own
+        for file, text in (beside or {}).items():
+            (whole / file).write_text(text, encoding="utf-8")
         if path.exists():
             os.replace(path, old)
-        os.replace(fresh, path)
-        shutil.rmtree(old, ignore_errors=True)
+        os.replace(whole, path)
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _hidden(self, input_ids: Tensor, attention_mask: Any, position_ids: Tensor | None = None) -> Tensor:
         """Last hidden states [N, L, D]."""

@@ -1,7 +1,8 @@
-"""Taggers: give the sentences of an answer a confidence."""
+"""Taggers: give the sentences of an answer a confidence; and a session, a model opened for them outside training."""
 
 from lovec.taggers.freeform import FreeFormTagger
 from lovec.taggers.iterative import IterativeTagger
+from lovec.taggers.session import Session, open_session
 from lovec.taggers.walk import expected_confidence
 
-__all__ = ["FreeFormTagger", "IterativeTagger", "expected_confidence"]
+__all__ = ["FreeFormTagger", "IterativeTagger", "Session", "expected_confidence", "open_session"]

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lovec.encoding import Encoder
-from lovec.taggers.walk import Passage, Readout, Step, checked_readout, distribution, expected_confidence, walk
-from lovec.tags import TaggedText, parse
-from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
+from lovec.stopwatch import Stopwatch
+from lovec.taggers.walk import (
+    Heard,
+    Passage,
+    Readout,
+    Step,
+    checked_readout,
+    distribution,
+    expected_confidence,
+    walk,
+)
+from lovec.tags import TaggedSentence, TaggedText, parse
+from lovec.types import Completion, Engine, Listener, LovecError, Record, Sampling, Sentence
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +35,9 @@ class FreeFormTagger:
             the distribution over the 11 scores, renormalised (and asks for distributions).
         distributions: also fill in the distribution over the 11 scores at every valid tag, given the model's own
             text and scores before it (encoded as in iterative tagging; malformed parts as they stand).
+
+    Attributes:
+        watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
 
     Raises:
         LovecError: the readout is unknown, or more than one completion a prompt is asked for.
@@ -43,27 +56,36 @@ class FreeFormTagger:
         self.sampling = sampling or Sampling()
         self.readout = checked_readout(readout)
         self.distributions = distributions or self.readout == "mean"
+        self.watch = Stopwatch()
         if self.sampling.n != 1:
             raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer a record)")
 
-    def tag(self, records: Sequence[Record]) -> list[Record]:
+    def tag(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
         """Records with a new answer and its sentences, in the order given; factuality is None until an oracle rates it.
 
         A sentence with a malformed tag, and text after the last tag, have neither score nor confidence.
         ``meta["problems"]`` lists what is wrong, sentence by sentence; ``meta["finished"]`` is False where the answer
         was cut by the token limit. A prompt longer than the model's context leaves an empty answer and a problem.
+
+        Args:
+            records: questions.
+            heard: is told every sentence as soon as its tag is written, with the score as written and without
+                distribution, those of one record in their order; not what stands behind the last tag.
         """
         prompts = [self.encoder.prompt(record.question) for record in records]
         room = self.engine.context_length
         fits = [room is None or len(prompt) < room for prompt in prompts]
-        completions = iter(
-            self.engine.generate(
-                [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit],
+        asked = [number for number, fit in enumerate(fits) if fit]
+        listening = {} if heard is None else {"listen": _listener(self.encoder, asked, heard)}
+        with self.watch.phase("writing"):
+            written = self.engine.generate(
+                [prompts[number] for number in asked],
                 self.sampling,
                 self.encoder.stop_ids,
-                keys=[record.id for record, fit in zip(records, fits, strict=True) if fit],
+                keys=[records[number].id for number in asked],
+                **listening,
             )
-        )
+        completions = iter(written)
         tagged = []
         for record, prompt, fit in zip(records, prompts, fits, strict=True):
             if fit:
@@ -82,7 +104,8 @@ class FreeFormTagger:
             Passage(name=record.id, prompt=prompt, steps=_steps(text))
             for record, prompt, text in zip(records, prompts, parsed, strict=True)
         ]
-        walk(self.engine, self.encoder, [passage for passage in passages if passage.steps])
+        with self.watch.phase("scoring"):
+            walk(self.engine, self.encoder, [passage for passage in passages if passage.steps])
         return [self._filled(record, passage) for record, passage in zip(records, passages, strict=True)]
 
     def _filled(self, record: Record, passage: Passage) -> Record:
@@ -107,9 +130,7 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> Rec
     parsed = parse(text, encoder.tags)
     sentences, problems = [], []
     for number, found in enumerate(parsed.sentences, start=1):
-        confidence = None if found.score is None else found.score / 10
-        text_or_tag = found.text or found.raw.strip()  # a tag without text is kept as it stands, so that files hold it
-        sentences.append(Sentence(text_or_tag, confidence=confidence, score=found.score))
+        sentences.append(_sentence(found))
         if found.problem is not None:
             problems.append(f"sentence {number}: {found.problem}")
     if tail := parsed.tail.strip():
@@ -117,6 +138,61 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> Rec
         problems.append(f"sentence {len(sentences)}: untagged tail")
     meta = {**record.meta, "problems": problems, "finished": completion.finished}
     return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None)
+
+
+class AnswerReader:
+    """Reads the sentences of one answer while its tokens come.
+
+    Args:
+        encoder: of the model that writes it.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._ids: list[int] = []
+        self._given = 0
+
+    def hear(self, token: int) -> list[TaggedSentence]:
+        """The sentences whose closing tag word is complete with this token: mostly none, hardly ever several.
+
+        They are the first of the whole answer; behind them it has an unclosed tag or an untagged tail at most.
+        """
+        self._ids.append(token)
+        close = self._encoder.tags.close
+        if not {close[-1], "\ufffd"} & set(self._encoder.decode([token])):  # half a letter may be the tag word's last
+            return []
+        whole = [found for found in self._parsed().sentences if found.raw.endswith(close)]
+        new, self._given = whole[self._given :], len(whole)
+        return new
+
+    def rest(self) -> TaggedText:
+        """What the answer holds beyond the sentences that were given: the end of it, once no token comes any more."""
+        parsed = self._parsed()
+        return TaggedText(parsed.sentences[self._given :], parsed.tail)
+
+    def _parsed(self) -> TaggedText:
+        return parse(self._encoder.decode(self._ids), self._encoder.tags)
+
+
+def _listener(encoder: Encoder, numbers: Sequence[int], heard: Heard) -> Listener:
+    """What an engine tells of tokens, as sentences of the records with these numbers."""
+    readers = {number: AnswerReader(encoder) for number in numbers}
+    given = dict.fromkeys(numbers, 0)
+
+    def listen(prompt: int, sample: int, token: int) -> bool:
+        number = numbers[prompt]
+        for found in readers[number].hear(token):
+            heard(number, given[number], _sentence(found))
+            given[number] += 1
+        return True
+
+    return listen
+
+
+def _sentence(found: TaggedSentence) -> Sentence:
+    """A parsed span as a sentence; a tag without text is kept as it stands, so that files hold it."""
+    confidence = None if found.score is None else found.score / 10
+    return Sentence(found.text or found.raw.strip(), confidence=confidence, score=found.score)
 
 
 def _steps(text: TaggedText) -> list[Step]:

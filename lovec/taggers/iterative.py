@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from lovec.encoding import Encoder
+from lovec.stopwatch import Stopwatch
 from lovec.taggers.walk import (
+    Heard,
     History,
     Passage,
     Readout,
@@ -18,7 +20,7 @@ from lovec.taggers.walk import (
     expected_confidence,
     walk,
 )
-from lovec.types import Engine, LovecError, Record
+from lovec.types import Engine, LovecError, Record, Sentence
 
 
 class IterativeTagger:
@@ -36,6 +38,9 @@ class IterativeTagger:
             earlier sentences without. "previous": the sentence before, without its score (the paper's
             no-previous-scores variant).
 
+    Attributes:
+        watch: seconds spent, in the phase "scoring".
+
     Raises:
         LovecError: readout or history is none of these.
     """
@@ -49,12 +54,17 @@ class IterativeTagger:
         self.encoder = encoder
         self.readout = checked_readout(readout)
         self.history = history
+        self.watch = Stopwatch()
 
-    def tag(self, records: Sequence[Record]) -> list[Record]:
+    def tag(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
         """Records with score, confidence and distribution of every sentence, in the order given.
 
         A record without sentences comes back as it is. Sentences whose context is longer than the model's get None
         for all three, and ``meta["problems"]`` says so; no record is lost to another one's length.
+
+        Args:
+            records: questions with sentences.
+            heard: is told every sentence as soon as it is scored, those of one record in their order.
         """
         passages = [
             Passage(
@@ -65,20 +75,38 @@ class IterativeTagger:
             for record in records
             if record.sentences
         ]
-        walk(self.engine, self.encoder, passages, self.history)
+        told = None if heard is None else self._teller(records, passages, heard)
+        with self.watch.phase("scoring"):
+            walk(self.engine, self.encoder, passages, self.history, told)
         done = iter(passages)
         return [self._tagged(record, next(done)) if record.sentences else record for record in records]
 
     def _tagged(self, record: Record, passage: Passage) -> Record:
-        sentences = []
-        for sentence, logps in zip(record.sentences, passage.logps, strict=True):
-            if logps is None:
-                sentences.append(replace(sentence, score=None, confidence=None, distribution=None))
-                continue
-            score = best(logps)
-            confidence = score / 10 if self.readout == "argmax" else expected_confidence(logps)
-            sentences.append(replace(sentence, score=score, confidence=confidence, distribution=distribution(logps)))
+        sentences = [self._scored(s, logps) for s, logps in zip(record.sentences, passage.logps, strict=True)]
         meta = dict(record.meta)
         if passage.problems:
             meta["problems"] = [*meta.get("problems", ()), *passage.problems]
         return replace(record, sentences=tuple(sentences), meta=meta)
+
+    def _scored(self, sentence: Sentence, logps: list[float] | None) -> Sentence:
+        if logps is None:
+            return replace(sentence, score=None, confidence=None, distribution=None)
+        score = best(logps)
+        confidence = score / 10 if self.readout == "argmax" else expected_confidence(logps)
+        return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps))
+
+    def _teller(
+        self, records: Sequence[Record], passages: Sequence[Passage], heard: Heard
+    ) -> Callable[[Passage], None]:
+        """What `walk` tells of passages, as sentences of records."""
+        numbers = [number for number, record in enumerate(records) if record.sentences]
+        number_of = dict(zip(map(id, passages), numbers, strict=True))
+        given = dict.fromkeys(numbers, 0)
+
+        def told(passage: Passage) -> None:
+            number = number_of[id(passage)]
+            for at in range(given[number], len(passage.logps)):
+                heard(number, at, self._scored(records[number].sentences[at], passage.logps[at]))
+            given[number] = len(passage.logps)
+
+        return told

@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from lovec.datasets.names import listed
 from lovec.encoding import Encoder
-from lovec.types import Engine, LovecError
+from lovec.types import Engine, LovecError, Sentence
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 Readout: TypeAlias = Literal["argmax", "mean"]
+
+Heard: TypeAlias = Callable[[int, int, Sentence], None]
+"""Is told (index of the record, index of the sentence, the sentence with its score) while others are worked on."""
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +109,13 @@ class Passage:
             self._past += [] if score is None else encoder.tails[score]
 
 
-def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores") -> None:
+def walk(
+    engine: Engine,
+    encoder: Encoder,
+    passages: Sequence[Passage],
+    history: History = "scores",
+    told: Callable[[Passage], None] | None = None,
+) -> None:
     """Fill in ``logps`` and ``problems`` of every passage, many passages together sentence by sentence.
 
     A sentence whose context does not fit the model gets no scores and a problem; nothing else is lost.
@@ -116,6 +126,7 @@ def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history:
         encoder: makes contexts and score strings.
         passages: what to ask about; those with equally many sentences go together.
         history: what a context holds of earlier sentences, see `IterativeTagger`.
+        told: hears of a passage whenever more of its ``logps`` are filled in.
     """
     room = engine.context_length
     order = sorted(passages, key=lambda passage: len(passage.steps))
@@ -125,9 +136,17 @@ def walk(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history:
             scores = engine.score([context for _, context in asked], encoder.tails)
             for (passage, _), logps in zip(asked, scores, strict=True):
                 passage.advance(encoder, history, logps)
+                if told is not None:
+                    told(passage)
+        if told is not None:  # of sentences at the end that do not fit
+            for passage in group:
+                told(passage)
         engine.score([], encoder.tails)  # frees what the engine kept for these passages
     if failed := [passage.name for passage in order if passage.problems]:
-        log.warning("%d of %d answers are longer than the model's context: %s", len(failed), len(order), failed[:10])
+        log.warning(
+            "%d of %d answers are longer than the model's context, and their sentences beyond it have no score: %s",
+            *(len(failed), len(order), listed(failed)),
+        )
 
 
 def distribution(logps: Sequence[float]) -> tuple[float, ...]:

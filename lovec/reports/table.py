@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from lovec.reports.sheet import Cell, Column, Line, Sheet, markdown, print_sheet
 from lovec.types import LovecError
 
 Row = Mapping[str, Any]
@@ -39,14 +38,7 @@ HARD = {"auroc": "AUROC"}
 PLACES = ("domain", "mode", "level", "readout")
 """What tells rows of one method apart."""
 
-_WIDTH = 100
-_COLUMN = 8
 _LEGEND = "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined"
-
-
-def cells(row: Row, figures: Iterable[str]) -> list[str]:
-    """The figures of a row as text: percent with one decimal, "-" for None or NaN, then ``n``."""
-    return [*(percent(row.get(name)) for name in figures), str(row["n"])]
 
 
 def print_table(rows: Sequence[Row], title: str = "", console: Console | None = None) -> None:
@@ -55,40 +47,20 @@ def print_table(rows: Sequence[Row], title: str = "", console: Console | None = 
     Args:
         rows: in the order they are shown within a block.
         title: a line above the blocks.
-        console: where to print; None is standard output, at least 100 columns wide so that no digit is cut.
+        console: where to print; None is standard output.
     """
-    figures = _figures(rows)
-    console = console or Console(width=max(_WIDTH + _COLUMN * (len(figures) - len(FIGURES)), Console().width))
-    console.print(title, style="bold")
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in ("method", "domain", "mode")}
+    console = console or Console()
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     for level, readout, block in _blocks(rows):
-        table = Table(
-            title=f"{level} level, {readout} readout",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=0,
-            pad_edge=False,
-        )
-        for name, width in widths.items():
-            table.add_column(name, no_wrap=True, min_width=width)
-        for heading in (*figures.values(), "n"):
-            table.add_column(heading, justify="right", no_wrap=True, min_width=6)
-        for row in block:
-            table.add_row(*(row[name] for name in widths), *cells(row, figures))
-        console.print(table)
-    console.print(
-        "In %; BS and ECE-M: lower is better, SC: higher; c: confidence, f: factuality; -: undefined", style="dim"
-    )
+        print_sheet(_sheet(block, _figures(rows), ("domain", "mode"), f"{level} level, {readout} readout"), console)
+        console.print()
+    console.print(_LEGEND, style="dim", highlight=False, soft_wrap=True)
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """Rows as a Markdown table; columns that say the same everywhere are left out."""
     places = [name for name in PLACES if len({row[name] for row in rows}) > 1]
-    figures = _figures(rows)
-    heads = ["method", *places, *figures.values(), "n"]
-    rule = ["---"] * (1 + len(places)) + ["---:"] * (len(figures) + 1)
-    body = [[row["method"], *(str(row[name]) for name in places), *cells(row, figures)] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *body]) + "\n"
+    return markdown(_sheet(rows, _figures(rows), places), title=False)
 
 
 def write_results(rows: Sequence[Row], path: str | Path) -> Path:
@@ -123,6 +95,22 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
+def percent(value: float | None) -> str:
+    """A share in percent with one decimal, "-" for None or NaN."""
+    return "-" if value is None or _undefined(value) else f"{100 * value:.1f}"
+
+
+def _sheet(rows: Sequence[Row], figures: Mapping[str, str], places: Sequence[str], title: str = "") -> Sheet:
+    """Rows with what tells them apart in columns of their own, then their figures, then ``n``."""
+    columns = [Column(name, left=True) for name in places] + [Column(heading) for heading in figures.values()]
+    lines = []
+    for row in rows:
+        words = [Cell(str(row[name])) for name in places]
+        cells = [Cell(percent(row.get(name)), row.get(name)) for name in figures]
+        lines.append(Line(row["method"], (*words, *cells, Cell(str(row["n"]), row["n"]))))
+    return Sheet("results", title, (*columns, Column("n")), tuple(lines))
+
+
 def _figures(rows: Sequence[Row]) -> dict[str, str]:
     """The figures to show: those of every row, and those that only some data have."""
     return FIGURES | {name: heading for name, heading in HARD.items() if any(row.get(name) is not None for row in rows)}
@@ -134,11 +122,6 @@ def _blocks(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     for row in rows:
         blocks.setdefault((row["level"], row["readout"]), []).append(row)
     return [(level, readout, block) for (level, readout), block in blocks.items()]
-
-
-def percent(value: float | None) -> str:
-    """A share in percent with one decimal, "-" for None or NaN."""
-    return "-" if value is None or _undefined(value) else f"{100 * value:.1f}"
 
 
 def _undefined(value: Any) -> bool:

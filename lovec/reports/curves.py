@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lovec.reports.style import BLUE, FAINT, INK, ORANGE, finish, write_figure
+from lovec.reports.style import COLOURS, FAINT, INK, finish, write_figure
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ _PLAIN = {
     "distinct": 0,
     "words": 1,
 }  # digits; what is not here is shown in percent
-_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito's
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)))
 _WIDTH, _HEIGHT = 3.7, 2.1  # inches of a panel
 _LEAST = 5.0  # percent that an axis shows at least, so that one bad tag is no mountain
@@ -198,8 +197,8 @@ def curves_figure(runs: Sequence[Run], path: str | os.PathLike[str]) -> Path:
     Raises:
         LovecError: there are more runs than colours that can be told apart, or the file has another ending.
     """
-    if not 1 <= len(runs) <= len(_COLOURS):
-        raise LovecError(f"got {len(runs)} runs to draw, expected 1 to {len(_COLOURS)}")
+    if not 1 <= len(runs) <= len(COLOURS):
+        raise LovecError(f"got {len(runs)} runs to draw, expected 1 to {len(COLOURS)}")
     return write_figure(lambda: draw(runs), path, "Training curves")
 
 
@@ -222,7 +221,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     if len(runs) > 1:
         from matplotlib.lines import Line2D
 
-        handles = [Line2D([], [], color=colour, label=run.name) for run, colour in zip(runs, _COLOURS, strict=False)]
+        handles = [Line2D([], [], color=colour, label=run.name) for run, colour in zip(runs, COLOURS, strict=False)]
         figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
     return figure
 
@@ -260,7 +259,7 @@ def _panel(ax: Any, title: str, lines: _Lines, runs: Sequence[Run]) -> None:
                 ax.plot(
                     steps,
                     [100 * value for value in values] if percent else values,
-                    color=_COLOURS[i if len(runs) == 1 else j],
+                    color=COLOURS[i if len(runs) == 1 else j],
                     linestyle=_DASHES[i],
                     linewidth=1.5,
                     marker="o" if len(points) <= 2 * WINDOWS else None,
@@ -277,12 +276,13 @@ def _panel(ax: Any, title: str, lines: _Lines, runs: Sequence[Run]) -> None:
         ax.set_ylim(0, 100)
     elif percent:
         ax.set_ylim(top=max(_LEAST, ax.get_ylim()[1]))
-    if len(lines) > 1:
-        colours = _COLOURS if len(runs) == 1 else (INK,) * len(lines)  # several runs: the legend above tells them apart
-        handles = [
-            Line2D([], [], color=colour, linestyle=dashes, label=label)
-            for (label, _), colour, dashes in zip(lines, colours, _DASHES, strict=False)
-        ]
+    colours = COLOURS if len(runs) == 1 else (INK,) * len(lines)  # several runs: the legend above tells them apart
+    handles = [
+        Line2D([], [], color=colour, linestyle=dashes, label=label)
+        for (label, names), colour, dashes in zip(lines, colours, _DASHES, strict=False)
+        if any(run.series(*names) for run in runs)
+    ]
+    if len(handles) > 1:
         ax.legend(handles=handles, handlelength=2.6, fontsize=8, frameon=False, labelcolor=INK)
     finish(ax)
 

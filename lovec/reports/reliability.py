@@ -12,7 +12,7 @@ import torch
 
 from lovec.metrics.functional import brier_score, checked_pair, ece_from_sums, group_sums
 from lovec.metrics.records import sentence_pairs
-from lovec.reports.style import BLUE, FAINT, INK, ORANGE, SIDE, finish, write_figure
+from lovec.reports.style import BLUE, COLUMNS, FAINT, GROUND, INK, ORANGE, SIDE, short, tiles, write_figure
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 BINS = 10
 """Equal bins of the confidence, those of ECE-M."""
 
-_SMALLEST, _LARGEST = 16.0, 260.0  # area in square points of a dot; the largest holds every sentence
+DRAWS, LEVEL = 1000, 0.95
+"""Draws of the questions behind an interval, and the share of them inside it."""
+
+_FEWEST = 5  # questions that a bin needs for an interval: draws of fewer hardly differ
+_STRIP = 0.6  # inches of the strip that shows the shares
 _RANGE = (-0.04, 1.04)  # axes from 0 to 1, with room for dots on the edge
 
 
@@ -33,11 +37,15 @@ class Bin:
         count: sentences in it.
         confidence: their mean confidence, in [0, 1].
         factuality: their mean factuality, in [0, 1].
+        low: lower end of its bootstrap interval over questions; None where the bin holds sentences of few questions.
+        high: upper end.
     """
 
     count: int
     confidence: float
     factuality: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,8 @@ def reliability(records: Sequence[Record], readout: str = "argmax") -> Reliabili
         torch.tensor(stated, dtype=torch.float64), torch.tensor(true, dtype=torch.float64)
     )
     sums = group_sums(confidence, factuality, "bins", BINS)
-    bins = tuple(Bin(int(n), c / n, f / n) for n, c, f in sums.T.tolist() if n)
+    spans = _spans(records, readout)
+    bins = tuple(Bin(int(n), c / n, f / n, *span) for (n, c, f), span in zip(sums.T.tolist(), spans, strict=True) if n)
     return Reliability(bins, float(brier_score(confidence, factuality)), float(ece_from_sums(sums)))
 
 
@@ -92,8 +101,10 @@ def reliability_diagram(
 ) -> Path:
     """Write a figure with one panel a method; the same records give the same bytes.
 
-    A dot is a bin: its mean factuality over its mean confidence, its area the share of sentences in it. The dashed
-    diagonal is perfect calibration, the line from it to a dot the bin's part of ECE-M.
+    A dot is a bin: its mean factuality over its mean confidence. The dashed diagonal is perfect calibration, the thick
+    line from it to a dot the gap that ECE-M counts. The thin line is a 95 % bootstrap interval over the questions; a
+    hollow dot has none, since its bin holds sentences of fewer than five questions. The strip below shows which share
+    of the sentences each bin holds.
 
     Args:
         groups: tagged and labelled records of every method, by its name.
@@ -112,36 +123,66 @@ def reliability_diagram(
 
 
 def draw(panels: Mapping[str, Reliability], title: str) -> Figure:
-    """The figure, panels from left to right.
+    """The figure, panels row by row.
 
     Raises:
         LovecError: there is no panel.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     if not panels:
         raise LovecError("there is no method to draw; give the tagged records of at least one")
-    figure = Figure(figsize=(SIDE * len(panels) + 0.7, SIDE + 0.85), layout=ConstrainedLayoutEngine(wspace=0.06))
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for ax, (name, panel) in zip(axes, panels.items(), strict=True):
-        _panel(ax, name, panel)
-    axes[0].set_ylabel("mean factuality", color=INK)
-    figure.suptitle(title, fontsize=11, color=INK)
-    figure.supxlabel("mean confidence in the bin (area of a dot: share of the sentences)", fontsize=10, color=INK)
+    figure, axes = tiles(len(panels), (SIDE, _STRIP), title, "mean confidence in the bin")
+    for place, ((upper, strip), (name, panel)) in enumerate(zip(axes, panels.items(), strict=True)):
+        _panel(upper, panel)
+        _strip(strip, panel)
+        upper.set_title(
+            f"{short(name)}\nBS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=INK
+        )
+        if place % COLUMNS == 0:
+            upper.set_ylabel("mean factuality", color=INK)
+            strip.set_ylabel("share, %", fontsize=9, color=INK)
     return figure
 
 
-def _panel(ax: Any, name: str, panel: Reliability) -> None:
-    confidence = [bin_.confidence for bin_ in panel.bins]
-    factuality = [bin_.factuality for bin_ in panel.bins]
+def _panel(ax: Any, panel: Reliability) -> None:
+    """Dots, gaps and intervals."""
     ax.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    ax.vlines(confidence, confidence, factuality, color=ORANGE, linewidth=1.6, zorder=2)
-    area = [max(_SMALLEST, _LARGEST * bin_.count / panel.n) for bin_ in panel.bins]
-    ax.scatter(confidence, factuality, s=area, color=BLUE, edgecolors="white", linewidths=0.6, zorder=3, clip_on=False)
-    ax.set(xlim=_RANGE, ylim=_RANGE, aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-    ax.set_xticklabels(["0", "0.5", "1"])
+    for bin_ in panel.bins:
+        ax.vlines(bin_.confidence, bin_.confidence, bin_.factuality, color=ORANGE, alpha=0.45, linewidth=5, zorder=2)
+        if bin_.low is not None:
+            ax.vlines(bin_.confidence, bin_.low, bin_.high, color=INK, linewidth=1.1, zorder=3)
+        inside = GROUND if bin_.low is None else BLUE
+        ax.scatter(bin_.confidence, bin_.factuality, s=30, color=inside, edgecolors=BLUE, zorder=4, clip_on=False)
+    ax.set(xlim=_RANGE, ylim=_RANGE, xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     ax.set_yticklabels(["0", "0.5", "1"])
-    finish(ax)
+    ax.tick_params(labelbottom=False)
     ax.spines[["bottom", "left"]].set_bounds(0, 1)
-    ax.set_title(f"{name}\nBS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %", fontsize=10, color=INK)
+
+
+def _strip(ax: Any, panel: Reliability) -> None:
+    """The share of every bin, and how many sentences there are."""
+    place = [min(int(BINS * bin_.confidence + 1e-6), BINS - 1) / BINS + 0.5 / BINS for bin_ in panel.bins]
+    share = [100 * bin_.count / panel.n for bin_ in panel.bins]
+    ax.bar(place, share, width=0.9 / BINS, color=BLUE, alpha=0.75)
+    ax.set(xlim=_RANGE, ylim=(0, 100), xticks=[0, 0.5, 1], yticks=[0, 100])
+    ax.set_xticklabels(["0", "0.5", "1"])
+    ax.spines["bottom"].set_bounds(0, 1)
+    left = sum(bin_.count for bin_ in panel.bins if bin_.confidence < 0.5) <= panel.n / 2
+    ax.text(0.0 if left else 1.0, 92, f"n = {panel.n}", fontsize=8, color=INK, ha="left" if left else "right", va="top")
+
+
+def _spans(records: Sequence[Record], readout: str) -> list[tuple[float, float] | tuple[None, None]]:
+    """Percentile interval of every bin's mean factuality, over draws of the records with replacement."""
+    pairs = [sentence_pairs([record], readout) for record in records]
+    double = torch.float64
+    sums = torch.stack(
+        [group_sums(torch.tensor(c, dtype=double), torch.tensor(f, dtype=double), "bins", BINS) for c, f, _ in pairs]
+    )
+    n = len(pairs)
+    generator = torch.Generator().manual_seed(0)
+    drawn = (torch.randint(n, (n,), generator=generator) for _ in range(DRAWS))
+    counts = torch.stack([torch.bincount(questions, minlength=n) for questions in drawn]).double()
+    total = counts @ sums[:, 0], counts @ sums[:, 2]
+    ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=double)
+    low, high = torch.nanquantile(total[1] / total[0], ends, dim=0).clamp(0.0, 1.0).tolist()
+    many = ((sums[:, 0] > 0).sum(0) >= _FEWEST).tolist()
+    return [(a, b) if enough else (None, None) for a, b, enough in zip(low, high, many, strict=True)]

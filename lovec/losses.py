@@ -139,7 +139,6 @@ def grpo_token_loss(
     clip_low: float,
     clip_high: float,
     beta: float,
-    weights: Tensor | None = None,
 ) -> Tensor:
     """Loss of every sampled token under GRPO (LoVeC, appendix "GRPO Loss Design").
 
@@ -153,8 +152,6 @@ def grpo_token_loss(
         clip_low: how far below 1 a ratio may pull.
         clip_high: how far above 1.
         beta: weight of the KL term.
-        weights: factors of the first term, [N, T] (importance weights of an engine that samples from slightly other
-            probabilities); None is 1.
 
     Returns:
         [N, T].
@@ -163,13 +160,31 @@ def grpo_token_loss(
         advantages = advantages[:, None]
     ratio = torch.exp(token_logps - old_token_logps)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
-    if weights is not None:
-        gain = weights * gain
     if beta == 0.0:
         return -gain
     if ref_token_logps is None:
         raise LovecError(f"beta is {beta}, so reference log-probs are needed; give them, or beta 0")
     return beta * k3_kl(token_logps, ref_token_logps) - gain
+
+
+def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
+    """Weights that make tokens sampled by another engine count as the trained policy's own, truncated.
+
+    min(pi(y_t) / mu(y_t), cap), with mu what the engine sampled from (Ionides 2008, "Truncated importance sampling", J.
+    Comput. Graph. Stat. 17(2); here token by token).
+
+    An advantage times its token's weight weighs the whole policy term, since min and clip commute with a factor that
+    is not negative.
+
+    Args:
+        token_logps: log pi of every token under the trained policy at the time of sampling, without gradient, [N, T].
+        sampler_logps: log mu, as the engine gave it, at the same temperature, [N, T].
+        cap: largest weight, above 0.
+
+    Returns:
+        [N, T], in (0, cap].
+    """
+    return torch.exp(token_logps - sampler_logps).clamp(max=cap)
 
 
 def row_means(values: Tensor, mask: Tensor, length: int | None = None) -> Tensor:

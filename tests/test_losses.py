@@ -9,6 +9,7 @@ from lovec.losses import (
     dpo_loss,
     group_advantages,
     grpo_token_loss,
+    importance_weights,
     k3_kl,
     orpo_odds_loss,
     reduce_tokens,
@@ -159,10 +160,10 @@ def test_k3_is_the_kl_in_expectation():
     assert (policy.exp() * k3_kl(policy, reference)).sum().item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def grpo(ratios, advantages, ref=None, beta=0.0, low=0.2, high=0.3, weights=None):
+def grpo(ratios, advantages, ref=None, beta=0.0, low=0.2, high=0.3):
     """Loss [1, T] of tokens with these ratios, and its gradient by their log-probs."""
     logps = logs(*ratios)[None].requires_grad_()
-    loss = grpo_token_loss(logps, torch.zeros_like(logps), ref, advantages, low, high, beta, weights)
+    loss = grpo_token_loss(logps, torch.zeros_like(logps), ref, advantages, low, high, beta)
     loss.sum().backward()
     return loss.tolist()[0], logps.grad.tolist()[0]
 
@@ -177,16 +178,46 @@ def test_grpo_by_hand():
     assert grad == pytest.approx([0.0, 1.8, 2.0, 2.5, 4.0])
 
 
-def test_grpo_takes_advantages_a_row_or_a_token_and_weights_the_first_term():
+def test_grpo_takes_advantages_a_row_or_a_token():
     loss, _ = grpo((1.0, 1.0), torch.tensor([[2.0, -3.0]]))
     assert loss == pytest.approx([-2.0, 3.0])
     zeros = torch.zeros(2, 3)
     rows = grpo_token_loss(zeros, zeros, None, torch.tensor([1.0, -4.0]), 0.2, 0.2, 0.0)
     assert rows.tolist() == [[-1.0] * 3, [4.0] * 3]
-    half = torch.tensor([[0.5, 1.0]])
-    ref = logs(math.e, math.e)[None]  # k3 = e - 2
-    loss, _ = grpo((1.0, 1.0), torch.tensor([[2.0, -3.0]]), ref, 0.1, weights=half)
-    assert loss == pytest.approx([-1.0 + 0.1 * (math.e - 2), 3.0 + 0.1 * (math.e - 2)])
+
+
+def test_importance_weights_by_hand():
+    weights = importance_weights(logs(0.5, 0.2, 0.9, 0.1), logs(0.25, 0.8, 0.1, 0.1), 3.0)
+    assert weights.tolist() == pytest.approx([2.0, 0.25, 3.0, 1.0])  # 9 is held at 3
+    assert torch.equal(importance_weights(logs(0.3), logs(0.3), 2.0), torch.ones(1, dtype=torch.float64))
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.floats(-5, 5)), min_size=2, max_size=6))
+def test_weighted_samples_of_another_engine_have_the_gradient_of_own_samples(rows):
+    """E_mu[w A grad log pi] = E_pi[A grad log pi], by summing over a whole vocabulary; the cap only shrinks weights."""
+    logits, others, advantages = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True))
+    logps, sampler = logits.requires_grad_().log_softmax(-1), others.log_softmax(-1)
+    weights = importance_weights(logps.detach(), sampler, 1e9)
+    weighted = grpo_token_loss(logps[None], logps.detach()[None], None, (weights * advantages)[None], 0.2, 0.2, 0.0)
+    (found,) = torch.autograd.grad((sampler.exp() * weighted).sum(), logits, retain_graph=True)
+    (expected,) = torch.autograd.grad(-(logps.detach().exp() * advantages * logps).sum(), logits)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    capped = importance_weights(logps.detach(), sampler, 1.5)
+    assert bool((capped <= weights).all()) and float(capped.max()) <= 1.5
+
+
+def test_a_factor_of_the_advantage_weighs_the_whole_policy_term_and_not_the_penalty():
+    ratios, advantages, weights = (
+        (0.5, 0.9, 1.25, 2.0),
+        torch.tensor([[2.0, -3.0, 1.0, -1.0]]),
+        torch.tensor([0.5, 2, 1, 0]),
+    )
+    ref = logs(0.5, 1.0, 2.0, 0.7)[None]
+    penalty, _ = grpo(ratios, torch.zeros(1, 4), ref, beta=0.1)
+    plain, _ = grpo(ratios, advantages, ref, beta=0.1)
+    weighted, _ = grpo(ratios, weights * advantages, ref, beta=0.1)
+    expected = [p + float(w) * (x - p) for p, w, x in zip(penalty, weights, plain, strict=True)]
+    assert weighted == pytest.approx(expected)
 
 
 def test_grpo_kl_by_hand():

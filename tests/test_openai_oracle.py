@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from faultserver import Call, FaultServer, planted
 
+from lovec import calls
 from lovec.datasets.jsonl import write_records
-from lovec.oracles import OpenAIOracle, OracleStopped, chat
+from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.oracles.cache import ReplyCache, reply_key
 from lovec.oracles.chat import address
 from lovec.oracles.costs import Estimate, count_tokens
@@ -34,8 +35,9 @@ PAGE = "A page that says much. " * 20
 RUN = """
 import json, sys
 from lovec.datasets.jsonl import read_records
-from lovec.oracles import OpenAIOracle, chat
-chat._FIRST_WAIT = 0.01
+from lovec import calls
+from lovec.oracles import OpenAIOracle
+calls._FIRST_WAIT = 0.01
 records = list(read_records(sys.argv[1]))
 oracle = OpenAIOracle("judge", sys.argv[2], cache=sys.argv[3], concurrency=4, price_in=1.0, price_out=10.0)
 print(json.dumps(oracle.rate(records)))
@@ -58,7 +60,7 @@ def truth(records: Sequence[Record]) -> list[list[float | None]]:
 
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(chat, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -226,7 +228,7 @@ def test_waits_double_and_are_spread(server: FaultServer, monkeypatch: pytest.Mo
             waits.append(seconds)
         return await sleep(0, *more)
 
-    monkeypatch.setattr(chat, "_FIRST_WAIT", 1.0)
+    monkeypatch.setattr(calls, "_FIRST_WAIT", 1.0)
     monkeypatch.setattr(asyncio, "sleep", noted)
     server.always = "500"
     judge(server, retries=9, concurrency=1).rate(many(2))

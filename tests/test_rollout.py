@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tinyrun import Lengths, Ragged, Rows, Truth, fit, module, records, trainer
+from tinyrun import Drifted, Lengths, Ragged, Rows, Truth, fit, module, records, trainer
 from torch import Tensor
 
 from lovec.losses import group_advantages
@@ -40,6 +40,7 @@ class Scripted:
 
     prefill_tokens = 0
     max_rows = 8
+    shares_model = True
     context_length = None
 
     def __init__(self, *groups: Sequence[str]) -> None:
@@ -313,18 +314,29 @@ def test_what_earns_more_is_said_more(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parity
+@pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize(
     ("loss_type", "normalisation"), [("grpo", "sequence"), ("dapo", "token"), ("dr_grpo", "constant")]
 )
 def test_a_step_of_grpo_equals_trl(
-    loss_type: str, normalisation: str, model: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loss_type: str,
+    normalisation: str,
+    cap: float | None,
+    model: str,
+    adapter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Off-policy rollouts in ragged micro-batches against TRL's loss of the same model over one padded batch."""
+    """Off-policy rollouts in ragged micro-batches against TRL's loss of the same model over one padded batch.
+
+    With a cap they come from another engine, and are weighted as TRL weights those of vLLM ("token_truncate").
+    """
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trl = pytest.importorskip("trl", reason="the extra parity is not installed")
     from datasets import Dataset
 
-    made = loaded(tmp_path, grpo(model, adapter, clip_high=0.28, normalisation=normalisation))
+    options = {} if cap is None else {"engine": Drifted(8), "importance_cap": cap}
+    made = loaded(tmp_path, grpo(model, adapter, clip_high=0.28, normalisation=normalisation, **options))
     items = made.rollouts(records(4))
     noise = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -368,6 +380,7 @@ def test_a_step_of_grpo_equals_trl(
         processing_class=made.encoder.tokenizer,
     )
     theirs.beta = 0.04
+    theirs.use_vllm = cap is not None  # its loss alone is run, so that it need not be there
     theirs.current_gradient_accumulation_steps = 1
     prompts, completions = ([getattr(item.sequences[0], name) for item in items] for name in ("prompt", "completion"))
     wide, long = max(map(len, prompts)), max(map(len, completions))
@@ -384,6 +397,14 @@ def test_a_step_of_grpo_equals_trl(
         "old_per_token_logps": right([item.data["old"] for item in items]),
         "num_items_in_batch": torch.tensor(sum(map(len, completions))),
     }
+    if cap is not None:
+        apart = inputs["old_per_token_logps"] - right([item.data["sampler"] for item in items])
+        weights = apart.exp().clamp(max=cap)
+        assert (weights == cap).any() and (weights < 1).any()
+        inputs |= {
+            "importance_sampling_ratio": weights,
+            "sampling_per_token_logps": right([i.data["sampler"] for i in items]),
+        }
     with made.policy.reference():
         ids, mask = (torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], dim=1) for x in ("ids", "mask"))
         logits = made.policy.model(input_ids=ids, attention_mask=mask).logits[:, wide - 1 : -1] / 1.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,30 @@ def sft_adapter(folder: Path, model: str) -> str:
 class Ragged(TransformersEngine):
     """Ends answers at many tokens: random models hardly ever write the end token, and all would be equally long."""
 
-    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Sequence[int], keys: Any = None) -> Any:
-        return super().generate(prompts, sampling, [*stop_ids, *range(0, 256, 8)], keys)
+    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Sequence[int], keys: Any = None, **more: Any) -> Any:
+        return super().generate(prompts, sampling, [*stop_ids, *range(0, 256, 8)], keys, **more)
+
+
+class Drifted(Ragged):
+    """Says of every token a log-probability that is off, as an engine of other arithmetic would: by 0.5 at most.
+
+    It is off by more for records of higher numbers, so that one record, and one process, has the largest difference.
+    """
+
+    shares_model = False
+
+    def generate(self, prompts: Any, *args: Any, keys: Sequence[str], **more: Any) -> Any:
+        groups = super().generate(prompts, *args, keys=keys, **more)
+        return [
+            [
+                replace(c, logps=tuple(x + self.drift(key, i) for i, x in zip(c.ids, c.logps, strict=True)))
+                for c in group
+            ]
+            for key, group in zip(keys, groups, strict=True)
+        ]
+
+    def drift(self, key: str, token: int) -> float:
+        return ((7919 * token) % 256 - 127.5) / 255 * (0.75 + int(key.removeprefix("r")) / 44)
 
 
 class Lengths:

@@ -1,5 +1,7 @@
 """Engines: sample from the policy and score with it, token ids in, token ids out."""
 
+from lovec.engines.server import VllmServer
 from lovec.engines.transformers import TransformersEngine
+from lovec.engines.vllm import VllmEngine
 
-__all__ = ["TransformersEngine"]
+__all__ = ["TransformersEngine", "VllmEngine", "VllmServer"]

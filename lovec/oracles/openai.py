@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from lovec.calls import Failed, Refused
 from lovec.datasets.cutting import Cutter, How
 from lovec.oracles.cache import Reply, ReplyCache, reply_key
-from lovec.oracles.chat import Chat, Failed, Refused, address, writable
+from lovec.oracles.chat import Chat, address, writable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
 from lovec.oracles.gold import GOLD, check
 from lovec.oracles.prompts import fact_check, read_ratings

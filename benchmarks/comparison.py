@@ -1,0 +1,170 @@
+"""Every baseline and every trained method on the embedded world, side by side, on several seeds.
+
+    python benchmarks/comparison.py --runs runs/benchmark     # the runs of benchmarks/world.py: seed-0, seed-1, ...
+    python benchmarks/comparison.py --from-runs               # collect again what the tests have left behind
+    python benchmarks/comparison.py --page                    # write docs/comparison.md again from the file
+    python benchmarks/comparison.py --runs DIR --seeds 0 --part 0.1 --out /tmp/try --results /tmp/try/comparison.json
+
+A seed is one `lovec test --config comparison.yaml` over the adapters that `lovec demo` trained with this seed, after
+`lovec fit --config p-true.yaml`, which trains the one baseline that is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from common import KEYS, ROOT, provenance, write_json
+from comparison_page import page
+
+from lovec.datasets.jsonl import read_records
+from lovec.metrics.bootstrap import FIGURES, Resampled, by_question, intervals, resample
+
+RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
+PAGE = ROOT / "docs" / "comparison.md"
+RECIPE = ROOT / "configs" / "comparison.yaml"
+NOTE = "benchmark.json"
+"""File in the folder of a seed: when, where and how it was run."""
+
+CLAIMS = (
+    *((method, other, "iterative") for method in ("DPO", "ExpectedReward") for other in
+      ("Vanilla", "Best constant", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")),
+    *((f"{method}{form}", method, mode) for method in ("SFT", "DPO", "ExpectedReward")
+      for form in (" + isotonic", " + Platt") for mode in ("iterative", "free-form")),
+    *((method, f"{method}, no previous scores", "iterative") for method in ("SFT", "DPO", "GRPO", "ExpectedReward")),
+    ("LUQ + DPO", "LUQ", "iterative"), ("LUQ + DPO", "DPO", "iterative"),
+)  # fmt: skip
+"""Pairs of rows, the first of which is said to be better, and the mode."""
+
+
+def run(seed: int, runs: Path, out: Path, part: float) -> None:
+    """Train p(true)-ft, then test everything with the adapters of a seed."""
+    folder = out / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    note, begin = provenance(), time.monotonic()
+    common = ["--seed_everything", str(seed), "--trainer.enable_progress_bar", "false"]
+    tuned = folder / "p-true"
+    if not (tuned / "adapter").exists():
+        fit = ["fit", "--config", "p-true.yaml", "--trainer.limit_val_batches", "0"]
+        _lovec(*fit, *common, "--trainer.default_root_dir", str(tuned), log=folder / "p-true.log")
+    recipe = folder / "comparison.yaml"
+    recipe.write_text(yaml.safe_dump(_placed(yaml.safe_load(RECIPE.read_text()), runs / f"seed-{seed}", tuned)))
+    test = ["test", "--config", str(recipe), *common, "--trainer.default_root_dir", str(folder)]
+    tested = time.monotonic()
+    _lovec(*test, "--trainer.limit_test_batches", str(part), "--data.eval_batch_size", "8", log=folder / "test.log")
+    now = time.monotonic()
+    write_json(folder / NOTE, note | {"part": part, "seconds": round(now - begin, 1), "test": round(now - tested, 1)})
+
+
+def _placed(value: Any, trained: Path, tuned: Path) -> Any:
+    """The recipe with the adapters of a seed instead of runs/NAME/adapter."""
+    if isinstance(value, dict):
+        return {key: _placed(inner, trained, tuned) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_placed(inner, trained, tuned) for inner in value]
+    if isinstance(value, str) and value.startswith("runs/") and value.endswith("/adapter"):
+        name = value.split("/")[1]
+        return str((tuned if name == "p-true" else trained / name).resolve() / "adapter")
+    return value
+
+
+def _lovec(*words: str, log: Path) -> None:
+    with log.open("w") as lines:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "lovec.cli", *words]
+        if subprocess.run(command, cwd=ROOT, env=environment, stdout=lines, stderr=lines).returncode:
+            raise SystemExit(f"{words[0]} failed; see {log}")
+
+
+def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
+    """Rows, times and intervals of all seeds."""
+    folders = [out / f"seed-{seed}" for seed in seeds]
+    if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
+        raise SystemExit(f"{missing[0]} holds no finished run of this benchmark ({NOTE} is missing)")
+    notes = [_read(folder / NOTE) for folder in folders]
+    tests = [_read(folder / "test" / "results.json") for folder in folders]
+    kept = (*KEYS, "kind", "aurc", "ttr", "abstained", "ordinality")
+    times = [
+        {"seed": seed, **row}
+        for seed, folder in zip(seeds, folders, strict=True)
+        for row in _read(folder / "test" / "times.json")
+    ]
+    return notes[0] | {
+        "commit": ", ".join(sorted({note["commit"] for note in notes})),
+        "seconds": {str(seed): note["test"] for seed, note in zip(seeds, notes, strict=True)},
+        "times": times,
+        "rows": [{key: row[key] for key in kept} for test in tests for row in test if row["level"] == "sentence"],
+        "intervals": list(_intervals(folders, tests)),
+    }
+
+
+def _intervals(folders: Sequence[Path], tests: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """95 % intervals over questions of every row's stated score, and of the differences of ``CLAIMS``."""
+    stated = [row for row in tests[0] if row["level"] == "sentence" and row["readout"] == "argmax"]
+    drawn: dict[tuple[str, str, str], Resampled] = {}
+    for row in stated:
+        paths = [folder / "test" / row["file"] for folder in folders]
+        if all(path.exists() for path in paths):
+            runs = [
+                by_question(
+                    (r for r in read_records(path) if r.meta.get("domain", "in-domain") == row["domain"]), "argmax"
+                )
+                for path in paths
+            ]
+            if any(said for run in runs for said, _ in run.values()):
+                drawn[row["method"], row["mode"], row["domain"]] = resample(runs)
+    pairs = [(place, None) for place in drawn]
+    for method, other, mode in CLAIMS:
+        for domain in dict.fromkeys(row["domain"] for row in stated):
+            # What a baseline or a constant says, it says of stored answers only.
+            if (method, mode, domain) in drawn and (other, mode, domain) in drawn:
+                pairs.append(((method, mode, domain), (other, mode, domain)))  # type: ignore[arg-type]
+    for place, against in pairs:
+        ends = intervals(drawn[place], None if against is None else drawn[against])
+        figures = {name: None if (i := ends[name]) is None else [i.value, i.low, i.high] for name in FIGURES}
+        method, mode, domain = place
+        yield {
+            "method": method,
+            "against": None if against is None else against[0],
+            "mode": mode,
+            "domain": domain,
+            **figures,
+        }
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Read the flags and do as they say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, help="folder of trained runs: seed-0/dpo/adapter and so on")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "comparison-benchmark", help="folder of the tests")
+    parser.add_argument("--part", type=float, default=1.0, help="share of the test records, for a quick look")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
+    parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
+    parser.add_argument("--page", action="store_true", help="only write the page again from the file")
+    flags = parser.parse_args()
+    if not flags.page:
+        if not flags.from_runs:
+            if flags.runs is None:
+                parser.error("--runs must be given: the folder that benchmarks/world.py wrote to")
+            for seed in flags.seeds:  # one after the other: running times are measured
+                run(seed, flags.runs, flags.out, flags.part)
+        write_json(flags.results, collect(flags.seeds, flags.out))
+    to = PAGE if flags.results == RESULTS else flags.results.with_suffix(".md")
+    to.write_text(page(_read(flags.results)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

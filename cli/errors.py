@@ -21,6 +21,7 @@ _BASES = {
     "model.optimizer": "torch.optim.Optimizer",
     "model.lr_scheduler": "torch.optim.lr_scheduler.LRScheduler",
     "model.reward": "lovec.rewards.Reward",
+    "model.baselines": "lovec.baselines.Baseline",
 }
 """Options that take a class by its short name."""
 
@@ -84,6 +85,9 @@ def explain(message: str, parser: Any) -> UsageError:
         return _no_protocol(key, found[2], found[1])
     if key and (found := re.search(r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: ([^\n]+)", message)):
         return UsageError(f"--{key} is {found[2][:_LONGEST]}, expected {found[1].replace(', ', ' or ')}")
+    if key and (found := re.search(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", message)):
+        given = found[1] or "".join(re.findall(r"Given value: ([\w.]+)", message)[:1])
+        return unknown(f"{found[2]} for --{key}:", given, _class_names(key), listed=True)
     types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
     types.pop("NoneType", None)
     if (found := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
@@ -112,7 +116,7 @@ def _no_class(path: str, reason: str) -> UsageError:
 
 def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
     """A class that lacks a method of a protocol, or has it with other names or types: these are compared exactly."""
-    module = import_module("lovec.rewards" if protocol == "Reward" else "lovec.types")
+    module = import_module({"Reward": "lovec.rewards", "Judge": "lovec.baselines"}.get(protocol, "lovec.types"))
     wanted = [
         f"{name}{signature(member)}".replace("(self, ", "(").replace("'", "")
         for name, member in vars(getattr(module, protocol)).items()
@@ -138,7 +142,7 @@ def _class_names(key: str) -> Iterator[str]:
     """Short names that an option of this name takes."""
     if key in _BASES:
         module, _, name = _BASES[key].rpartition(".")
-        yield from _subclasses(getattr(import_module(module), name))
+        yield from (name for name in _subclasses(getattr(import_module(module), name)) if not name.startswith("_"))
 
 
 def _subclasses(base: type[Any]) -> Iterator[str]:

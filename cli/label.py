@@ -284,8 +284,8 @@ class Labelling:
             import torch
 
             from lovec.encoding import Encoder
-            from lovec.modules.models import resolve_model
             from lovec.policy import Policy, PolicyConfig
+            from lovec.taggers.models import resolve_model
 
             options = self.options
             config = PolicyConfig(resolve_model(options.model), adapter=options.adapter, dtype=options.dtype)

@@ -24,9 +24,10 @@ from lovec.types import LovecError
 ROOT = Path(__file__).resolve().parents[1]
 OBJECTIVES = {
     "sft.yaml": "SFT", "sft2.yaml": "SFT", "sft-regression.yaml": "SFTRegression", "orpo.yaml": "ORPO",
-    "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward",
+    "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward", "p-true.yaml": "PTrueTuned",
+    "comparison.yaml": "Comparison",
 }  # fmt: skip
-OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml")
+OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml")
 CPU = ["--trainer.accelerator", "cpu"]
 
 IPO = """
@@ -146,8 +147,10 @@ def test_a_recipe_of_the_working_directory_comes_first(here):
 @pytest.mark.parametrize(("recipe", "overlay"), list(itertools.product(OBJECTIVES, (None, *OVERLAYS))))
 def test_every_packaged_recipe_builds(here, recipe, overlay):
     cli = build("fit", "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
-    given = yaml.safe_load((RECIPES / (overlay or recipe)).read_text())
-    for key, value in given["model"]["init_args"]["policy"].items():  # nothing of it was lost on the way
+    given = yaml.safe_load((RECIPES / (overlay or recipe)).read_text())["model"]["init_args"]
+    if "engine" in given:
+        assert given["engine"]["class_path"].endswith(f".{type(cli.model.engine).__name__}")
+    for key, value in given.get("policy", {}).items():  # nothing of it was lost on the way
         assert getattr(cli.model.policy_config, key) == value
     assert type(cli.model).__name__ == OBJECTIVES[recipe]
 
@@ -372,7 +375,8 @@ def test_the_demo_runs_all_but_the_long_ones_or_what_is_named(demo_calls, flags,
 def test_every_row_of_the_demo_is_of_a_recipe():
     from lovec.cli.demo import METHODS, ORDER
 
-    assert {f"{method.name}.yaml" for method in METHODS} | {"sft-regression.yaml"} == set(OBJECTIVES)
+    others = {"sft-regression.yaml", "p-true.yaml", "comparison.yaml"}
+    assert {f"{method.name}.yaml" for method in METHODS} | others == set(OBJECTIVES)
     assert len(set(ORDER)) == len(ORDER)
 
 

@@ -39,12 +39,17 @@ LAYERS = (
             "losses": "one function an equation",
             "rewards": "what a score is worth",
             "metrics": "Brier, ECE-M, Spearman",
+            "stopwatch": "wall time by phase",
         },
     ),
     Floor(
         "mezzanine",
-        "text and token ids",
-        {"encoding": "prompts and tagged answers as token ids", "choices": "scores as branches of a tree"},
+        "what talks to models",
+        {
+            "encoding": "prompts and tagged answers as token ids",
+            "choices": "scores as branches of a tree",
+            "calls": "retries and time-outs of HTTP calls",
+        },
     ),
     Floor(
         "first floor",
@@ -52,6 +57,7 @@ LAYERS = (
         {
             "policy": "model, LoRA, reference",
             "engines": "sample and score",
+            "embedding": "sentences as vectors",
             "datasets": "JSONL, pairs, public sets, the world",
             "tiny": "random tiny models",
         },
@@ -68,9 +74,16 @@ LAYERS = (
     Floor(
         "third floor",
         "Lightning, and labelling",
-        {"datamodules": "what is served", "modules": "what is optimised", "labelling": "questions to pairs"},
+        {
+            "datamodules": "what is served",
+            "modules": "what is optimised",
+            "labelling": "questions to pairs",
+            "tagging": "tag any text",
+            "serving": "an endpoint",
+            "exporting": "adapter or merged model",
+        },
     ),
-    Floor("chimney", "what comes out", {"reports": "tables of results"}),
+    Floor("chimney", "what comes out", {"reports": "tables, figures, the page"}),
     Floor("roof", "nobody imports it", {"cli": "commands", "configs": "recipes"}),
 )
 """Floors from the bottom up; a room is a file or folder of lovec."""

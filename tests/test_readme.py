@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
-PLAIN = ("label", "agreement", "sweep", "curves", "world", "demo")
+PLAIN = ("label", "agreement", "sweep", "curves", "world", "demo", "report", "tag", "serve", "export")
 """Commands with a parser of their own."""
 NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 

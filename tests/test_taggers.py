@@ -205,7 +205,7 @@ def test_a_passage_too_long_for_the_model_loses_no_other(llama: Setup, history: 
     assert tagged[1].meta["problems"][0].startswith("sentence 3: its context has")
     assert f"holds {CONTEXT}; shorten" in tagged[1].meta["problems"][0]
     assert "problems" not in tagged[0].meta
-    assert "['long']" in caplog.text
+    assert "no score: long" in caplog.text
 
 
 def test_unknown_options_are_refused(llama: Setup) -> None:

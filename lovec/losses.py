@@ -139,6 +139,7 @@ def grpo_token_loss(
     clip_low: float,
     clip_high: float,
     beta: float,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Loss of every sampled token under GRPO (LoVeC, appendix "GRPO Loss Design").
 
@@ -152,12 +153,16 @@ def grpo_token_loss(
         clip_low: how far below 1 a ratio may pull.
         clip_high: how far above 1.
         beta: weight of the KL term.
+        weights: factors of the policy term, at least 0, [N, T], such as `importance_weights`; None is 1. Minimum and
+            clip commute with them, so they are factors of the advantages.
 
     Returns:
         [N, T].
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    if weights is not None:
+        advantages = weights * advantages
     ratio = torch.exp(token_logps - old_token_logps)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     if beta == 0.0:

@@ -73,13 +73,13 @@ class Cells:
         return Cell(number(value, name).text, value, interval.low, interval.high, span)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the intervals given so far are."""
+    def spans(self) -> str:
+        """What the intervals given so far are; nothing where there are none."""
         if not self.seen:
-            return ()
+            return ""
         what = f"{self.draws} draws of the questions, with all their sentences"
         seeds = "; training seeds are not drawn" if len(self.run.seeds) > 1 else ""
-        return (f"Intervals: {100 * self.level:.4g} % percentile bootstrap, {what}{seeds}.",)
+        return f"Intervals: {100 * self.level:.4g} % percentile bootstrap, {what}{seeds}."
 
     def _intervals(self, row: Row) -> dict[str, Interval | None]:
         """Intervals of a row's figures; none where its tagged records are missing."""

@@ -121,7 +121,7 @@ def _sheet(
         return None
     heads = tuple(replace(column, group=domain) for domain in domains for column in columns.values())
     sheet = Sheet(name, title, heads, tuple(lines))
-    return replace(mark_best(sheet, modes), notes=(*notes, *cells.notes))
+    return replace(mark_best(sheet, modes), notes=tuple(notes), spans=cells.spans)
 
 
 def _main(cells: Cells, rows: _Rows, name: str, level: str) -> Sheet | None:
@@ -240,7 +240,7 @@ def _readouts(cells: Cells, rows: _Rows) -> Sheet | None:
     groups = [f"{domain}, {said[readout]}" if many else said[readout] for domain, readout in heads]
     columns = tuple(replace(COLUMNS[figure], group=group) for group in groups for figure in _LONG)
     sheet = mark_best(Sheet("readouts", "Two ways to read a confidence", columns, tuple(lines)), modes)
-    return replace(sheet, notes=(_LEGEND, _BOLD, *cells.notes))
+    return replace(sheet, notes=(_LEGEND, _BOLD), spans=cells.spans)
 
 
 def _seeds(run: Run, sheet: Sheet) -> Sheet:

@@ -105,6 +105,7 @@ class Sheet:
         columns: from left to right, without that of the names.
         lines: from top to bottom.
         notes: sentences that stand below.
+        spans: what the intervals are, which stands below where they are shown.
         corner: heading of the names.
     """
 
@@ -113,7 +114,12 @@ class Sheet:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
+    spans: str = ""
     corner: str = "method"
+
+    def below(self, intervals: bool) -> tuple[str, ...]:
+        """What stands below, with or without intervals in the table."""
+        return (*self.notes, self.spans) if intervals and self.spans else self.notes
 
 
 def mark_best(sheet: Sheet, groups: Sequence[str] | None = None) -> Sheet:
@@ -187,7 +193,7 @@ def markdown(sheet: Sheet, intervals: bool = False, title: bool = True) -> str:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in body) + "\n"
     if not title:
         return table
-    notes = "".join(f"\n{escaped(note)}\n" for note in sheet.notes)
+    notes = "".join(f"\n{escaped(note)}\n" for note in sheet.below(intervals))
     return f"**{escaped(sheet.title)}**\n\n{table}{notes}"
 
 
@@ -249,7 +255,7 @@ def latex(sheet: Sheet, intervals: bool = False) -> str:
         for line in lines:
             name = rf"\textit{{{tex(line.name)}}}" if line.paper else tex(line.name)
             out.append(rf"{name} & {' & '.join(_tex_cell(line, cell, intervals) for cell in line.cells)} \\")
-    caption = " ".join([_sentence(tex(sheet.title)), *(tex(note) for note in sheet.notes)])
+    caption = " ".join([_sentence(tex(sheet.title)), *(tex(note) for note in sheet.below(intervals))])
     out += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{sheet.name}}}"]
     return "\n".join([*out, r"\end{table*}"]) + "\n"
 
@@ -299,7 +305,7 @@ def _drawn(sheet: Sheet, intervals: bool, unicode: bool) -> Iterator[Text]:
         styles = ["bold" if cell is not None and cell.best else plain for cell in line.cells]
         yield _row(sheet, first, widths, line.name, list(zip(cells, styles, strict=True)), plain)
     yield rule
-    for note in sheet.notes:
+    for note in sheet.below(intervals):
         yield from (Text(part, style="dim") for part in textwrap.wrap(note, max(_NOTE, len(rule))))
 
 

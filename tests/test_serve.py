@@ -283,7 +283,8 @@ ANSWER = (
 
 
 @pytest.mark.parametrize(
-    ("least", "content"), [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (3, "One."), (10, "")]
+    ("least", "content"),
+    [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (2, "One. Three."), (3, "One."), (9, "One."), (10, "")],
 )
 def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | None, content: str) -> None:
     pieces = AnswerPieces(encoder, least)
@@ -318,11 +319,11 @@ class Slow:
     max_rows = 4
 
     def __init__(self) -> None:
-        self.batches: list[int] = []
+        self.batches: list[tuple[int, float]] = []
         self.go = threading.Semaphore(0)
 
     def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, listen: Any = None) -> Any:
-        self.batches.append(len(prompts))
+        self.batches.append((len(prompts), sampling.temperature))
         ids: list[list[int]] = [[] for _ in prompts]
         live = set(range(len(prompts)))
         for step in range(sampling.max_new_tokens):
@@ -371,7 +372,7 @@ def test_the_worker_batches_bounds_and_forgets() -> None:
     worker.submit(Call(lambda: "done", called.append))
     engine.go.release(20)
     until(lambda: called)
-    assert engine.batches == [1, 4, 1]  # one that nobody waited for is not among them
+    assert engine.batches == [(1, 0.0), (4, 0.0), (1, 1.0)]  # one that nobody waited for is not among them
     assert [len(ended[0].ids) if ended else None for _, ended in waiting] == [1, 3, 1, 1, None, 2]
     broken, told = job(1, prompt=13)
     worker.submit(broken)

@@ -243,8 +243,9 @@ def told(difference: Mapping[str, Any]) -> str:
         value, low, high = (100 * x for x in difference[name])
         worse = (value > 0) == (name != "spearman")
         shown = "" if low > 0 or high < 0 else ", not shown"
-        parts.append(f"{label} {'worse' if worse else 'better'} by {abs(value):.1f} [{low:.1f}, {high:.1f}]{shown}")
-    return f"against exact labels DPO's {'; '.join(parts)}."
+        verdict = f"{'worse' if worse else 'better'}{shown}"
+        parts.append(f"{label} {value:+.1f} [{low:+.1f} to {high:+.1f}], {verdict}")
+    return f"DPO less DPO on exact labels: {'; '.join(parts)}."
 
 
 def percent(values: Sequence[float | None]) -> str:

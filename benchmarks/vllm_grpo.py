@@ -32,6 +32,8 @@ from typing import Any
 from common import ROOT, provenance, write_json
 
 RESULTS = ROOT / "benchmarks" / "results" / "vllm_grpo.json"
+PAGE = ROOT / "docs" / "vllm.md"
+BEGIN, END = "<!-- grpo table: written by benchmarks/vllm_grpo.py -->", "<!-- end of the grpo table -->"
 START_S = 600
 OTHER = "transformers, another seed"
 ELSEWHERE = 1000  # added to the seed of that one
@@ -187,10 +189,55 @@ def vllm_version() -> str | None:
     return None
 
 
+def table(results: dict[str, Any]) -> str:
+    """What docs/vllm.md shows: stated scores of every run on the dev people, and how far the arithmetics lie apart."""
+    methods = list(dict.fromkeys(row["method"] for row in results["rows"]))
+    lines = ["| Engine | seed | iterative: BS | ECE-M | SC | free-form: BS | ECE-M | SC | reward in training |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    stated = {
+        (row["method"], row["seed"], row["mode"]): row
+        for row in results["rows"]
+        if row["level"] == "sentence" and row["readout"] == "argmax"
+    }
+    training = {(row["method"], row["seed"]): row for row in results["training"]}
+    for method in methods:
+        for seed in sorted({row["seed"] for row in results["rows"] if row["method"] == method}):
+            cells = [
+                f"{100 * stated[method, seed, mode][name]:.1f}"
+                for mode in ("iterative", "free-form")
+                for name in ("brier", "ece_m", "spearman")
+            ]
+            lines.append(f"| {' | '.join([method, str(seed), *cells])} | {training[method, seed]['reward']:.1f} |")
+    known = [row for row in results["training"] if row["mismatch_1e-6"] is not None]
+    apart = max(row["mismatch_1e-6"] for row in known), max(row["mismatch_max_1e-6"] for row in known)
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Dev people, stated scores, in %; {results['steps']} steps. Log-probabilities of sampled tokens differ "
+            f"between vLLM and training by {apart[0]:.1f}e-6 on average and {apart[1]:.0f}e-6 at most. "
+            f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
+        ]
+    )
+
+
+def write_page(results: dict[str, Any]) -> None:
+    """Put the table between its marks in docs/vllm.md."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
 def main() -> None:
     """Read the flags and do as they say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sft", required=True, help="adapter to start from; {seed} stands for the seed")
+    parser.add_argument(
+        "--page", action="store_true", help="only write the table of docs/vllm.md again from the results"
+    )
+    parser.add_argument(
+        "--sft", default="runs/seed-{seed}/sft/adapter", help="adapter to start from; {seed} stands for the seed"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--steps", type=int, default=60, help="optimiser steps of a run (an epoch is 60)")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
@@ -208,8 +255,11 @@ def main() -> None:
     if flags.quick:
         flags.steps = QUICK_STEPS
     results = flags.out / RESULTS.name if flags.quick else RESULTS
-    write_json(results, run(flags))
-    print(f"written to {results}")
+    if not flags.page:
+        write_json(results, run(flags))
+        print(f"written to {results}")
+    if not flags.quick:
+        write_page(json.loads(results.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -100,8 +100,6 @@ def draw(panels: Mapping[str, Histogram], title: str) -> Figure:
     Raises:
         LovecError: there is no panel.
     """
-    if not panels:
-        raise LovecError("there is no method to draw; give the tagged records of at least one")
     figure, axes = tiles(len(panels), (_HEIGHT,), title, "score (▼ mean confidence, ┆ mean factuality)")
     for place, ((ax,), (name, panel)) in enumerate(zip(axes, panels.items(), strict=True)):
         _panel(ax, panel)

@@ -128,8 +128,6 @@ def draw(panels: Mapping[str, Reliability], title: str) -> Figure:
     Raises:
         LovecError: there is no panel.
     """
-    if not panels:
-        raise LovecError("there is no method to draw; give the tagged records of at least one")
     figure, axes = tiles(len(panels), (SIDE, _STRIP), title, "mean confidence in the bin")
     for place, ((upper, strip), (name, panel)) in enumerate(zip(axes, panels.items(), strict=True)):
         _panel(upper, panel)

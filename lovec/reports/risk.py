@@ -106,8 +106,6 @@ def draw(panels: Mapping[str, Curve], title: str) -> Figure:
     Raises:
         LovecError: there is no panel.
     """
-    if not panels:
-        raise LovecError("there is no method to draw; give the tagged records of at least one")
     figure, axes = tiles(len(panels), (_HEIGHT,), title, "share of the sentences kept, % (grey: the others)")
     curves = {name: curve.drawn() for name, curve in panels.items()}
     most = max(max(ys) for _, ys in curves.values()) or 1.0

@@ -84,7 +84,7 @@ def tiles(
     """A figure of equal panels, row by row.
 
     Args:
-        count: panels, 1 or more.
+        count: panels, one for every method.
         heights: inches of the axes that a panel has, from top to bottom.
         title: a line above all.
         xlabel: a line below all.
@@ -94,9 +94,14 @@ def tiles(
 
     Returns:
         The figure, and the axes of every panel from top to bottom. Scales are named by the leftmost panels alone.
+
+    Raises:
+        LovecError: there is no panel.
     """
     from matplotlib.figure import Figure
 
+    if not count:
+        raise LovecError("there is no method to draw; give the tagged records of at least one")
     columns = min(columns, count)
     rows = -(-count // columns)
     tall = sum(heights) + _BETWEEN * (len(heights) - 1)

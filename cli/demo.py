@@ -95,6 +95,7 @@ def run(words: list[str]) -> None:
     sentences = sorted((row for row in rows if row["level"] == "sentence"), key=lambda row: str(row["readout"]))
     print_table(sentences, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print(f"all rows are in {path}; adapters, logs and tagged answers are in {options.out}")
+    print(f"`lovec report {options.out}` makes tables, figures and a page of them")
 
 
 def chosen(names: str | None, full: bool) -> list[Method]:

@@ -160,7 +160,7 @@ def export_merged(
     """Write base and adapter as one model, in safetensors with tokenizer and chat template.
 
     Both are added in float32 and the sum is rounded to ``dtype`` once: in bfloat16 log-probabilities move by about as
-    much as bfloat16 itself rounds; in float32 they stay the same to about 1e-5. So the whole model is in memory in
+    much as bfloat16 itself rounds; in float32 they stay the same to 1e-4. So the whole model is in memory in
     float32, whatever ``dtype`` is.
 
     Args:

@@ -155,3 +155,20 @@ def test_an_objective_of_ones_own_is_weighted_too(model: str, adapter: str, tmp_
 def test_a_cap_that_leaves_no_weight_is_refused(cap: float, model: str) -> None:
     with pytest.raises(LovecError, match=r"importance_cap is .*, expected a number above 0, or null for no weights"):
         grpo(model, importance_cap=cap)
+
+
+def test_the_largest_of_all_processes_is_logged(
+    model: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process, stood in for, has seen a larger difference; its sums are as if it had seen nothing."""
+    made = grpo(model, adapter)
+    alone = made._everywhere
+    monkeypatch.setattr(
+        made,
+        "_everywhere",
+        lambda values: [*alone(values), dict.fromkeys(values, 77.0)] if "mismatch_max" in values else alone(values),
+    )
+    logged: dict[str, float] = {}
+    monkeypatch.setattr(made, "log_dict", lambda values, **_: logged.update(values))
+    trainer(tmp_path, max_steps=1).fit(made, Rows())
+    assert logged["train/mismatch_max"] == 77.0 > logged["train/mismatch"]

@@ -41,8 +41,7 @@ def run(words: list[str]) -> None:
             rest is done.
     """
     options = _checked(_parser().read(words))
-    logging.getLogger("lovec.taggers").setLevel(logging.ERROR)  # what they warn of is among a record's problems
-    with tempfile.TemporaryDirectory() as spool:
+    with _told_once(), tempfile.TemporaryDirectory() as spool:
         documents = _documents(options, Path(spool))
         notes = documents.report = _Notes(options)
         try:
@@ -54,6 +53,18 @@ def run(words: list[str]) -> None:
             notes.close()
     if notes.unread:
         raise LovecError(f"{notes.unread} of the input's lines or files could not be read; all others are tagged")
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Inside: taggers keep silent, since what they warn of is among a record's problems."""
+    taggers = logging.getLogger("lovec.taggers")
+    before = taggers.level
+    taggers.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        taggers.setLevel(before)
 
 
 def _parser() -> PlainParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -53,7 +54,9 @@ def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(*words: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error of a command on the tiny model."""
         capsys.readouterr()
+        before = logging.getLogger("lovec.taggers").level
         code = main(["tag", *words, "--model", model, "--instruction", "Rate."])
+        assert logging.getLogger("lovec.taggers").level == before  # others in this process still hear of their problems
         said = capsys.readouterr()
         return (
             code,

@@ -120,10 +120,10 @@ class VllmEngine:
             LovecError: vLLM is missing, or cannot load the model or the adapter.
         """
         model = str(getattr(policy.model, "name_or_path", ""))
-        if not model or model.startswith("random:"):
+        if not model or getattr(policy.model, "drawn_at_random", False):
             raise LovecError(
-                f"the policy's model is {model or 'made in memory'!r}, whose weights are on no disk; vLLM loads its "
-                "own copy: save the model to a folder and give that"
+                f"the weights of the policy's model ({model or 'no name'}) were made in memory and are on no disk; "
+                "vLLM loads its own copy: save the model to a folder and give that"
             )
         shape = _Shape.of([config.to_dict() for config in policy.peft.peft_config.values()])
         self._load(model, self._dtype or str(policy.model.dtype).removeprefix("torch."), shape)

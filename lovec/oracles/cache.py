@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,13 +144,25 @@ class ReplyCache:
         """Make the table in a new file; in an old one see that it is ours and can be written, before money is spent."""
         self._db.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
         self._refuse_others()  # first of all: not even the journal mode of somebody else's file may change
-        self._db.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")  # two processes may find the file new
         if not self._refuse_others():
             self._db.execute(f"PRAGMA application_id = {_OURS}")
             self._db.execute(_SCHEMA)
         self._db.execute("COMMIT")
+
+    def _write_ahead(self) -> None:
+        """Switch to a write-ahead log; sqlite does not wait by itself where another process is about to do the same."""
+        deadline = time.monotonic() + _PATIENCE_MS / 1000
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _refuse_others(self) -> bool:
         """Whether the table is there; raises if the file is another program's."""

@@ -84,7 +84,7 @@ def load_base(config: PolicyConfig) -> Any:
     form = {"dtype": getattr(torch, config.dtype), "attn_implementation": "eager" if capped else "sdpa"}
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **form)
-        model.name_or_path = config.model  # what else reads the name must not take these weights for the hub's
+        model.drawn_at_random = True  # whoever loads a model by its name must not take these weights for the hub's
     else:
         model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **form)
     return model.requires_grad_(False)

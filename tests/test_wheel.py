@@ -55,11 +55,13 @@ def lovec(wheel, tmp_path_factory):
 def test_it_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"lovec", next(n for n in names if "dist-info" in n).split("/")[0]}
-    python = {f"lovec/{path.relative_to(ROOT / 'lovec')}" for path in (ROOT / "lovec").rglob("*.py")}
-    python |= {f"lovec/cli/{path.name}" for path in (ROOT / "cli").glob("*.py")}
+    # whatever lies in the package, templates and data among it
+    files = [path for path in (ROOT / "lovec").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    ours = {f"lovec/{path.relative_to(ROOT / 'lovec')}" for path in files}
+    ours |= {f"lovec/cli/{path.name}" for path in (ROOT / "cli").glob("*.py")}
     recipes = {f"lovec/configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
     inside = {name for name in names if name.startswith("lovec/")}
-    assert inside == python | recipes | {"lovec/py.typed"}
+    assert inside == ours | recipes
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from lovec.baselines.base import Baseline, Bench, Claim, Judge
@@ -11,7 +12,7 @@ from lovec.sentences import split_sentences
 from lovec.types import LovecError, Record
 
 
-class _Compared(Baseline):
+class _Compared(Baseline, ABC):
     """Compares every sentence with other answers to the same question; a subclass says in what pieces.
 
     The confidence is the mean over samples of what the best piece of each gives as support; a sample without text
@@ -49,9 +50,9 @@ class _Compared(Baseline):
             found = iter(self._judged(answers, [[self.pieces(text) for text in texts] for texts in drawn]))
         return [next(found) if record.sentences else [] for record in records]
 
+    @abstractmethod
     def pieces(self, sample: str) -> list[str]:
         """The pieces of a sample that a sentence is compared with; none of them blank. To be overridden."""
-        raise NotImplementedError
 
     def _judged(
         self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]

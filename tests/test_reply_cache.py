@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,18 @@ def test_a_full_disk_is_an_error_and_nothing_confirmed_is_lost(tmp_path: Path) -
     count = int(run.stdout.split()[-1]) + 1
     with ReplyCache(path) as cache:
         assert count > 10 and all(cache.get(f"w-{i}") is not None for i in range(count))
+
+
+def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """Each sees it as nobody's or as a cache, never as half of one; and nobody is turned away for being late."""
+    at_once = 4
+    for turn in range(40):
+        start = threading.Barrier(at_once)
+
+        def opened(path: Path = tmp_path / f"{turn}.sqlite", start: threading.Barrier = start) -> int:
+            start.wait()
+            with ReplyCache(path) as cache:
+                return len(cache)
+
+        with ThreadPoolExecutor(at_once) as pool:
+            assert [found.result() for found in [pool.submit(opened) for _ in range(at_once)]] == [0] * at_once

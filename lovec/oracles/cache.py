@@ -166,8 +166,15 @@ class ReplyCache:
 
     def _refuse_others(self) -> bool:
         """Whether the table is there; raises if the file is another program's."""
-        mark = self._db.execute("PRAGMA application_id").fetchone()[0]
-        tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        alone = not self._db.in_transaction
+        if alone:
+            self._db.execute("BEGIN")  # both as of one moment: another process may be making the table
+        try:
+            mark = self._db.execute("PRAGMA application_id").fetchone()[0]
+            tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        finally:
+            if alone:
+                self._db.execute("COMMIT")
         if (tables or mark) and (mark != _OURS or tables != ["replies"]):
             raise LovecError(f"{self.path} is another program's database, not a reply cache; name another with cache")
         return bool(tables)

@@ -108,14 +108,14 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
 
 def _intervals(folders: Sequence[Path], tests: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
     """95 % intervals over questions of every row's stated score, and of the differences of ``CLAIMS``."""
-    stated = [row for row in tests[0] if row["level"] == "sentence" and row["readout"] == "argmax"]
+    stated = [row for row in tests[0] if row["level"] == "sentence" and row["readout"] == "stated"]
     drawn: dict[tuple[str, str, str], Resampled] = {}
     for row in stated:
         paths = [folder / "test" / row["file"] for folder in folders]
         if all(path.exists() for path in paths):
             runs = [
                 by_question(
-                    (r for r in read_records(path) if r.meta.get("domain", "in-domain") == row["domain"]), "argmax"
+                    (r for r in read_records(path) if r.meta.get("domain", "in-domain") == row["domain"]), "stated"
                 )
                 for path in paths
             ]

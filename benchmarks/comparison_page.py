@@ -124,7 +124,7 @@ def luq_ratio(times: Rows) -> dict[str, float]:
 
 def _table(results: Mapping[str, Any], domain: str, mode: str, said: str) -> list[str]:
     """All rows of a domain and mode."""
-    rows = [r for r in results["rows"] if (r["domain"], r["mode"], r["readout"]) == (domain, mode, "argmax")]
+    rows = [r for r in results["rows"] if (r["domain"], r["mode"], r["readout"]) == (domain, mode, "stated")]
     if not rows:
         return []
     ends = {

@@ -143,12 +143,12 @@ class Clock(Callback):
         """End it."""
         self.rows[-1]["seconds"] = now() - self._begin
 
-    def update(self, items: Sequence[Any]) -> None:
+    def update(self, examples: Sequence[Any]) -> None:
         """The module's own update, timed."""
         begin, row = now(), self.rows[-1]
-        self._update(items)
+        self._update(examples)
         row["update_seconds"] += now() - begin
-        sequences = [sequence for item in items for sequence in item.sequences]
+        sequences = [sequence for example in examples for sequence in example.sequences]
         row["sequences"] += len(sequences)
         row["tokens"] += sum(map(len, sequences))
         row["completion_tokens"] += sum(len(s.completion) for s in sequences)

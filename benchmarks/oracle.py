@@ -155,7 +155,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
                 rows += [
                     {"oracle": name} | {key: row[key] for key in ("method", "mode", "seed", *FIGURES, "malformed", "n")}
                     for row in measured
-                    if (row["domain"], row["level"], row["readout"]) == ("in-domain", "sentence", "argmax")
+                    if (row["domain"], row["level"], row["readout"]) == ("in-domain", "sentence", "stated")
                 ]
     differences = [{"oracle": name, "mode": mode, **against(flags, name, mode)} for name in TOLD for mode in MODES]
     return origin | {"variant": variant, "labels": labels, "rows": rows, "differences": differences}
@@ -164,14 +164,14 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
 def against(flags: argparse.Namespace, oracle: str, mode: str) -> dict[str, Any]:
     """How far DPO's figures with one oracle lie above those with the exact one: [value, low, high] each."""
     from lovec.datasets.jsonl import read_records
+    from lovec.evaluation.evaluator import tagged_file
     from lovec.metrics.bootstrap import by_question, intervals, resample
-    from lovec.modules.evaluation import tagged_file
 
     drawn = []
     for name in (oracle, "exact"):
         files = [flags.out / f"seed-{seed}" / name / "dpo" / "test" / tagged_file("DPO", mode) for seed in flags.seeds]
         people = [[r for r in read_records(file) if r.meta["domain"] == "in-domain"] for file in files]
-        drawn.append(resample([by_question(records, "argmax") for records in people]))
+        drawn.append(resample([by_question(records, "stated") for records in people]))
     found = intervals(*drawn)
     return {name: None if (i := found[name]) is None else [i.value, i.low, i.high] for name in FIGURES}
 

@@ -123,7 +123,7 @@ def summary(rows: Sequence[dict[str, Any]], trainings: Sequence[dict[str, Any]])
     """
     values: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
-        if row["level"] == "sentence" and row["readout"] == "argmax":
+        if row["level"] == "sentence" and row["readout"] == "stated":
             for figure in FIGURES:
                 if row[figure] is not None:
                     values.setdefault((f"{row['mode']} {figure}", row["method"]), {})[row["seed"]] = row[figure]
@@ -197,7 +197,7 @@ def table(results: dict[str, Any]) -> str:
     stated = {
         (row["method"], row["seed"], row["mode"]): row
         for row in results["rows"]
-        if row["level"] == "sentence" and row["readout"] == "argmax"
+        if row["level"] == "sentence" and row["readout"] == "stated"
     }
     training = {(row["method"], row["seed"]): row for row in results["training"]}
     for method in methods:

@@ -15,9 +15,9 @@ from world_tables import DOMAINS, METHODS
 
 from lovec.cli.demo import METHODS as DEMO
 from lovec.datasets.jsonl import read_records
+from lovec.evaluation.evaluator import MODES, tagged_file
 from lovec.metrics.bootstrap import FIGURES, Resampled, Run, by_question, intervals, resample
 from lovec.metrics.records import READOUTS
-from lovec.modules.evaluation import MODES, tagged_file
 from lovec.types import Record
 
 FOLDERS = {row: method.name for method in DEMO for row in method.rows}
@@ -54,9 +54,9 @@ def comparisons(methods: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for one, other in pairs if one in there and other in there and one != other]
 
 
-def tagged(folder: Path, method: str, mode: str, readout: str = "argmax") -> Path:
+def tagged(folder: Path, method: str, mode: str, readout: str = "stated") -> Path:
     """The file that a test wrote of a method; only recalibrated confidences have one for the mean of their own."""
-    readout = readout if "isotonic" in method else "argmax"
+    readout = readout if "isotonic" in method else "stated"
     return folder / FOLDERS[method] / "test" / tagged_file(method, mode, readout)
 
 
@@ -71,7 +71,7 @@ def _drawn(folders: Sequence[Path], domain: str, mode: str, readout: str) -> Ite
     for method in METHODS:
         paths = [tagged(folder, method, mode, readout) for folder in folders]
         if all(path.exists() for path in paths):
-            drawn = resample([_run(path, domain, "argmax" if "isotonic" in method else readout) for path in paths])
+            drawn = resample([_run(path, domain, "stated" if "isotonic" in method else readout) for path in paths])
             if not drawn.figures[FIGURES[0]][0].isnan():  # a constant has no distribution to take the mean of
                 yield method, drawn
 

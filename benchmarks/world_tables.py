@@ -92,7 +92,7 @@ def full_tables(results: Mapping[str, Any]) -> str:
         *FINDINGS.splitlines(),
     ]
     for level in ("sentence", "passage"):
-        for readout in ("argmax", "mean"):
+        for readout in ("stated", "mean"):
             lines += ["", f"## {level.capitalize()} level, {readout} readout", ""]
             lines += [
                 "| Method | Domain | Mode | BS | ECE-M | SC | malformed | c | f |",
@@ -156,7 +156,7 @@ def _all_intervals(results: Mapping[str, Any]) -> list[str]:
         "bold where its interval leaves out 0; where BS and ECE-M lie below 0, or SC above, the first method is "
         "better.",
     ]
-    for readout in ("argmax", "mean"):
+    for readout in ("stated", "mean"):
         for heading, columns in (("Each method", "Method"), ("Differences", "Method, minus the other")):
             single = heading == "Each method"
             lines += ["", f"### {heading}, {readout} readout", ""]
@@ -171,13 +171,13 @@ def _all_intervals(results: Mapping[str, Any]) -> list[str]:
 
 def select(rows: Iterable[Mapping[str, Any]], **where: Any) -> list[Mapping[str, Any]]:
     """Rows of one method and mode: in domain, by sentence, stated score, unless said otherwise."""
-    where = {"domain": "in-domain", "level": "sentence", "readout": "argmax", **where}
+    where = {"domain": "in-domain", "level": "sentence", "readout": "stated", **where}
     return [row for row in rows if all(row[key] == value for key, value in where.items())]
 
 
 def _entries(results: Mapping[str, Any], method: str, against: str, mode: str) -> list[Mapping[str, Any]]:
     """The comparison of two methods in domain, stated score, if there is one."""
-    where = {"method": method, "against": against, "mode": mode, "domain": "in-domain", "readout": "argmax"}
+    where = {"method": method, "against": against, "mode": mode, "domain": "in-domain", "readout": "stated"}
     return [entry for entry in results["intervals"] if where.items() <= entry.items()]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .plain import PlainParser
+from .parser import OneLineParser
 
 if TYPE_CHECKING:
     from lovec.metrics.agreement import Agreement, Matched
@@ -24,7 +24,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: a file is missing or broken, or they share no labelled sentence.
     """
-    parser = PlainParser("agreement", "How far two label files agree: oracles, people, or one of each.")
+    parser = OneLineParser("agreement", "How far two label files agree: oracles, people, or one of each.")
     parser.add_argument("first", metavar="A", help="labelled records: ours, FActScore's, WikiBio's or the authors'")
     parser.add_argument("second", metavar="B", help="the same, by somebody else")
     parser.add_argument("--json", action="store_true", help="print JSON, every figure in its own unit")
@@ -47,7 +47,7 @@ def _print(found: Agreement, matched: Matched, names: Sequence[str]) -> None:
     from rich.table import Table
 
     from lovec.metrics.agreement import BANDS
-    from lovec.reports.table import percent
+    from lovec.reports.results_table import percent
 
     console = Console(width=max(100, Console().width), highlight=False)
     print(f"A: {names[0]}\nB: {names[1]}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .plain import PlainParser
+from .parser import OneLineParser
 
 
 def run(words: list[str]) -> None:
@@ -17,7 +17,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: a run has logged nothing.
     """
-    parser = PlainParser("curves", "Print how runs went, by step; write curves.json and a figure, curves.svg.")
+    parser = OneLineParser("curves", "Print how runs went, by step; write curves.json and a figure, curves.svg.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, such as runs/dpo")
     folders = parser.read(words).runs
     from lovec.reports import write_results

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .console import quiet, say
 from .errors import unknown
-from .plain import PlainParser
-from .stages import quiet, say
+from .parser import OneLineParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def run(words: list[str]) -> None:
     Args:
         words: the command line after ``demo``.
     """
-    parser = PlainParser("demo", "Train and compare on the embedded world, offline, on a CPU.")
+    parser = OneLineParser("demo", "Train and compare on the embedded world, offline, on a CPU.")
     parser.add_argument("--quick", action="store_true", help="a smaller world: half as long, and worse figures")
     parser.add_argument("--full", action="store_true", help="GRPO, too, which takes longest")
     parser.add_argument("--methods", help=f"comma list of {', '.join(m.name for m in METHODS)}; {FIRST} always runs")
@@ -65,7 +65,7 @@ def run(words: list[str]) -> None:
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
     from lovec.datasets.world import ensure_world
-    from lovec.reports import print_table, write_results
+    from lovec.reports import print_results, write_results
 
     from .training import execute
 
@@ -93,7 +93,7 @@ def run(words: list[str]) -> None:
     rows.sort(key=lambda row: ORDER.index(row["method"]))
     path = write_results(rows, options.out / "results.json")
     sentences = sorted((row for row in rows if row["level"] == "sentence"), key=lambda row: str(row["readout"]))
-    print_table(sentences, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
+    print_results(sentences, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print(f"all rows are in {path}; adapters, logs and tagged answers are in {options.out}")
     print(f"`lovec report {options.out}` makes tables, figures and a page of them")
 

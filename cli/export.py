@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .plain import PlainParser
+from .parser import OneLineParser
 
 
 def run(words: list[str]) -> None:
@@ -16,7 +16,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: there is no adapter, or the folder to write is taken.
     """
-    parser = PlainParser("export", "Write a trained adapter, or base and adapter as one model, with a model card.")
+    parser = OneLineParser("export", "Write a trained adapter, or base and adapter as one model, with a model card.")
     parser.add_argument("source", metavar="RUN", help="folder of a run, such as runs/dpo, or of a PEFT adapter")
     parser.add_argument("out", metavar="FOLDER", type=Path, help="folder to write")
     parser.add_argument("--merged", action="store_true", help="merge the adapter into the base model")
@@ -43,6 +43,6 @@ def _figures(results: Path | None, run: Path | None) -> str:
     path = results or (None if run is None else run / "test" / "results.json")
     if path is None or (results is None and not path.exists()):
         return "Not measured; `lovec test` does."
-    rows = [row for row in read_results(path) if row["level"] == "sentence" and row["readout"] == "argmax"]
+    rows = [row for row in read_results(path) if row["level"] == "sentence" and row["readout"] == "stated"]
     table = markdown_table(rows)
     return f"Sentences, stated score, in percent; BS and ECE-M: lower is better, SC: higher.\n\n{table.rstrip()}"

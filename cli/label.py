@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lovec.types import LovecError
 
 from .errors import UsageError, unknown
-from .plain import PlainParser
-from .shown import print_summary, progress
+from .parser import OneLineParser
+from .progress import print_summary, progress
 
 if TYPE_CHECKING:
     from lovec.labelling import Counts, Source, Stage
@@ -69,8 +69,8 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, others
 
 
-def _parser() -> PlainParser:
-    parser = PlainParser(
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
         "label",
         "Questions to answers, sentences, labels and preference pairs. Every stage writes a file into --out, is taken "
         "up again where it was interrupted, and is not done twice.",

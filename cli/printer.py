@@ -52,7 +52,7 @@ class Printer:
         self._at = -1
         self._next()
 
-    def heard(self, number: int, at: int, sentence: Sentence) -> None:
+    def on_sentence(self, number: int, at: int, sentence: Sentence) -> None:
         """A sentence of one of them is known."""
         self._given[number] += 1
         self._waiting[number].append(sentence)

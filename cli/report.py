@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from lovec.types import LovecError
 
-from .plain import PlainParser
+from .parser import OneLineParser
 
 if TYPE_CHECKING:
     from lovec.reports.page import Answers
     from lovec.reports.runs import Run
-    from lovec.reports.sheet import Sheet
+    from lovec.reports.table import Table
 
 
 def run(words: list[str]) -> None:
@@ -28,7 +28,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: a run holds nothing to report, a file in it cannot be read, or the report cannot be written.
     """
-    parser = PlainParser("report", "Tables, figures and one HTML page of what `lovec test` measured.")
+    parser = OneLineParser("report", "Tables, figures and one HTML page of what `lovec test` measured.")
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="folder of a run, or one above several, such as runs/demo"
     )
@@ -42,9 +42,9 @@ def run(words: list[str]) -> None:
     options = parser.read(words)
     if options.answers < 0:
         raise LovecError(f"--answers is {options.answers}, expected 0 or more")
-    from lovec.reports.layouts import sheets
+    from lovec.reports.paper_tables import sheets
     from lovec.reports.runs import read_run
-    from lovec.reports.sheet import print_sheet
+    from lovec.reports.table import print_table
 
     found = read_run(*options.runs)
     tables = sheets(found, draws=0 if options.no_intervals else 1000, paper=options.paper)
@@ -56,14 +56,14 @@ def run(words: list[str]) -> None:
             f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
         ) from error
     for sheet in tables[:1]:
-        print_sheet(sheet)
+        print_table(sheet)
     print(f"\n{written}")
 
 
-def _write_all(found: Run, tables: Sequence[Sheet], options: argparse.Namespace, folder: Path) -> str:
+def _write_all(found: Run, tables: Sequence[Table], options: argparse.Namespace, folder: Path) -> str:
     """Writes the report and says what and where it is."""
-    from lovec.reports.figures import pictures
     from lovec.reports.page import page
+    from lovec.reports.plots import pictures
 
     figures, left_out = pictures(found, folder / "figures")
     for sheet in tables:
@@ -85,8 +85,8 @@ def _write_all(found: Run, tables: Sequence[Sheet], options: argparse.Namespace,
 
 def _answers(run: Run, shown: int) -> list[Answers]:
     """Tagged answers of every method and mode, those of trained methods first."""
-    from lovec.reports.figures import methods
     from lovec.reports.page import answers
+    from lovec.reports.plots import methods
 
     trained = {row["method"] for row in run.rows if row["kind"] == "method"}
     modes = dict.fromkeys(row["mode"] for row in run.rows) if shown else {}
@@ -94,8 +94,8 @@ def _answers(run: Run, shown: int) -> list[Answers]:
     return [answers(name, mode, run.tagged(name, mode), shown) for name, mode in places]
 
 
-def _write_tables(sheet: Sheet, folder: Path, intervals: bool) -> None:
-    from lovec.reports.sheet import csv_text, json_text, latex, markdown
+def _write_tables(sheet: Table, folder: Path, intervals: bool) -> None:
+    from lovec.reports.table import csv_text, json_text, latex, markdown
 
     texts = {
         "csv": csv_text(sheet),

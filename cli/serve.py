@@ -9,8 +9,8 @@ import sys
 
 from lovec.types import LovecError
 
-from .plain import PlainParser
-from .stages import quiet
+from .console import quiet
+from .parser import OneLineParser
 
 KEY = "LOVEC_API_KEY"
 
@@ -24,7 +24,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: the model cannot be opened, or the port is taken.
     """
-    parser = PlainParser(
+    parser = OneLineParser(
         "serve",
         f"Serve a model behind OpenAI's chat API, with a confidence for every sentence. Requests under /v1 must bring "
         f"the key in {KEY}, if it is set.",

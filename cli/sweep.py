@@ -19,9 +19,9 @@ from typing import Any
 from lovec.types import LovecError
 
 from .arguments import value_of
+from .console import quiet, say
 from .errors import UsageError
-from .plain import PlainParser
-from .stages import quiet, say
+from .parser import OneLineParser
 
 BASE = "base"
 """What tables call the recipe as it is."""
@@ -33,7 +33,7 @@ _OURS = {
     "ckpt_path": "every run starts anew; use --model.policy.adapter",
 }
 _PARTNERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'"}
-_PREFIXES = {("sentence", "argmax"): "", ("passage", "argmax"): "passage_", ("sentence", "mean"): "mean_"}
+_PREFIXES = {("sentence", "stated"): "", ("passage", "stated"): "passage_", ("sentence", "mean"): "mean_"}
 _FIGURES = ("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality")
 _OF_MODES = ("entropy", "distinct", "words")  # logged once a mode, without a prefix
 
@@ -84,7 +84,7 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: something the user can mend; wrong options are found before the first run.
     """
-    parser = PlainParser(
+    parser = OneLineParser(
         "sweep",
         "Vary options of a recipe: the recipe as it is and every variation are trained, each in a folder of its own, "
         "measured on the dev split, and compared in one table. All options but these, --config among them, are those "

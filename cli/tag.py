@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lovec.types import N_SCORES, LovecError
 
 from .errors import UsageError, one_line
-from .plain import PlainParser
-from .shown import progress
+from .parser import OneLineParser
+from .progress import progress
 
 if TYPE_CHECKING:
     from lovec.labelling import Outcome
@@ -67,8 +67,8 @@ def _told_once() -> Iterator[None]:
         taggers.setLevel(before)
 
 
-def _parser() -> PlainParser:
-    parser = PlainParser(
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
         "tag",
         "Give every sentence of a text a confidence from 0 to 10; or have questions answered, with a confidence after "
         "every sentence.",
@@ -100,7 +100,7 @@ def _parser() -> PlainParser:
     out.add_argument("--format", choices=("text", "jsonl", "html"), help="null goes by the ending of --out")
     out.add_argument("--out", type=Path, metavar="FILE", help="file to write; a JSONL file is continued after a kill")
     out.add_argument("--min-score", type=int, metavar="N", help="leave out sentences with a score below N (0 to 10)")
-    out.add_argument("--readout", choices=("argmax", "mean"), default="argmax", help="confidence: score / 10, or the "
+    out.add_argument("--readout", choices=("stated", "mean"), default="stated", help="confidence: score / 10, or the "
                      "expected score / 10")  # fmt: skip
     out.add_argument("--redo", action="store_true", help="write --out anew instead of continuing it")
     return parser
@@ -208,7 +208,7 @@ def _print(
     printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, options.min_score)
     for records in _chunks(options, documents, shown=not file.isatty()):
         printer.begin(records)
-        tagged = _work(options, tagger)(records, printer.heard)
+        tagged = _work(options, tagger)(records, printer.on_sentence)
         printer.end(tagged)
         notes.left_out = printer.left_out
         for record in tagged:

@@ -21,7 +21,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 import lovec
 from lovec.datamodules import RecordsDataModule
 from lovec.modules import PolicyModule
-from lovec.reports import print_table
+from lovec.reports import print_results
 from lovec.types import LovecError
 
 from .arguments import RECIPE_KEY, arrange
@@ -162,7 +162,7 @@ def run(command: str, words: Sequence[str]) -> None:
     """
     cli = execute(command, words)
     if command == "test" and cli.trainer.is_global_zero:
-        print_table(cli.model.results, title=f"Test of {type(cli.model).__name__}")
+        print_results(cli.model.results, title=f"Test of {type(cli.model).__name__}")
 
 
 def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .plain import PlainParser
+from .parser import OneLineParser
 
 
 def run(words: list[str]) -> None:
@@ -11,7 +11,7 @@ def run(words: list[str]) -> None:
     Args:
         words: the command line after ``world``.
     """
-    parser = PlainParser("world", "Build the embedded world (once; it is kept in the cache) and print where it lies.")
+    parser = OneLineParser("world", "Build the embedded world (once; it is kept in the cache) and print where it lies.")
     parser.add_argument("--variant", default="world", help="world, or world-small for a quick look")
     options = parser.read(words)
     from lovec.datasets.world import ensure_world

@@ -102,8 +102,8 @@ class Calls:
 
         return await self._tried(call, self.retries if retries is None else retries)
 
-    async def stream(self, path: str, body: Mapping[str, Any], hear: Callable[[Any], bool]) -> None:
-        """Give ``hear`` the events of a streamed reply, until there are no more or it says False.
+    async def stream(self, path: str, body: Mapping[str, Any], on_token: Callable[[Any], bool]) -> None:
+        """Give ``on_token`` the events of a streamed reply, until there are no more or it says False.
 
         Faults before the first event are tried again; after it they raise ``Failed``.
 
@@ -122,7 +122,7 @@ class Calls:
             try:
                 async for event in events:
                     begun = True
-                    if not hear(event):
+                    if not on_token(event):
                         return
             finally:
                 await events.close()

@@ -19,7 +19,7 @@ from lovec.datasets.jsonl import parse_line, record_from_dict, record_to_dict
 from lovec.encoding import QUESTION
 from lovec.sentences import split_sentences
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.walk import Heard, Readout
+from lovec.taggers.scoring import OnSentence, Readout
 from lovec.tags import TagFormat, strip
 from lovec.types import N_SCORES, Engine, LovecError, Record, Sampling, Sentence
 
@@ -40,7 +40,7 @@ class TextTagger:
 
     Args:
         session: the model.
-        readout: what ``confidence`` is: "argmax" is score / 10, "mean" the expected score / 10.
+        readout: what ``confidence`` is: "stated" is score / 10, "mean" the expected score / 10.
         max_new_tokens: longest answer, in tokens.
         distributions: whether answers get the distribution over the 11 scores at every tag (texts always do).
         min_score: sentences with a lower score, or none, are left out; ``meta["left_out"]`` counts them, and the
@@ -53,7 +53,7 @@ class TextTagger:
     def __init__(
         self,
         session: Session,
-        readout: Readout = "argmax",
+        readout: Readout = "stated",
         max_new_tokens: int = 512,
         distributions: bool = True,
         min_score: int | None = None,
@@ -66,7 +66,7 @@ class TextTagger:
         self._iterative = IterativeTagger(engine, encoder, readout)
         self._free = FreeFormTagger(engine, encoder, Sampling(max_new_tokens), readout, distributions)
 
-    def texts(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
+    def texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Records with a confidence for every sentence that is there, in the order given.
 
         Answers without sentences are split; tags they hold already are taken out. ``meta["problems"]`` says what is
@@ -74,13 +74,13 @@ class TextTagger:
 
         Args:
             records: what to tag.
-            heard: is told every sentence as soon as it is scored, those that are left out as well.
+            on_sentence: is told every sentence as soon as it is scored, those that are left out as well.
         """
         cut = [cut_up(record, self.session.encoder.tags) for record in records]
-        tagged = self._iterative.tag(cut, heard)
+        tagged = self._iterative.tag(cut, on_sentence)
         return [self._kept(self._noted(r, [s.text for s in c.sentences])) for r, c in zip(tagged, cut, strict=True)]
 
-    def answers(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
+    def answers(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Records with an answer of the model to their question, and its confidence, in the order given.
 
         ``meta["problems"]`` says what is wrong with an answer: broken tags, words of the question that the model does
@@ -88,9 +88,9 @@ class TextTagger:
 
         Args:
             records: questions.
-            heard: is told every sentence as soon as its tag is written; not what stands behind the last tag.
+            on_sentence: is told every sentence as soon as its tag is written; not what stands behind the last tag.
         """
-        tagged = self._free.tag(records, heard)
+        tagged = self._free.tag(records, on_sentence)
         return [self._kept(_cut_short(self._noted(record, [record.question]))) for record in tagged]
 
     def _noted(self, record: Record, read: Sequence[str]) -> Record:
@@ -121,7 +121,7 @@ def tag(
     *,
     session: Session | None = None,
     min_score: int | None = None,
-    readout: Readout = "argmax",
+    readout: Readout = "stated",
     max_new_tokens: int = 512,
     **settings: Any,
 ) -> Any:
@@ -137,7 +137,7 @@ def tag(
         engine: "transformers", "vllm", the address of a vLLM server, or an engine.
         session: a model opened by `lovec.taggers.open_session`; then none of the others is read.
         min_score: sentences with a lower score 0..10, or none, are left out.
-        readout: what ``confidence`` is: "argmax" is score / 10, "mean" the expected score / 10.
+        readout: what ``confidence`` is: "stated" is score / 10, "mean" the expected score / 10.
         max_new_tokens: longest answer to a question.
         **settings: others of `open_session`, such as ``dtype`` and ``device``.
 

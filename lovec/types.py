@@ -10,17 +10,70 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 N_SCORES = 11
-"""Number of scores a tag can hold: the integers 0..10."""
+"""Number of scores of the default scale: the integers 0..10."""
 
 
 class LovecError(Exception):
     """An error that the user can mend: says what was given, what was expected, and the fix, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The levels of confidence that a tag can state, and the words they are written with.
+
+    A *score* is the index of a level, from 0 (surely wrong) to ``top`` (surely right); the confidence it stands for is
+    ``score / top``. The default scale is the paper's, "0" to "10". ``Scale(("no", "perhaps", "yes"))`` is another.
+
+    Attributes:
+        words: how each level is written in a tag, lowest first.
+
+    Raises:
+        LovecError: there are fewer than two words, two are equal, or one is empty or has white space at an edge.
+    """
+
+    words: tuple[str, ...] = tuple(str(score) for score in range(11))
+
+    def __post_init__(self) -> None:
+        wrong = [word for word in self.words if not word or word != word.strip()]
+        if len(self.words) < 2 or len(set(self.words)) < len(self.words) or wrong:
+            raise LovecError(
+                f"the words of the scale are {list(self.words)}, expected at least two different ones, none empty or "
+                "with white space at an edge"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of levels (11 for the default scale)."""
+        return len(self.words)
+
+    @property
+    def top(self) -> int:
+        """The highest score (10 for the default scale)."""
+        return len(self.words) - 1
+
+    def confidence(self, score: int) -> float:
+        """Confidence in [0, 1] that a score 0..top stands for."""
+        return score / self.top
+
+    def nearest(self, value: float) -> int:
+        """Score nearest to a confidence or factuality in [0, 1]; halves go up: floor(top * value + 0.5).
+
+        Raises:
+            LovecError: ``value`` lies outside [0, 1] or is NaN.
+        """
+        if not 0.0 <= value <= 1.0:
+            raise LovecError(f"factuality is {value}, expected a number in [0, 1] (a rating of 7 is 0.7)")
+        return math.floor(self.top * value + 0.5)
+
+
+DEFAULT_SCALE = Scale()
+"""The paper's scale, "0" to "10". Oracles rate on it, whatever the scale of the tags."""
 
 
 def to_rating(factuality: float) -> int:
@@ -29,9 +82,7 @@ def to_rating(factuality: float) -> int:
     Raises:
         LovecError: if ``factuality`` lies outside [0, 1] or is NaN.
     """
-    if not 0.0 <= factuality <= 1.0:
-        raise LovecError(f"factuality is {factuality}, expected a number in [0, 1] (a rating of 7 is 0.7)")
-    return math.floor(10.0 * factuality + 0.5)
+    return DEFAULT_SCALE.nearest(factuality)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +93,9 @@ class Sentence:
         text: the sentence without tags and surrounding white space.
         factuality: how true it is, in [0, 1]; None where no oracle could say.
         confidence: what the model says of it, in [0, 1]; None where it said nothing valid.
-        score: the integer 0..10 behind ``confidence`` where there is one.
-        distribution: raw probabilities of the 11 whole score strings at the tag.
+        score: the score that the model states, an index into its scale (0..10 by default); None where there is none.
+        distribution: raw probabilities of the whole score strings at the tag, one per level of the scale.
+        levels: number of levels of the scale that ``score`` and ``distribution`` refer to.
     """
 
     text: str
@@ -51,6 +103,12 @@ class Sentence:
     confidence: float | None = None
     score: int | None = None
     distribution: tuple[float, ...] | None = None
+    levels: int = DEFAULT_SCALE.size
+
+    @property
+    def stated(self) -> float | None:
+        """The stated confidence: score / (levels - 1), or ``confidence`` where there is no score (baselines)."""
+        return self.confidence if self.score is None else self.score / (self.levels - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +172,9 @@ class Completion:
     finished: bool
 
 
-Listener: TypeAlias = Callable[[int, int, int], bool]
-"""Hears every sampled token as it comes, (index of the prompt, index of the sample, token id), and says whether that
-completion goes on."""
+OnToken: TypeAlias = Callable[[int, int, int], bool]
+"""Called with each sampled token, as (index of the prompt, index of the sample, token id); returns False to stop that
+completion."""
 
 
 class Engine(Protocol):
@@ -145,7 +203,7 @@ class Engine(Protocol):
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
-        listen: Listener | None = None,
+        on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
         """Sample ``sampling.n`` completions a prompt; each ends at the first of ``stop_ids``, or as ``listen`` says.
 
@@ -212,3 +270,43 @@ class LossOutput:
     terms: Mapping[str, Term]
     metrics: Mapping[str, Term] = field(default_factory=dict)
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]
+"""What a row of results measures: a trained method, a baseline, the best constant score, a method's confidences after
+recalibration, the mean of two methods, a method with something taken away, or a variation of a recipe in a sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One line of a result table: the metrics of one method on one kind of data.
+
+    Attributes:
+        method: name in tables.
+        kind: what the row measures.
+        domain: group of the records, such as "in-domain".
+        mode: "iterative" (the text is given, the model scores it) or "free-form" (the model writes text and tags).
+        level: "sentence" or "passage".
+        readout: how a confidence is read: "stated" (the score in the tag) or "mean" (of the distribution over scores).
+        seed: training seed; None for a mean over several.
+        n: number of pairs of confidence and factuality.
+        metrics: value by the metric's name, see ``lovec.metrics.table``; None where it is undefined.
+        bases: the methods that this one is made from: one for "recalibrated" and "ablation", two for "hybrid".
+        variant: which recalibration map ("isotonic", "platt") or ablation ("no previous scores") was applied.
+        file: name of the file with the tagged records, relative to the folder of the results; None without one.
+        options: the command-line options that a variation changes.
+    """
+
+    method: str
+    kind: Kind
+    domain: str
+    mode: str
+    level: str
+    readout: str
+    seed: int | None
+    n: int
+    metrics: Mapping[str, float | None]
+    bases: tuple[str, ...] = ()
+    variant: str | None = None
+    file: str | None = None
+    options: tuple[str, ...] = ()

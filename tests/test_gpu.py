@@ -26,8 +26,8 @@ from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.modules import DPO, GRPO, ORPO, SFT, ExpectedReward, PolicyConfig, SFTRegression
 from lovec.modules.batching import micro_batches
-from lovec.modules.checkpoints import read_checkpoint
 from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter, load_base, load_tokenizer
+from lovec.policy.checkpoints import read_checkpoint
 from lovec.types import Sampling
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -219,7 +219,7 @@ def test_ragged_micro_batches_equal_one_batch(
         it = made(objective, tiny(models), adapter, dtype=dtype, sgd=True, micro_batch_tokens=budget)
         runs.append(fit(tmp_path, it, device, precision, max_steps=1))
     if objective != "GRPO":
-        assert len(micro_batches([it.item(row) for row in records(4)], 300)) > 2
+        assert len(micro_batches([it.example(row) for row in records(4)], 300)) > 2
     assert off(runs[0].gradients[0], runs[1].gradients[0]) < bound
     assert runs[1].logged[0]["train/loss"] == pytest.approx(runs[0].logged[0]["train/loss"], rel=bound, abs=bound)
 

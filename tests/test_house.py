@@ -11,12 +11,17 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 300
+"""Most code lines in a file."""
+
+HOUSE = 13_500
+"""Most code lines in lovec and cli together."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,14 @@ class Floor:
 
 
 LAYERS = (
-    Floor("cellar", "meets every floor", {"types": "records; the protocols Engine, Oracle, Tagger"}),
+    Floor("cellar", "meets every floor", {"types": "records, results, the protocols"}),
     Floor(
         "ground floor",
         "pure functions, no I/O",
         {
             "tags": "read and write tags",
             "sentences": "split answers, spot refusals",
-            "losses": "one function an equation",
+            "losses": "one function per equation",
             "rewards": "what a score is worth",
             "metrics": "Brier, ECE-M, Spearman",
             "stopwatch": "wall time by phase",
@@ -44,11 +49,14 @@ LAYERS = (
     ),
     Floor(
         "mezzanine",
-        "what talks to models",
+        "small tools",
         {
-            "encoding": "prompts and tagged answers as token ids",
+            "encoding": "prompts and answers as ids",
             "choices": "scores as branches of a tree",
-            "calls": "retries and time-outs of HTTP calls",
+            "calls": "retries of HTTP calls",
+            "files": "atomic writes",
+            "notices": "warnings, not one per record",
+            "randomness": "keyed random streams",
         },
     ),
     Floor(
@@ -59,6 +67,7 @@ LAYERS = (
             "engines": "sample and score",
             "embedding": "sentences as vectors",
             "datasets": "JSONL, pairs, public sets, the world",
+            "results": "result rows as JSON",
             "tiny": "random tiny models",
         },
     ),
@@ -73,17 +82,19 @@ LAYERS = (
     ),
     Floor(
         "third floor",
-        "Lightning, and labelling",
+        "data, measuring, applications",
         {
-            "datamodules": "what is served",
-            "modules": "what is optimised",
+            "datamodules": "training and test data",
+            "evaluation": "validation and test",
             "labelling": "questions to pairs",
             "tagging": "tag any text",
             "serving": "an endpoint",
             "exporting": "adapter or merged model",
         },
     ),
-    Floor("chimney", "what comes out", {"reports": "tables, figures, the page"}),
+    Floor("fourth floor", "watches a training run", {"callbacks": "probes and warnings"}),
+    Floor("fifth floor", "what is optimised", {"modules": "objectives and their families"}),
+    Floor("chimney", "what comes out", {"reports": "tables, plots, the page"}),
     Floor("roof", "nobody imports it", {"cli": "commands", "configs": "recipes"}),
 )
 """Floors from the bottom up; a room is a file or folder of lovec."""
@@ -125,6 +136,38 @@ def upward(room: str | None, tree: ast.AST) -> list[str]:
     ]
 
 
+def internal_imports(path: Path, tree: ast.AST) -> set[str]:
+    """Modules of lovec that a file imports anywhere, those for type checking and those inside functions included."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module_name(path).split(".")
+                package = package if path.name == "__init__.py" else package[:-1]
+                base = ".".join([*package[: len(package) - node.level + 1], *([base] if base else [])])
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def module_name(path: Path) -> str:
+    """Dotted name of a source file: ``lovec.modules.dpo``, ``cli.label``; a package's own file has the package's."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(trees: dict[Path, ast.AST]) -> dict[str, set[str]]:
+    """Modules that each module imports. What a room exports at its door is an import of the file behind it only."""
+    modules = {module_name(path) for path in trees}
+    graph: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        name = module_name(path)
+        graph[name] = {other for other in internal_imports(path, tree) & modules if other != name}
+    return graph
+
+
 def code_lines(text: str) -> int:
     """Lines that hold code: no comments, docstrings, blank lines."""
     skip = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -151,6 +194,25 @@ def test_the_walk_sees_what_is_wrong():
     assert upward("modules", ast.parse("from lovec import cli"))
     assert upward(None, ast.parse("from lovec.types import Record"))  # the front door stays shut
     assert not upward("modules", ast.parse("from lovec.policy import Policy\nimport lovec.modules.dpo\nimport torch"))
+
+
+def test_no_file_takes_part_in_an_import_circle():
+    graph = import_graph({path: ast.parse(path.read_text()) for path in sources()})
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def test_circles_are_seen_behind_type_checking_and_inside_functions():
+    first = ast.parse("if TYPE_CHECKING:\n    from lovec.modules.b import B")
+    second = ast.parse("def f():\n    from lovec.modules import a")
+    graph = import_graph({ROOT / "lovec/modules/a.py": first, ROOT / "lovec/modules/b.py": second})
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(graph).static_order())
+
+
+def test_the_house_stays_small():
+    lines = sum(code_lines(path.read_text()) for path in sources())
+    print(f"code lines in lovec and cli: {lines}")
+    assert lines <= HOUSE
 
 
 @pytest.mark.parametrize("room", LEVEL)

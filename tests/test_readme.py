@@ -20,7 +20,7 @@ from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
-from lovec.cli.plain import PlainParser
+from lovec.cli.parser import OneLineParser
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
 from lovec.types import LovecError, Record, Sentence
 
@@ -141,14 +141,14 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
     class Parsed(Exception):
         pass
 
-    def read_and_stop(parser, rest, read=PlainParser.read):
+    def read_and_stop(parser, rest, read=OneLineParser.read):
         read(parser, rest)
         raise Parsed
 
     def stop(*_):
         raise Parsed
 
-    monkeypatch.setattr(PlainParser, "read", read_and_stop)
+    monkeypatch.setattr(OneLineParser, "read", read_and_stop)
     monkeypatch.setattr("lovec.cli.sweep.execute_run", stop)
     monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
     # a checkpoint holds its recipe
@@ -315,7 +315,7 @@ def test_marks_stand_once_each():
 
 def results_of(seeds):
     figures = dict(ece_m=0.2, spearman=0.3, malformed=0.0, n=600, mean_confidence=0.5, mean_factuality=0.5)
-    places = dict(domain="in-domain", level="sentence", readout="argmax")
+    places = dict(domain="in-domain", level="sentence", readout="stated")
     rows = [{"method": method, "mode": mode, "seed": seed, "brier": 0.1 + 0.01 * seed, **places, **figures}
             for seed in range(seeds) for method in tables.METHODS for mode in tables.MODES]  # fmt: skip
     answer = {"id": "b", "question": "Q?", "sentences": [

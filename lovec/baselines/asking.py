@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from lovec.datasets.names import listed
 from lovec.encoding import Encoder, UserTurn
+from lovec.notices import listed
 from lovec.types import Engine, Record
 
 log = logging.getLogger(__name__)

@@ -122,10 +122,10 @@ class Recalibrated:
     Args:
         tagger: says what is mapped.
         calibrator: the map, fitted on validation records that the same tagger tagged.
-        readout: what of a sentence is mapped: "argmax", the stated score, or "mean", that of the distribution.
+        readout: what of a sentence is mapped: "stated", the stated score, or "mean", that of the distribution.
     """
 
-    def __init__(self, tagger: Tagger, calibrator: Calibrator, readout: str = "argmax") -> None:
+    def __init__(self, tagger: Tagger, calibrator: Calibrator, readout: str = "stated") -> None:
         self.tagger = tagger
         self.calibrator = calibrator
         self.readout = readout
@@ -141,7 +141,7 @@ def recalibrated(records: Sequence[Record], calibrator: Calibrator, readout: str
     Args:
         records: tagged.
         calibrator: the map.
-        readout: "argmax" or "mean", see ``lovec.metrics.records.confidence_of``.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
         LovecError: an unknown readout.

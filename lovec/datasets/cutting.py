@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias, get_args
 
-from lovec.datasets.names import listed
+from lovec.notices import listed
 from lovec.types import LovecError, Record
 
 How: TypeAlias = Literal["bm25", "head"]

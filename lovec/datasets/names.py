@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
 
 
 class Ids:
@@ -30,8 +29,3 @@ def slug(name: str) -> str:
     """Lower-case ASCII words with hyphens; a name in another script keeps its own letters."""
     ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return re.sub(r"\W+", "-", (ascii_only if ascii_only.strip() else name).lower()).strip("-")
-
-
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """The first names in one line, with dots where there are more."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

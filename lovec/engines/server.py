@@ -15,8 +15,8 @@ from lovec.calls import Calls, Failed, Refused, address, key_from
 from lovec.choices import ChoiceTree
 from lovec.engines.choices_by_walks import Step, Walk, score_by_walks
 from lovec.engines.common import check_vllm_temperature, checked_keys, checked_texts, room_behind, stream_key
-from lovec.engines.server_link import Hear, Link, Reply, cards_of, completion, hearing
-from lovec.types import Completion, Listener, LovecError, Sampling
+from lovec.engines.server_link import Link, Reply, TokenCallback, cards_of, completion, token_callback
+from lovec.types import Completion, LovecError, OnToken, Sampling
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class VllmServer:
 
     Attributes:
         prefill_tokens: context tokens that the server did not find in its cache (it caches whole blocks); without
-            ``--enable-prompt-tokens-details`` all of them. A completion that ``listen`` ended counts with its whole
+            ``--enable-prompt-tokens-details`` all of them. A completion that ``on_token`` ended counts with its whole
             prompt.
         max_rows: as given.
         shares_model: False.
@@ -158,7 +158,7 @@ class VllmServer:
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
-        listen: Listener | None = None,
+        on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
         """Sample ``sampling.n`` completions a prompt; each ends at the first of ``stop_ids``, which it keeps.
 
@@ -170,7 +170,7 @@ class VllmServer:
             sampling: how to sample.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``).
-            listen: hears every token, in a thread of the engine's; where it says False the call is broken off.
+            on_token: hears every token, in a thread of the engine's; where it says False the call is broken off.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -186,7 +186,7 @@ class VllmServer:
         if texts and sampling.temperature not in (0.0, 1.0):
             self._check_temperature(link)
         stops = frozenset(stop_ids)
-        bodies, heard = [], []
+        bodies, callbacks = [], []
         for p, text in enumerate(texts):
             for i in range(sampling.n):
                 bodies.append(
@@ -198,8 +198,8 @@ class VllmServer:
                         stop_token_ids=sorted(stops),
                     )
                 )
-                heard.append(None if listen is None else hearing(listen, p, i))
-        replies = self._all(link, bodies, heard)
+                callbacks.append(None if on_token is None else token_callback(on_token, p, i))
+        replies = self._all(link, bodies, callbacks)
         self.prefill_tokens += sum(reply.prompt_tokens - (reply.cached or 0) for reply in replies)
         done = [Completion(tuple(reply.ids), tuple(reply.logps), reply.ids[-1] in stops) for reply in replies]
         return [done[p * sampling.n : (p + 1) * sampling.n] for p in range(len(texts))]
@@ -239,17 +239,17 @@ class VllmServer:
     def _body(self, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
         return {"model": self._running().now, "prompt": list(prompt), "logprobs": 0, **_PLAIN, **more}
 
-    def _all(self, link: Link, bodies: list[dict[str, Any]], heard: Sequence[Hear | None]) -> list[Reply]:
+    def _all(self, link: Link, bodies: list[dict[str, Any]], callbacks: Sequence[TokenCallback | None]) -> list[Reply]:
         """Replies to all calls, ``max_rows`` of them under way at a time."""
 
         async def work() -> list[Reply]:
             gate = asyncio.Semaphore(self.max_rows)
 
-            async def one(body: dict[str, Any], hear: Hear | None) -> Reply:
+            async def one(body: dict[str, Any], on_token: TokenCallback | None) -> Reply:
                 async with gate:
-                    return await completion(link.calls, body, hear)
+                    return await completion(link.calls, body, on_token)
 
-            tasks = [asyncio.create_task(one(*call)) for call in zip(bodies, heard, strict=True)]
+            tasks = [asyncio.create_task(one(*call)) for call in zip(bodies, callbacks, strict=True)]
             try:
                 return await asyncio.gather(*tasks)
             finally:

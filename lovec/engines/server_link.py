@@ -13,13 +13,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from lovec.calls import Calls, Failed, Garbage, Refused
 from lovec.engines.adapters import AdapterFolders
-from lovec.types import Listener
+from lovec.types import OnToken
 
 T = TypeVar("T")
 
 _GOODBYE_S = 5.0
 
-Hear: TypeAlias = Callable[[int], bool]
+TokenCallback: TypeAlias = Callable[[int], bool]
 """Hears every token of a completion and says whether it goes on."""
 
 
@@ -43,7 +43,7 @@ class Reply:
     cached: int | None = None
     ended: bool = False
 
-    def take(self, data: Any, hear: Hear | None = None) -> bool:
+    def take(self, data: Any, on_token: TokenCallback | None = None) -> bool:
         """Add what a reply or an event of a stream holds; whether to go on.
 
         Raises:
@@ -67,22 +67,22 @@ class Reply:
                 self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise Garbage(f"no completion with token ids and log-probabilities ({error!r}); is it vLLM?") from None
-        if hear is not None:
+        if on_token is not None:
             for place in range(before, len(self.ids)):
-                if not hear(self.ids[place]):
+                if not on_token(self.ids[place]):
                     del self.ids[place + 1 :], self.logps[place + 1 :]
                     self.ended = True
                     return False
         return True
 
 
-async def completion(calls: Calls, body: dict[str, Any], hear: Hear | None) -> Reply:
-    """One completion; with ``hear`` as a stream."""
-    if hear is None:
+async def completion(calls: Calls, body: dict[str, Any], on_token: TokenCallback | None) -> Reply:
+    """One completion; with ``on_token`` as a stream."""
+    if on_token is None:
         return await calls.post("/completions", body, _read)
     reply = Reply(prompt_tokens=len(body["prompt"]), cached=0)
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    await calls.stream("/completions", asked, lambda event: reply.take(event, hear))
+    await calls.stream("/completions", asked, lambda event: reply.take(event, on_token))
     if not (reply.ids and reply.ended):
         raise Failed("the stream of a completion broke off")
     return reply
@@ -110,9 +110,9 @@ def cards_of(text: str) -> list[dict[str, Any]]:
     return list(cards)
 
 
-def hearing(listen: Listener, prompt: int, sample: int) -> Hear:
+def token_callback(on_token: OnToken, prompt: int, sample: int) -> TokenCallback:
     """A listener for one completion."""
-    return lambda token: listen(prompt, sample, token)
+    return lambda token: on_token(prompt, sample, token)
 
 
 class Link:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
 from lovec.engines.common import checked_keys, checked_texts, room_behind, stream_key
 from lovec.engines.kv import CachedRows
-from lovec.types import Completion, Listener, LovecError, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling
 
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once if it saves each of them at least this many tokens."""
@@ -70,7 +70,7 @@ class TransformersEngine:
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
-        listen: Listener | None = None,
+        on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
         """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``, which it keeps.
 
@@ -84,7 +84,7 @@ class TransformersEngine:
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``). Prompts with the
                 same key draw the same numbers.
-            listen: hears every token as it is drawn, and ends that completion behind it by False; the others are the
+            on_token: hears every token as it is drawn, and ends that completion behind it by False; the others are the
                 same as without it.
 
         Returns:
@@ -103,7 +103,7 @@ class TransformersEngine:
                 chunk = sorted(rows[start : start + self.max_rows], key=lambda row: texts[row[0]])
                 streams = [_uniforms(sampling, names[p], i) for p, i in chunk]
                 prompted = [texts[p] for p, _ in chunk]
-                sampled = self._sample(prompted, streams, sampling, frozenset(stop_ids), _by_row(listen, chunk))
+                sampled = self._sample(prompted, streams, sampling, frozenset(stop_ids), _by_row(on_token, chunk))
                 done.update(zip(chunk, sampled, strict=True))
         return [[done[p, i] for i in range(sampling.n)] for p in range(len(texts))]
 
@@ -228,11 +228,11 @@ class TransformersEngine:
                 module.training = True
 
 
-def _by_row(listen: Listener | None, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
-    """``listen`` for the rows of a batch, given prompt and sample of each: (row, token id) -> whether it goes on."""
-    if listen is None:
+def _by_row(on_token: OnToken | None, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
+    """``on_token`` for the rows of a batch, given prompt and sample of each: (row, token id) -> whether it goes on."""
+    if on_token is None:
         return lambda row, token: True
-    return lambda row, token: listen(*rows[row], token)
+    return lambda row, token: on_token(*rows[row], token)
 
 
 def _uniforms(sampling: Sampling, key: str, index: int) -> np.ndarray:

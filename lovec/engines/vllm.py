@@ -13,7 +13,7 @@ from lovec.engines.adapters import AdapterFolders
 from lovec.engines.choices_by_tokens import Question, score_by_paths, score_by_tokens
 from lovec.engines.common import check_vllm_temperature, checked_keys, checked_texts, room_behind, stream_key
 from lovec.engines.vllm_local import RANKS, LocalVllm, Reply, Request
-from lovec.types import Completion, Listener, LovecError, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class VllmEngine:
         sampling: Sampling,
         stop_ids: Sequence[int],
         keys: Sequence[str] | None = None,
-        listen: Listener | None = None,
+        on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
         """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``, which it keeps.
 
@@ -177,7 +177,7 @@ class VllmEngine:
             sampling: how to sample; the temperature is 0 or between 0.01 and 2.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``).
-            listen: hears every token as it is drawn, and ends that completion behind it by False.
+            on_token: hears every token as it is drawn, and ends that completion behind it by False.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -205,7 +205,7 @@ class VllmEngine:
             )
             for p, i in rows
         ]
-        replies = local.run(requests, self._adapted, None if listen is None else _by_row(listen, rows))
+        replies = local.run(requests, self._adapted, None if on_token is None else _by_row(on_token, rows))
         self.prefill_tokens += sum(len(r.prompt) - found.cached for r, found in zip(requests, replies, strict=True))
         local.rest()
         stops = frozenset(stop_ids)
@@ -309,9 +309,9 @@ def _check_ids(texts: Sequence[Sequence[int]], vocabulary: int) -> None:
         )
 
 
-def _by_row(listen: Listener, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
-    """``listen`` for requests, given prompt and sample of each."""
-    return lambda row, token: listen(*rows[row], token)
+def _by_row(on_token: OnToken, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
+    """``on_token`` for requests, given prompt and sample of each."""
+    return lambda row, token: on_token(*rows[row], token)
 
 
 def _completion(reply: Reply, stops: frozenset[int]) -> Completion:

@@ -148,14 +148,14 @@ class LocalVllm:
         self,
         requests: Sequence[Request],
         adapted: bool,
-        hear: Callable[[int, int], bool] | None = None,
+        on_token: Callable[[int, int], bool] | None = None,
     ) -> list[Reply]:
         """Replies in the order of the requests.
 
         Args:
             requests: any number; vLLM batches them.
             adapted: whether the adapter is used.
-            hear: called with (index of the request, token id) for every sampled token as it comes; False ends it.
+            on_token: called with (index of the request, token id) for every sampled token as it comes; False ends it.
 
         Raises:
             LovecError: vLLM refuses a request.
@@ -169,11 +169,13 @@ class LocalVllm:
                 for index, request in enumerate(requests):
                     name = str(next(self._requests))
                     live[name] = index
-                    self._add(name, request, adapted, streamed=hear is not None)
+                    self._add(name, request, adapted, streamed=on_token is not None)
                 while live:
                     for output in engine.step():
                         index = live.get(output.request_id, -1)
-                        if index >= 0 and _take(output, requests[index], replies[index], _heard(hear, index)):
+                        if index >= 0 and _take(
+                            output, requests[index], replies[index], _token_callback(on_token, index)
+                        ):
                             del live[output.request_id]
                             if not output.finished:
                                 engine.abort_request([output.request_id])
@@ -270,8 +272,8 @@ def _closing(owner: LocalVllm, llm: Any) -> Callable[[], Any]:
     return weakref.finalize(owner, close)
 
 
-def _heard(hear: Callable[[int, int], bool] | None, index: int) -> Callable[[int], bool]:
-    return (lambda token: True) if hear is None else (lambda token: hear(index, token))
+def _token_callback(on_token: Callable[[int, int], bool] | None, index: int) -> Callable[[int], bool]:
+    return (lambda token: True) if on_token is None else (lambda token: on_token(index, token))
 
 
 def _take(output: Any, request: Request, reply: Reply, goes_on: Callable[[int], bool]) -> bool:

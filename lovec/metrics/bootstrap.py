@@ -65,7 +65,7 @@ def by_question(records: Iterable[Record], readout: str) -> dict[str, tuple[list
 
     Args:
         records: one a question, by its id.
-        readout: "argmax" or "mean", see ``lovec.metrics.records.confidence_of``.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
         LovecError: two records share an id, or the readout is unknown.

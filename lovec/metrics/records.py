@@ -16,7 +16,7 @@ from lovec.types import N_SCORES, Embedder, LovecError, Record, Sentence
 Total: TypeAlias = tuple[float, int]
 """A sum and how many values are in it: what means are made of, since sums of parts are the whole's."""
 
-READOUTS = ("argmax", "mean")
+READOUTS = ("stated", "mean")
 """Ways to read a confidence off a sentence, see ``confidence_of``."""
 
 
@@ -25,7 +25,7 @@ def confidence_of(sentence: Sentence, readout: str) -> float | None:
 
     Args:
         sentence: a tagged sentence.
-        readout: "argmax" is the stated score / 10, or, where there is no score, the stored ``confidence`` (baselines
+        readout: "stated" is the stated score / 10, or, where there is no score, the stored ``confidence`` (baselines
             give one without a score). "mean" is the expected score / 10 under the distribution over the 11 scores,
             renormalised; None without a distribution or where it gives no score any mass.
 
@@ -34,7 +34,7 @@ def confidence_of(sentence: Sentence, readout: str) -> float | None:
     """
     if readout not in READOUTS:
         raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}")
-    if readout == "argmax":
+    if readout == "stated":
         return sentence.confidence if sentence.score is None else sentence.score / 10
     if sentence.distribution is None:
         return None

@@ -1,13 +1,11 @@
 """What is optimised: one Lightning module an objective, and the families they come from."""
 
+from lovec.evaluation import EvaluationConfig
 from lovec.modules.base import PolicyModule
-from lovec.modules.batching import Batch, Item
-from lovec.modules.comparison import Comparison
+from lovec.modules.batching import Batch, Example
 from lovec.modules.dpo import DPO
-from lovec.modules.evaluation import EvaluationConfig
 from lovec.modules.expected import ExpectedReward
 from lovec.modules.grpo import GRPO
-from lovec.modules.monitors import Limits, Monitor
 from lovec.modules.orpo import ORPO
 from lovec.modules.preference import PreferenceModule
 from lovec.modules.ptrue import PTrueTuned
@@ -24,12 +22,9 @@ __all__ = [
     "ORPO",
     "SFT",
     "Batch",
-    "Comparison",
     "EvaluationConfig",
+    "Example",
     "ExpectedReward",
-    "Item",
-    "Limits",
-    "Monitor",
     "PTrueTuned",
     "PolicyConfig",
     "PolicyModule",

@@ -14,19 +14,20 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lovec.modules.batching import Batch, Item, micro_batches, seeded
-from lovec.modules.measured import MeasuredModule
-from lovec.modules.monitors import Monitor
-from lovec.modules.probe import log_probe, probe_due
+from lovec.callbacks.monitor import Monitor
+from lovec.callbacks.probe import log_probe, probe_due
+from lovec.evaluation.module import EvaluationModule
+from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.policy import TokenSequence
+from lovec.randomness import seeded
 from lovec.taggers.session import settings_file
 from lovec.types import LossOutput, LovecError, Record, to_rating
 
 
-class PolicyModule(MeasuredModule):
+class PolicyModule(EvaluationModule):
     """Trains a LoRA policy with a loss that a subclass gives.
 
-    A subclass overrides ``loss``; ``encode`` if a row is more than one demonstration; ``rounds`` if rows are not
+    A subclass overrides ``loss``; ``encode`` if a row is more than one demonstration; ``update_batches`` if rows are not
     learned from as they come.
 
     Args:
@@ -34,14 +35,14 @@ class PolicyModule(MeasuredModule):
         lr_scheduler: makes the schedule, stepped once an optimiser step; null keeps the rate.
         micro_batch_tokens: padded tokens run through the model at once (memory, not arithmetic).
         grad_norm: gradients are clipped to this norm; 0 does not clip.
-        kwargs: arguments of ``MeasuredModule``: policy, evaluation, engine, oracle, seed.
+        kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
     """
 
     probes: ClassVar[bool] = True
     """Whether free-form answers are looked at in training; objectives that sample answers anyway need no probe."""
 
     updates_per_batch: int = 1
-    """Optimiser steps that ``rounds`` makes of one batch."""
+    """Optimiser steps that ``update_batches`` makes of one batch."""
 
     def __init__(
         self,
@@ -62,23 +63,23 @@ class PolicyModule(MeasuredModule):
     # What an objective gives
 
     def loss(self, batch: Batch) -> LossOutput:
-        """Per-item values and masks of the objective's terms for one micro-batch; never a mean."""
+        """Per-example values and masks of the objective's terms for one micro-batch; never a mean."""
         raise TypeError(f"{type(self).__name__} has no loss: override loss(batch) -> LossOutput")
 
-    def encode(self, row: Record) -> Item:
+    def encode(self, row: Record) -> Example:
         """What one row contributes: here, its answer with its true scores."""
-        return Item((self.tagged(row, ratings(row)),), row)
+        return Example((self.tagged(row, ratings(row)),), row)
 
-    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """What to learn from, one optimiser step each: here, the rows themselves, once."""
-        yield [self.item(row) for row in rows]
+        yield [self.example(row) for row in rows]
 
-    def counts(self, items: Sequence[Item]) -> dict[str, float]:
-        """How many of each unit the items hold, known before any forward pass."""
+    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
+        """How many of each unit the examples hold, known before any forward pass."""
         return {
-            "row": len(items),
-            "pair": len(items),
-            "token": sum(len(item.sequences[0].completion) for item in items),
+            "row": len(examples),
+            "pair": len(examples),
+            "token": sum(len(example.sequences[0].completion) for example in examples),
         }
 
     # Given to objectives
@@ -97,7 +98,7 @@ class PolicyModule(MeasuredModule):
         with self.policy.reference():
             return self.policy.token_logps(batch.tokens, temperature)
 
-    def item(self, row: Record) -> Item:
+    def example(self, row: Record) -> Example:
         """The row encoded, with as many whole sentences as the context holds; both sides of a pair are cut alike.
 
         Raises:
@@ -107,15 +108,15 @@ class PolicyModule(MeasuredModule):
             raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
-            item = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
-            if max(len(s) for s in item.sequences) <= self.policy.max_length:
+            example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
+            if max(len(s) for s in example.sequences) <= self.policy.max_length:
                 if n < len(row.sentences) and row.id not in self._shortened:
                     self._shortened.add(row.id)
                     rank_zero_warn(
                         f"{row.id}: {len(row.sentences)} sentences are longer than the context of "
                         f"{self.policy.max_length} tokens; the first {n} are kept ({len(self._shortened)} rows so far)"
                     )
-                return item
+                return example
         raise LovecError(
             f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "
             "leave the row out, shorten the question, or raise policy.max_length"
@@ -128,17 +129,17 @@ class PolicyModule(MeasuredModule):
         if probe_due(self):
             log_probe(self)
         with seeded(self.seed, self.global_step, self.global_rank):
-            for items in self.rounds(rows):
-                self.update(items)
+            for examples in self.update_batches(rows):
+                self.update(examples)
         if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
             datamodule.batch_done()
 
-    def update(self, items: Sequence[Item]) -> None:
+    def update(self, examples: Sequence[Example]) -> None:
         """One optimiser step: micro-batches, exact normalisers over all of them and all processes, clip, step."""
-        counts = self._sum(self.counts(items))
+        counts = self._sum(self.counts(examples))
         sums: dict[str, float] = {}
         peaks: dict[str, float] = {}
-        for group in micro_batches(items, self.micro_batch_tokens):
+        for group in micro_batches(examples, self.micro_batch_tokens):
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
@@ -158,9 +159,9 @@ class PolicyModule(MeasuredModule):
                 )
         means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
         norm = self._step()
-        self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(items))
+        self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
         figures = {**means, **peaks, "grad_norm": norm}
-        self.log_dict({f"train/{name}": value for name, value in figures.items()}, batch_size=len(items))
+        self.log_dict({f"train/{name}": value for name, value in figures.items()}, batch_size=len(examples))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """This micro-batch's share of the batch's loss."""
@@ -266,7 +267,7 @@ class PolicyModule(MeasuredModule):
     def on_train_end(self) -> None:
         """Write the adapter in PEFT format, for tests, for later runs and for plain ``peft``."""
         if self.trainer.is_global_zero:
-            self.policy.save_adapter(self.run_dir / "adapter", beside=settings_file(self.encoder))
+            self.policy.save_adapter(self.run_dir / "adapter", extra_tokens=settings_file(self.encoder))
             rank_zero_info(f"adapter written to {self.run_dir / 'adapter'}")
 
 

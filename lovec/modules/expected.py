@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from lovec.modules.batching import Item
+from lovec.modules.batching import Example
 from lovec.modules.scores import ScoreModule
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards
-from lovec.taggers.walk import Passage, Step, distribution, walk
+from lovec.taggers.scoring import Passage, Step, distribution, score_passages
 from lovec.types import N_SCORES, LovecError, Record
 
 Context = Literal["own", "true"]
@@ -53,12 +53,12 @@ class ExpectedReward(ScoreModule):
         table = torch.tensor([*reward_table(reward), malformed], dtype=torch.float64)
         self.register_buffer("table", table / reward_scale, persistent=False)  # [11 scores and malformed, 11 ratings]
 
-    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """The rows once, with the policy's own scores in their contexts, or the true ones."""
         if self.context == "true":
-            yield from super().rounds(rows)
+            yield from super().update_batches(rows)
         else:
-            yield [self.item(row) for row in self.with_own_scores(rows)]
+            yield [self.example(row) for row in self.with_own_scores(rows)]
 
     def with_own_scores(self, rows: Sequence[Record]) -> list[Record]:
         """Rows whose sentences carry scores drawn from the policy, each given those before it."""
@@ -68,7 +68,7 @@ class ExpectedReward(ScoreModule):
             draw = _drawing(f"{self.seed}/{self.global_step}/{row.id}")
             passages.append(Passage(row.id, self.encoder.prompt(row.question), steps, draw))
         self.engine.sync(self.policy)
-        walk(self.engine, self.encoder, passages)
+        score_passages(self.engine, self.encoder, passages)
         return [
             replace(row, sentences=tuple(replace(s, score=c) for s, c in zip(row.sentences, p.chosen, strict=True)))
             for row, p in zip(rows, passages, strict=True)

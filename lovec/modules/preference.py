@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
-from lovec.modules.batching import Batch, Item
+from lovec.modules.batching import Batch, Example
 from lovec.types import LossOutput, LovecError, Record, Term
 
 
@@ -37,11 +37,11 @@ class PreferenceModule(PolicyModule):
         """Loss of every pair [B] from the log-probs of its completions [B] (float64)."""
         raise TypeError(f"{type(self).__name__} has no loss of its own: override preference_loss")
 
-    def encode(self, row: Record) -> Item:
+    def encode(self, row: Record) -> Example:
         """Chosen and rejected side by side."""
         if row.rejected is None:
             raise LovecError(f"{row.id}: there are no rejected scores, so this is no preference pair; use a pairs file")
-        return Item((self.tagged(row, ratings(row)), self.tagged(row, row.rejected)), row)
+        return Example((self.tagged(row, ratings(row)), self.tagged(row, row.rejected)), row)
 
     def loss(self, batch: Batch) -> LossOutput:
         """The pair loss, and the SFT term on y_w where it has a weight."""

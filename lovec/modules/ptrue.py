@@ -13,7 +13,7 @@ from lovec.baselines import PTrue
 from lovec.baselines.asking import Asking
 from lovec.choices import ChoiceTree
 from lovec.modules.base import PolicyModule
-from lovec.modules.batching import Batch, Item
+from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
 from lovec.types import LossOutput, LovecError, Record, Tagger, Term
 
@@ -23,7 +23,7 @@ class PTrueTuned(PolicyModule):
 
     Smooth L1 between p(True) / (p(True) + p(False)) and f: (p - f)^2 / (2 beta) where they differ by less than beta,
     |p - f| - beta / 2 elsewhere (Self-Calibration, Huang et al. 2025, arXiv 2503.00031). Every labelled sentence is a
-    question, and an item, of its own; sentences without a label are left out. It answers that question only, so it is
+    question, and an example, of its own; sentences without a label are left out. It answers that question only, so it is
     measured as an iterative tagger, and its adapter is what ``PTrue(adapter)`` takes.
 
     Args:
@@ -51,44 +51,44 @@ class PTrueTuned(PolicyModule):
         tagger.attach(self.bench())
         return {"iterative": tagger}
 
-    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """A question for every labelled sentence.
 
         Raises:
             LovecError: there is none that fits the model's context.
         """
-        if not (items := [item for row in rows for item in self.questions(row)]):
+        if not (examples := [example for row in rows for example in self.questions(row)]):
             raise LovecError(
                 f"no sentence of {len(rows)} rows from {rows[0].id} on has a label and fits the context of "
                 f"{self.policy.max_length} tokens; leave such rows out, or raise policy.max_length"
             )
-        yield items
+        yield examples
 
-    def questions(self, row: Record) -> list[Item]:
+    def questions(self, row: Record) -> list[Example]:
         """The questions about one row; those that do not fit are left out, which is said."""
         replies = self.asking.turn.replies
         branches = len(ChoiceTree(replies).ids)
-        items = []
+        examples = []
         for at, sentence in enumerate(row.sentences):
             if sentence.factuality is None:
                 continue
             if (context := self.asking.about(row, at, self.policy.max_length)) is not None:
                 sequence = TokenSequence(tuple(context), tuple(replies[0]))
-                items.append(Item((sequence,), row, {"factuality": sentence.factuality}, beside=branches))
+                examples.append(Example((sequence,), row, {"factuality": sentence.factuality}, extra_tokens=branches))
         for names in (self.asking.cut, self.asking.failed):
             names.tell(self.asking.name)
-        return items
+        return examples
 
-    def counts(self, items: Sequence[Item]) -> dict[str, float]:
-        """Also sentences: one an item."""
-        return {**super().counts(items), "sentence": len(items)}
+    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
+        """Also sentences: one an example."""
+        return {**super().counts(examples), "sentence": len(examples)}
 
     def loss(self, batch: Batch) -> LossOutput:
         """One term, counted per sentence."""
-        marks = [[0] for _ in batch.items]  # the replies begin where the completion does
+        marks = [[0] for _ in batch.examples]  # the replies begin where the completion does
         _, logps = self.policy.choice_logps(batch.tokens, marks, self.asking.turn.replies)
         p = logps.softmax(-1)[:, 0]
-        truth = torch.tensor([item.data["factuality"] for item in batch.items], dtype=p.dtype, device=p.device)
+        truth = torch.tensor([example.data["factuality"] for example in batch.examples], dtype=p.dtype, device=p.device)
         ones = torch.ones_like(p)
         found = p.detach()
         metrics = {

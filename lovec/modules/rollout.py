@@ -12,12 +12,13 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lovec.evaluation.evaluator import label
 from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
-from lovec.modules.batching import Batch, Item, stream_seed
-from lovec.modules.evaluation import label
+from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
+from lovec.randomness import stream_seed
 from lovec.rewards import LogReward, Reward, answer_reward, sentence_rewards
 from lovec.taggers.freeform import read_answer
 from lovec.tags import parse
@@ -108,14 +109,14 @@ class RolloutModule(PolicyModule):
 
     # Rollouts
 
-    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """One batch of rollouts, learned from ``inner_epochs`` times."""
-        items = self.rollouts(rows)
-        self._log_scores(items)
+        examples = self.rollouts(rows)
+        self._log_scores(examples)
         for _ in range(self.updates_per_batch):
-            yield items
+            yield examples
 
-    def rollouts(self, rows: Sequence[Record]) -> list[Item]:
+    def rollouts(self, rows: Sequence[Record]) -> list[Example]:
         """``group_size`` judged answers to every question, side by side, with advantages in ``data``.
 
         Raises:
@@ -139,7 +140,7 @@ class RolloutModule(PolicyModule):
         sources = [source for source in prompts for _ in range(self.group_size)]
         answers = [read_answer(row, c, self.encoder) for (row, _), c in zip(sources, completions, strict=True)]
         answers = [label(answer, rates) for answer, rates in zip(answers, oracle.rate(answers), strict=True)]
-        items = []
+        examples = []
         for start in range(0, len(answers), self.group_size):
             group = slice(start, start + self.group_size)
             credits, even = self._credit(answers[group], completions[group])
@@ -152,8 +153,8 @@ class RolloutModule(PolicyModule):
                 }
                 if not self.engine.shares_model:
                     data["sampler"] = completion.logps
-                items.append(Item((TokenSequence(tuple(prompt), completion.ids),), answer, data))
-        return items
+                examples.append(Example((TokenSequence(tuple(prompt), completion.ids),), answer, data))
+        return examples
 
     def _prompts(self, rows: Sequence[Record]) -> list[tuple[Record, list[int]]]:
         """Rows with their prompts; those that leave no room for an answer are left out, with one notice each."""
@@ -233,14 +234,14 @@ class RolloutModule(PolicyModule):
             "finished": float(answer.meta["finished"]),
         }
 
-    def _log_scores(self, items: Sequence[Item]) -> None:
+    def _log_scores(self, examples: Sequence[Example]) -> None:
         """Entropy (nats) and number of the distinct scores stated in all rollouts: a collapse shows here first."""
-        stated = [s.score for item in items for s in item.record.sentences if s.score is not None]
+        stated = [s.score for example in examples for s in example.record.sentences if s.score is not None]
         counts = self._sum({str(score): float(stated.count(score)) for score in range(N_SCORES)})
         scores = torch.tensor([counts[str(score)] for score in range(N_SCORES)])
         distinct = float((scores > 0).sum()) if scores.any() else float("nan")
-        self.log("train/entropy", float(entropy(scores)), batch_size=len(items))
-        self.log("train/distinct", distinct, batch_size=len(items))
+        self.log("train/entropy", float(entropy(scores)), batch_size=len(examples))
+        self.log("train/distinct", distinct, batch_size=len(examples))
 
     # Learning
 
@@ -250,11 +251,11 @@ class RolloutModule(PolicyModule):
         token_logps = self.token_logps(batch, self.temperature)
         old = self._old(batch, token_logps)
         ref = self.reference_token_logps(batch, self.temperature) if self.needs_reference else None
-        advantages = batch.tokens.padded([item.data["advantages"] for item in batch.items])
+        advantages = batch.tokens.padded([example.data["advantages"] for example in batch.examples])
         metrics: dict[str, Term] = {}
         peaks: dict[str, Tensor] = {}
-        if "sampler" in batch.items[0].data:
-            sampler = batch.tokens.padded([item.data["sampler"] for item in batch.items])
+        if "sampler" in batch.examples[0].data:
+            sampler = batch.tokens.padded([example.data["sampler"] for example in batch.examples])
             apart = (old - sampler).abs()
             metrics["mismatch"] = Term(apart, mask, per="token")
             peaks["mismatch_max"] = apart
@@ -270,8 +271,8 @@ class RolloutModule(PolicyModule):
             term = Term(row_means(values, mask, length), batch.ones(), per="row")
         figures = self.figures(token_logps.detach(), old, ref)
         metrics.update({name: Term(values, mask, per="token") for name, values in figures.items()})
-        for name in batch.items[0].data["figures"]:
-            found = [item.data["figures"][name] for item in batch.items]
+        for name in batch.examples[0].data["figures"]:
+            found = [example.data["figures"][name] for example in batch.examples]
             known = torch.tensor([value is not None for value in found], device=mask.device, dtype=torch.float64)
             numbers = torch.tensor([value or 0.0 for value in found], device=mask.device, dtype=torch.float64)
             metrics[name] = Term(numbers, known, per="row")
@@ -282,12 +283,12 @@ class RolloutModule(PolicyModule):
 
         So no forward pass is spent on them, and on-policy ratios are 1 to the last bit.
         """
-        if "old" in batch.items[0].data:
-            return batch.tokens.padded([item.data["old"] for item in batch.items])
+        if "old" in batch.examples[0].data:
+            return batch.tokens.padded([example.data["old"] for example in batch.examples])
         old = token_logps.detach()
         if self.updates_per_batch > 1:
-            for item, row in zip(batch.items, old, strict=True):
-                item.data["old"] = row[: len(item.sequences[0].completion)].tolist()
+            for example, row in zip(batch.examples, old, strict=True):
+                example.data["old"] = row[: len(example.sequences[0].completion)].tolist()
         return old
 
     def configure_callbacks(self) -> list[Any]:

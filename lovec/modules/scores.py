@@ -12,7 +12,7 @@ from torch import Tensor
 from lovec.choices import ChoiceTree
 from lovec.losses import sft_nll
 from lovec.modules.base import PolicyModule, ratings
-from lovec.modules.batching import Batch, Item
+from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
 from lovec.types import N_SCORES, LossOutput, Record, Term
 
@@ -47,12 +47,12 @@ class ScoreModule(PolicyModule):
         """
         raise TypeError(f"{type(self).__name__} has no loss of its own: override score_loss")
 
-    def rounds(self, rows: Sequence[Record]) -> Iterator[Sequence[Item]]:
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """The rows once, with true scores in their contexts, whatever scores they carry."""
         cleared = [replace(row, sentences=tuple(replace(s, score=None) for s in row.sentences)) for row in rows]
-        yield [self.item(row) for row in cleared]
+        yield [self.example(row) for row in cleared]
 
-    def encode(self, row: Record) -> Item:
+    def encode(self, row: Record) -> Example:
         """The tagged answer, where its tags are, and which of its tokens are text."""
         truths = ratings(row)
         scores = [truth if s.score is None else s.score for s, truth in zip(row.sentences, truths, strict=True)]
@@ -63,22 +63,22 @@ class ScoreModule(PolicyModule):
             text[mark : mark + tail] = [0.0] * tail
         sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
         branches = len(ChoiceTree(self.encoder.tails).ids) * len(marks)
-        return Item((sequence,), row, {"marks": marks, "ratings": truths, "text": text}, beside=branches)
+        return Example((sequence,), row, {"marks": marks, "ratings": truths, "text": text}, extra_tokens=branches)
 
-    def counts(self, items: Sequence[Item]) -> dict[str, float]:
+    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
         """Also sentences and text tokens."""
         return {
-            **super().counts(items),
-            "sentence": sum(len(item.data["marks"]) for item in items),
-            "text": sum(sum(item.data["text"]) for item in items),
+            **super().counts(examples),
+            "sentence": sum(len(example.data["marks"]) for example in examples),
+            "text": sum(sum(example.data["text"]) for example in examples),
         }
 
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of the scores, a sentence, and that of the text, a text token."""
-        marks = [item.data["marks"] for item in batch.items]
+        marks = [example.data["marks"] for example in batch.examples]
         token_logps, logps = self.policy.choice_logps(batch.tokens, marks, self.encoder.tails)
-        truths = torch.tensor([r for item in batch.items for r in item.data["ratings"]], device=logps.device)
-        text = batch.tokens.padded([item.data["text"] for item in batch.items])
+        truths = torch.tensor([r for example in batch.examples for r in example.data["ratings"]], device=logps.device)
+        text = batch.tokens.padded([example.data["text"] for example in batch.examples])
         ones = torch.ones_like(logps[:, 0])
         terms = {"score": Term(self.score_loss(logps, truths), ones, per="sentence")}
         if self.text_weight:

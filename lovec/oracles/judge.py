@@ -13,7 +13,7 @@ from lovec.types import N_SCORES, Engine, LovecError, Record
 if TYPE_CHECKING:
     from lovec.policy import Policy
 
-Readout: TypeAlias = Literal["argmax", "mean"]
+Readout: TypeAlias = Literal["stated", "mean"]
 
 SUPPORT = """\
 Evidence:
@@ -52,7 +52,7 @@ class SelfJudge:
     Without evidence the judge goes by what the model itself knows, and says so once.
 
     Args:
-        readout: what a rating is: "argmax" is the most probable number / 10, "mean" the expected number / 10 under
+        readout: what a rating is: "stated" is the most probable number / 10, "mean" the expected number / 10 under
             the eleven probabilities, renormalised.
         evidence_tokens: longest evidence, in tokens; longer one is cut at its end, which is said with the records'
             ids (at the first one, and again whenever their number has doubled).
@@ -66,7 +66,7 @@ class SelfJudge:
         LovecError: an option is out of range.
     """
 
-    def __init__(self, readout: Readout = "argmax", evidence_tokens: int = 2048, engine: Engine | None = None) -> None:
+    def __init__(self, readout: Readout = "stated", evidence_tokens: int = 2048, engine: Engine | None = None) -> None:
         from lovec.engines import TransformersEngine  # here, so that oracles without a model load no torch
 
         if readout not in get_args(Readout):
@@ -108,7 +108,7 @@ class SelfJudge:
             raise LovecError(
                 "SelfJudge has no model to judge with; give it as model.oracle, or call attach(policy, encoder) first"
             )
-        with self._policy.bare():
+        with self._policy.without_adapter():
             self.engine.sync(self._policy)
             asked = self._contexts(records, self._turn)
             contexts = [context for group in asked for context in group if context is not None]
@@ -150,7 +150,7 @@ class SelfJudge:
 
     def _rating(self, logps: Sequence[float]) -> float:
         """Factuality from the log-probabilities of the replies 0..10."""
-        if self.readout == "argmax":
+        if self.readout == "stated":
             return logps.index(max(logps)) / 10
         weights = [math.exp(logp - max(logps)) for logp in logps]
         mean = math.fsum(score * weight for score, weight in enumerate(weights)) / math.fsum(weights)

@@ -2,7 +2,7 @@
 
 from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, check_adapter, load_base, load_tokenizer
 from lovec.policy.policy import Policy, is_adapter
-from lovec.policy.tokens import TokenBatch, TokenSequence
+from lovec.policy.sequences import TokenBatch, TokenSequence
 
 __all__ = [
     "ADAPTER",

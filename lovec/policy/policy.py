@@ -26,7 +26,7 @@ from lovec.policy.loading import (
     load_tokenizer,
     plain,
 )
-from lovec.policy.tokens import TokenBatch
+from lovec.policy.sequences import TokenBatch
 from lovec.types import LovecError
 
 LOGIT_CHUNK = 2048
@@ -153,7 +153,7 @@ class Policy(nn.Module):
         """Inside: the start-of-run policy, without gradient. Close it before any backward pass."""
         with torch.no_grad():
             if not self.continued:
-                with self.bare():
+                with self.without_adapter():
                     yield
                 return
             self.peft.base_model.set_adapter(REFERENCE, inference_mode=True)
@@ -163,13 +163,13 @@ class Policy(nn.Module):
                 self.peft.base_model.set_adapter(ADAPTER)
 
     @contextmanager
-    def bare(self) -> Iterator[None]:
+    def without_adapter(self) -> Iterator[None]:
         """Inside: the base model, adapter off."""
         with self.peft.disable_adapter():
             yield
 
     @contextmanager
-    def worn(self, path: str) -> Iterator[None]:
+    def with_adapter(self, path: str) -> Iterator[None]:
         """Inside: the base with the adapter of a folder instead of its own, without gradient.
 
         The base is not loaded again, and the model computes what one that was loaded with this adapter computes.
@@ -195,7 +195,7 @@ class Policy(nn.Module):
                 self.peft.delete_adapter(WORN)
 
     @property
-    def wearing(self) -> str | None:
+    def active_adapter(self) -> str | None:
         """Name of the adapter that the model computes with now, as PEFT knows it; None for the bare base."""
         from peft.tuners.tuners_utils import (
             BaseTunerLayer,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from lovec.metrics.bootstrap import FIGURES, Interval, by_question, intervals, resample
 from lovec.metrics.records import passage_pairs
+from lovec.reports.results_table import Row
 from lovec.reports.runs import Run, reading
-from lovec.reports.sheet import Cell, Column
-from lovec.reports.table import Row
+from lovec.reports.table import Cell, Column
 from lovec.types import LovecError, Record
 
 COLUMNS = {

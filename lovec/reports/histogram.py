@@ -40,12 +40,12 @@ class Histogram:
     factuality: float | None
 
 
-def histogram(records: Sequence[Record], readout: str = "argmax") -> Histogram:
+def histogram(records: Sequence[Record], readout: str = "stated") -> Histogram:
     """How often each score is given, over all sentences of tagged records.
 
     Args:
         records: tagged.
-        readout: "argmax" or "mean", see ``lovec.metrics.records.confidence_of``.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
         LovecError: no sentence has a confidence.
@@ -70,7 +70,7 @@ def histogram(records: Sequence[Record], readout: str = "argmax") -> Histogram:
 def confidence_histogram(
     groups: Mapping[str, Sequence[Record]],
     path: str | os.PathLike[str],
-    readout: str = "argmax",
+    readout: str = "stated",
     title: str = "Which scores are given",
 ) -> Path:
     """Write a figure with one panel a method; the same records give the same bytes.
@@ -81,7 +81,7 @@ def confidence_histogram(
     Args:
         groups: tagged records of every method, by its name.
         path: the file to write, .svg or .png.
-        readout: "argmax" or "mean".
+        readout: "stated" or "mean".
         title: a line above the panels.
 
     Returns:

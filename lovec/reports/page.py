@@ -22,8 +22,8 @@ from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
 from lovec.reports.inline import inline_svg
 from lovec.reports.passages import CSS, legend_html, passage_html, visible
-from lovec.reports.sheet import Column, Line, Sheet
 from lovec.reports.style import short
+from lovec.reports.table import Column, Line, Table
 from lovec.types import Record
 
 LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60
@@ -93,7 +93,7 @@ def answers(method: str, mode: str, records: Sequence[Record], shown: int) -> An
 def page(
     title: str,
     sources: Sequence[str],
-    sheets: Sequence[Sheet],
+    sheets: Sequence[Table],
     pictures: Sequence[Picture],
     answers: Sequence[Answers],
     notes: Sequence[str] = (),
@@ -154,7 +154,7 @@ def _kept(records: Sequence[Record]) -> Iterator[tuple[float, float | None]]:
     sentences = [sentence for record in records for sentence in record.sentences]
     labels = [s.factuality for s in sentences if s.factuality is not None]
     yield 1.0, round(sum(labels) / len(labels), 4) if labels else None
-    pairs = [(c, s.factuality) for s in sentences if (c := confidence_of(s, "argmax")) is not None]
+    pairs = [(c, s.factuality) for s in sentences if (c := confidence_of(s, "stated")) is not None]
     known = [(c, f) for c, f in pairs if f is not None]
     double = torch.float64
     stated, _ = thresholds(torch.tensor([c for c, _ in pairs], dtype=double), torch.zeros(len(pairs), dtype=double))
@@ -169,6 +169,6 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     return [(name, len(list(run))) for name, run in groupby(column.group for column in columns)]
 
 
-def _blocks(sheet: Sheet) -> list[tuple[str, list[Line]]]:
+def _blocks(sheet: Table) -> list[tuple[str, list[Line]]]:
     """Sections of a table and their lines."""
     return [(name, list(run)) for name, run in groupby(sheet.lines, key=lambda line: line.section)]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lovec.reports.sheet import Cell, Column, Line, Sheet
+from lovec.reports.table import Cell, Column, Line, Table
 from lovec.types import LovecError
 
 _MARK = "LoVeC paper"
@@ -35,7 +35,7 @@ def model_named(text: str) -> str:
     raise LovecError(f"the paper has no model {text!r}, expected one of {', '.join(models())}, or how it begins")
 
 
-def paper_sheet(key: str, model: str) -> Sheet | None:
+def paper_table(key: str, model: str) -> Table | None:
     """One of the paper's tables; None where it has none for that model.
 
     Args:
@@ -51,11 +51,11 @@ def paper_sheet(key: str, model: str) -> Sheet | None:
                 for section, name, *figures in table["lines"]
             )
             note = f"{_MARK}: as printed there ({', '.join(table['labels'])}), with its data and hardware."
-            return Sheet(f"{key}-paper", f"{_MARK}, {model}: {table['title']}", columns, lines, (note,))
+            return Table(f"{key}-paper", f"{_MARK}, {model}: {table['title']}", columns, lines, (note,))
     return None
 
 
-def beside(sheet: Sheet, key: str, model: str) -> list[Sheet]:
+def beside(sheet: Table, key: str, model: str) -> list[Table]:
     """A table of ours with the paper's: in one where they share a column (same domain and figure), else two.
 
     Args:
@@ -63,7 +63,7 @@ def beside(sheet: Sheet, key: str, model: str) -> list[Sheet]:
         key: of the paper's table.
         model: see ``models``.
     """
-    theirs = paper_sheet(key, model)
+    theirs = paper_table(key, model)
     if theirs is None:
         return [sheet]
     places = {_name(column): place for place, column in enumerate(theirs.columns)}

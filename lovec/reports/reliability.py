@@ -68,12 +68,12 @@ class Reliability:
         return sum(bin_.count for bin_ in self.bins)
 
 
-def reliability(records: Sequence[Record], readout: str = "argmax") -> Reliability:
+def reliability(records: Sequence[Record], readout: str = "stated") -> Reliability:
     """Bins and figures of tagged and labelled records, sentence by sentence.
 
     Args:
         records: tagged and labelled.
-        readout: "argmax" or "mean", see ``lovec.metrics.records.confidence_of``.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
         LovecError: no sentence has both a confidence and a factuality.
@@ -96,7 +96,7 @@ def reliability(records: Sequence[Record], readout: str = "argmax") -> Reliabili
 def reliability_diagram(
     groups: Mapping[str, Sequence[Record]],
     path: str | os.PathLike[str],
-    readout: str = "argmax",
+    readout: str = "stated",
     title: str = "Sentences: how true against how sure",
 ) -> Path:
     """Write a figure with one panel a method; the same records give the same bytes.
@@ -109,7 +109,7 @@ def reliability_diagram(
     Args:
         groups: tagged and labelled records of every method, by its name.
         path: the file to write, .svg or .png.
-        readout: "argmax" or "mean".
+        readout: "stated" or "mean".
         title: a line above the panels.
 
     Returns:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.datasets.jsonl import read_records
-from lovec.reports.table import Row, read_results
+from lovec.reports.results_table import Row, read_results
 from lovec.types import LovecError, Record
 
 BASELINES = ("Vanilla", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")
@@ -84,7 +84,7 @@ class Run:
         """All seeds of the rows."""
         return tuple(sorted({seed for row in self.rows for seed in row["seeds"]}))
 
-    def answers(self, method: str, mode: str, readout: str = "argmax") -> list[list[Record]]:
+    def answers(self, method: str, mode: str, readout: str = "stated") -> list[list[Record]]:
         """Tagged records of a method, one list for every seed; none where a seed's are missing.
 
         Raises:
@@ -98,7 +98,7 @@ class Run:
             found.append([record for path in paths for record in self._read[path]])
         return found
 
-    def tagged(self, method: str, mode: str, readout: str = "argmax") -> list[Record]:
+    def tagged(self, method: str, mode: str, readout: str = "stated") -> list[Record]:
         """Tagged records of a method, of its first seed.
 
         Raises:
@@ -113,11 +113,11 @@ class Run:
 
 
 def reading(row: Row) -> str:
-    """How the confidences of a row are read off the records of its file: "argmax" or "mean".
+    """How the confidences of a row are read off the records of its file: "stated" or "mean".
 
     A recalibrated confidence is the only one that its record holds, whatever it was made from.
     """
-    return "argmax" if row["kind"] == "recalibrated" else str(row["readout"])
+    return "stated" if row["kind"] == "recalibrated" else str(row["readout"])
 
 
 def kind_of(row: Row) -> str:
@@ -305,7 +305,7 @@ def _files(parts: Sequence[Part]) -> Iterator[tuple[_Key, tuple[tuple[Path, ...]
 def _old_file(row: Row) -> str:
     """Name of the file that older runs gave a method's records, without saying so in the row."""
     words = re.sub(r"[^a-z0-9]+", "-", row.get("_measured", row["method"]).lower()).strip("-")
-    own = row["kind"] == "recalibrated" and row["readout"] != "argmax"
+    own = row["kind"] == "recalibrated" and row["readout"] != "stated"
     return ".".join([words, row["mode"], *([row["readout"]] if own else []), "jsonl"])
 
 

@@ -1,6 +1,6 @@
 """The table of a sweep: a line for every variation of a recipe, its evaluation modes side by side.
 
-Rows are those of ``lovec.reports.table``; ``method`` is the variation, and ``seconds`` says how long its run took.
+Rows are those of ``lovec.reports.results_table``; ``method`` is the variation, and ``seconds`` says how long its run took.
 There is a row for every seed; lines give means over them.
 """
 
@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lovec.reports.table import FIGURES, Row, percent
+from lovec.reports.results_table import FIGURES, Row, percent
 
 SHOWN = ("brier", "ece_m", "spearman", "malformed")
 """Figures of the table: of sentences and their stated scores."""
@@ -61,7 +61,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 def _lines(rows: Sequence[Row]) -> Iterator[list[str]]:
     """Cells of every variation, in order of appearance."""
-    shown = [row for row in rows if row["level"] == "sentence" and row["readout"] == "argmax"]
+    shown = [row for row in rows if row["level"] == "sentence" and row["readout"] == "stated"]
     for method in dict.fromkeys(row["method"] for row in shown):
         own = [row for row in shown if row["method"] == method]
         cells = [cell for mode in _modes(rows) for cell in _figures([row for row in own if row["mode"] == mode])]

@@ -266,7 +266,7 @@ class _Served:
                     raise happened
                 if isinstance(happened, Completion):
                     break
-                for piece in answer.pieces.hear(happened):
+                for piece in answer.pieces.on_token(happened):
                     yield piece
             for piece in answer.pieces.rest():
                 yield piece

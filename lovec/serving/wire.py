@@ -196,9 +196,9 @@ class AnswerPieces:
         self._min_score = min_score
         self._begun = False
 
-    def hear(self, token: int) -> list[Piece]:
+    def on_token(self, token: int) -> list[Piece]:
         """The pieces that are complete with this token: mostly none."""
-        return [self._of(found) for found in self._reader.hear(token)]
+        return [self._of(found) for found in self._reader.on_token(token)]
 
     def rest(self) -> list[Piece]:
         """The pieces that are left once the answer is over: broken ones, and text behind the last tag."""

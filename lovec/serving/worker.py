@@ -26,7 +26,7 @@ class Job:
         prompt: token ids.
         sampling: how to sample; one completion.
         key: names its random stream, with the seed.
-        hear: is told every token.
+        on_token: is told every token.
         end: is told the completion, or what went wrong, once.
         gone: set by whoever no longer waits.
     """
@@ -34,7 +34,7 @@ class Job:
     prompt: Sequence[int]
     sampling: Sampling
     key: str
-    hear: Callable[[int], None]
+    on_token: Callable[[int], None]
     end: Callable[[Completion | Exception], None]
     gone: threading.Event = field(default_factory=threading.Event)
 
@@ -144,21 +144,21 @@ class Worker:
         call.end(found)
 
     def _complete(self, jobs: list[Job]) -> None:
-        heard = [0] * len(jobs)
+        streamed = [0] * len(jobs)
 
-        def listen(prompt: int, sample: int, token: int) -> bool:
+        def on_token(prompt: int, sample: int, token: int) -> bool:
             job = jobs[prompt]
-            heard[prompt] += 1
+            streamed[prompt] += 1
             if not job.gone.is_set():
-                job.hear(token)
-            return not job.gone.is_set() and heard[prompt] < job.sampling.max_new_tokens
+                job.on_token(token)
+            return not job.gone.is_set() and streamed[prompt] < job.sampling.max_new_tokens
 
         first = jobs[0].sampling
         longest = max(job.sampling.max_new_tokens for job in jobs)
         sampling = Sampling(longest, first.temperature, seed=first.seed)
         try:
             found = self.engine.generate(
-                [job.prompt for job in jobs], sampling, self.stop_ids, keys=[job.key for job in jobs], listen=listen
+                [job.prompt for job in jobs], sampling, self.stop_ids, keys=[job.key for job in jobs], on_token=on_token
             )
         except Exception as error:
             failed = self._failed(error)

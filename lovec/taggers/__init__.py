@@ -2,7 +2,7 @@
 
 from lovec.taggers.freeform import FreeFormTagger
 from lovec.taggers.iterative import IterativeTagger
+from lovec.taggers.scoring import expected_confidence
 from lovec.taggers.session import Session, open_session
-from lovec.taggers.walk import expected_confidence
 
 __all__ = ["FreeFormTagger", "IterativeTagger", "Session", "expected_confidence", "open_session"]

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from lovec.encoding import Encoder
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.walk import (
-    Heard,
+from lovec.taggers.scoring import (
+    OnSentence,
     Passage,
     Readout,
     Step,
     checked_readout,
     distribution,
     expected_confidence,
-    walk,
+    score_passages,
 )
 from lovec.tags import TaggedSentence, TaggedText, parse
-from lovec.types import Completion, Engine, Listener, LovecError, Record, Sampling, Sentence
+from lovec.types import Completion, Engine, LovecError, OnToken, Record, Sampling, Sentence
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class FreeFormTagger:
         engine: samples from the policy.
         encoder: prompts of its tokenizer; the question comes with the instruction.
         sampling: how to sample; greedy, as in the paper, by default. Random streams are keyed by record id.
-        readout: what ``confidence`` is: "argmax" is the written score / 10; "mean" is the expected score / 10 under
+        readout: what ``confidence`` is: "stated" is the written score / 10; "mean" is the expected score / 10 under
             the distribution over the 11 scores, renormalised (and asks for distributions).
         distributions: also fill in the distribution over the 11 scores at every valid tag, given the model's own
             text and scores before it (encoded as in iterative tagging; malformed parts as they stand).
@@ -48,7 +48,7 @@ class FreeFormTagger:
         engine: Engine,
         encoder: Encoder,
         sampling: Sampling | None = None,
-        readout: Readout = "argmax",
+        readout: Readout = "stated",
         distributions: bool = False,
     ) -> None:
         self.engine = engine
@@ -60,7 +60,7 @@ class FreeFormTagger:
         if self.sampling.n != 1:
             raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer a record)")
 
-    def tag(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
+    def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Records with a new answer and its sentences, in the order given; factuality is None until an oracle rates it.
 
         A sentence with a malformed tag, and text after the last tag, have neither score nor confidence.
@@ -69,14 +69,14 @@ class FreeFormTagger:
 
         Args:
             records: questions.
-            heard: is told every sentence as soon as its tag is written, with the score as written and without
+            on_sentence: is on_scores every sentence as soon as its tag is written, with the score as written and without
                 distribution, those of one record in their order; not what stands behind the last tag.
         """
         prompts = [self.encoder.prompt(record.question) for record in records]
         room = self.engine.context_length
         fits = [room is None or len(prompt) < room for prompt in prompts]
         asked = [number for number, fit in enumerate(fits) if fit]
-        listening = {} if heard is None else {"listen": _listener(self.encoder, asked, heard)}
+        listening = {} if on_sentence is None else {"on_token": _listener(self.encoder, asked, on_sentence)}
         with self.watch.phase("writing"):
             written = self.engine.generate(
                 [prompts[number] for number in asked],
@@ -105,7 +105,7 @@ class FreeFormTagger:
             for record, prompt, text in zip(records, prompts, parsed, strict=True)
         ]
         with self.watch.phase("scoring"):
-            walk(self.engine, self.encoder, [passage for passage in passages if passage.steps])
+            score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
         return [self._filled(record, passage) for record, passage in zip(records, passages, strict=True)]
 
     def _filled(self, record: Record, passage: Passage) -> Record:
@@ -152,7 +152,7 @@ class AnswerReader:
         self._ids: list[int] = []
         self._given = 0
 
-    def hear(self, token: int) -> list[TaggedSentence]:
+    def on_token(self, token: int) -> list[TaggedSentence]:
         """The sentences whose closing tag word is complete with this token: mostly none, hardly ever several.
 
         They are the first of the whole answer; behind them it has an unclosed tag or an untagged tail at most.
@@ -174,19 +174,19 @@ class AnswerReader:
         return parse(self._encoder.decode(self._ids), self._encoder.tags)
 
 
-def _listener(encoder: Encoder, numbers: Sequence[int], heard: Heard) -> Listener:
+def _listener(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSentence) -> OnToken:
     """What an engine tells of tokens, as sentences of the records with these numbers."""
     readers = {number: AnswerReader(encoder) for number in numbers}
     given = dict.fromkeys(numbers, 0)
 
-    def listen(prompt: int, sample: int, token: int) -> bool:
+    def on_token(prompt: int, sample: int, token: int) -> bool:
         number = numbers[prompt]
-        for found in readers[number].hear(token):
-            heard(number, given[number], _sentence(found))
+        for found in readers[number].on_token(token):
+            on_sentence(number, given[number], _sentence(found))
             given[number] += 1
         return True
 
-    return listen
+    return on_token
 
 
 def _sentence(found: TaggedSentence) -> Sentence:

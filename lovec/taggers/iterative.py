@@ -8,9 +8,9 @@ from typing import get_args
 
 from lovec.encoding import Encoder
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.walk import (
-    Heard,
+from lovec.taggers.scoring import (
     History,
+    OnSentence,
     Passage,
     Readout,
     Step,
@@ -18,7 +18,7 @@ from lovec.taggers.walk import (
     checked_readout,
     distribution,
     expected_confidence,
-    walk,
+    score_passages,
 )
 from lovec.types import Engine, LovecError, Record, Sentence
 
@@ -27,12 +27,12 @@ class IterativeTagger:
     """Scores given sentences one after the other.
 
     c_i = argmax_c pi(c | q, (s_1, c_1), ..., (s_{i-1}, c_{i-1}), s_i), with pi(c | ...) the exact probability of the
-    whole string " c </confidence>". The scores in the context are always the argmax ones, whatever the readout.
+    whole string " c </confidence>". The scores in the context are always the stated ones, whatever the readout.
 
     Args:
         engine: scores contexts with the policy.
         encoder: prompts and pieces of its tokenizer; the question comes with the instruction.
-        readout: what ``confidence`` is: "argmax" is score / 10; "mean" is the expected score / 10 under the
+        readout: what ``confidence`` is: "stated" is score / 10; "mean" is the expected score / 10 under the
             distribution over the 11 scores, renormalised.
         history: what the context of s_i holds. "scores": all earlier sentences with their scores. "hidden": all
             earlier sentences without. "previous": the sentence before, without its score (the paper's
@@ -46,7 +46,7 @@ class IterativeTagger:
     """
 
     def __init__(
-        self, engine: Engine, encoder: Encoder, readout: Readout = "argmax", history: History = "scores"
+        self, engine: Engine, encoder: Encoder, readout: Readout = "stated", history: History = "scores"
     ) -> None:
         if history not in get_args(History):
             raise LovecError(f"history is {history!r}, expected one of {', '.join(get_args(History))}")
@@ -56,7 +56,7 @@ class IterativeTagger:
         self.history = history
         self.watch = Stopwatch()
 
-    def tag(self, records: Sequence[Record], heard: Heard | None = None) -> list[Record]:
+    def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Records with score, confidence and distribution of every sentence, in the order given.
 
         A record without sentences comes back as it is. Sentences whose context is longer than the model's get None
@@ -64,7 +64,7 @@ class IterativeTagger:
 
         Args:
             records: questions with sentences.
-            heard: is told every sentence as soon as it is scored, those of one record in their order.
+            on_sentence: is on_scored every sentence as soon as it is scored, those of one record in their order.
         """
         passages = [
             Passage(
@@ -75,9 +75,9 @@ class IterativeTagger:
             for record in records
             if record.sentences
         ]
-        told = None if heard is None else self._teller(records, passages, heard)
+        on_scored = None if on_sentence is None else self._teller(records, passages, on_sentence)
         with self.watch.phase("scoring"):
-            walk(self.engine, self.encoder, passages, self.history, told)
+            score_passages(self.engine, self.encoder, passages, self.history, on_scored)
         done = iter(passages)
         return [self._tagged(record, next(done)) if record.sentences else record for record in records]
 
@@ -92,21 +92,21 @@ class IterativeTagger:
         if logps is None:
             return replace(sentence, score=None, confidence=None, distribution=None)
         score = best(logps)
-        confidence = score / 10 if self.readout == "argmax" else expected_confidence(logps)
+        confidence = score / 10 if self.readout == "stated" else expected_confidence(logps)
         return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps))
 
     def _teller(
-        self, records: Sequence[Record], passages: Sequence[Passage], heard: Heard
+        self, records: Sequence[Record], passages: Sequence[Passage], on_sentence: OnSentence
     ) -> Callable[[Passage], None]:
-        """What `walk` tells of passages, as sentences of records."""
+        """What `score_passages` tells of passages, as sentences of records."""
         numbers = [number for number, record in enumerate(records) if record.sentences]
         number_of = dict(zip(map(id, passages), numbers, strict=True))
         given = dict.fromkeys(numbers, 0)
 
-        def told(passage: Passage) -> None:
+        def on_scored(passage: Passage) -> None:
             number = number_of[id(passage)]
             for at in range(given[number], len(passage.logps)):
-                heard(number, at, self._scored(records[number].sentences[at], passage.logps[at]))
+                on_sentence(number, at, self._scored(records[number].sentences[at], passage.logps[at]))
             given[number] = len(passage.logps)
 
-        return told
+        return on_scored

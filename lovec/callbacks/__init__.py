@@ -1,0 +1,5 @@
+"""Lightning callbacks of a training run: free-form probes, and warnings when calibration or format breaks."""
+
+from lovec.callbacks.monitor import Limits, Monitor
+
+__all__ = ["Limits", "Monitor"]

@@ -1,0 +1,7 @@
+"""Measuring a policy: tag records, label free-form answers, compute metrics, write results."""
+
+from lovec.evaluation.comparison import Comparison
+from lovec.evaluation.evaluator import EvaluationConfig, Evaluator
+from lovec.evaluation.module import EvaluationModule
+
+__all__ = ["Comparison", "EvaluationConfig", "EvaluationModule", "Evaluator"]

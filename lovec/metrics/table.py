@@ -1,0 +1,75 @@
+"""The one table of metrics: how each is called, shown, logged and compared.
+
+Validation, result tables, training curves, sweeps, reports and benchmarks all read it, so a metric that is added here
+(or by a user, see ``lovec.metrics.suite``) is a column everywhere. Imports nothing heavy, so that reports start fast.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """How one metric is shown and used.
+
+    Attributes:
+        name: key in result rows, logs and files.
+        heading: head of its column.
+        better: which direction is better; None where neither is.
+        unit: "percent" metrics are stored as fractions and shown times 100; others are shown as they are.
+        digits: digits after the decimal point where it is shown.
+        logged: "always": validation logs it for every level and readout; "once": once per mode, since it does not
+            depend on the readout; None: only tests measure it.
+        bootstrapped: whether tables give a bootstrap interval for it.
+        main: whether the short result table, which ``lovec test`` prints, has it.
+    """
+
+    name: str
+    heading: str
+    better: Literal["lower", "higher"] | None = None
+    unit: Literal["percent", "number"] = "percent"
+    digits: int = 1
+    logged: Literal["always", "once"] | None = None
+    bootstrapped: bool = False
+    main: bool = False
+
+    def text(self, value: float | None) -> str:
+        """A value as tables show it; "-" where it is undefined (None, NaN or infinite)."""
+        if value is None or not math.isfinite(value):
+            return "-"
+        return f"{100 * value if self.unit == 'percent' else value:.{self.digits}f}"
+
+
+def _table(*rows: MetricInfo) -> dict[str, MetricInfo]:
+    return {row.name: row for row in rows}
+
+
+METRICS = _table(
+    MetricInfo("brier", "BS", "lower", logged="always", bootstrapped=True, main=True),
+    MetricInfo("ece_m", "ECE-M", "lower", logged="always", bootstrapped=True, main=True),
+    MetricInfo("spearman", "SC", "higher", logged="always", bootstrapped=True, main=True),
+    MetricInfo("aurc", "AURC", "lower"),
+    MetricInfo("auroc", "AUROC", "higher"),
+    MetricInfo("malformed", "bad tags", "lower", logged="always", main=True),
+    MetricInfo("mean_confidence", "mean c", logged="always", main=True),
+    MetricInfo("mean_factuality", "mean f", "higher", logged="always", main=True),
+    MetricInfo("abstained", "abstained"),
+    MetricInfo("words", "words", unit="number", logged="once"),
+    MetricInfo("diversity", "diversity", "higher", unit="number", digits=3),
+    MetricInfo("ttr", "TTR", "higher", unit="number", digits=3),
+    MetricInfo("distinct", "scores used", unit="number", logged="once"),
+    MetricInfo("entropy", "entropy", unit="number", digits=2, logged="once"),
+    MetricInfo("ordinality", "ordinality", "higher", unit="number", digits=2),
+    MetricInfo("reward", "mean reward", "higher", unit="number", digits=3),
+    MetricInfo("loss", "loss", "lower", unit="number", digits=3),
+    MetricInfo("seconds", "s", "lower", unit="number", digits=0),
+)
+"""Metrics by name, in the order in which tables show them."""
+
+
+def metric_info(name: str) -> MetricInfo:
+    """A metric's entry in ``METRICS``; a plain one with three digits for a name that is not there."""
+    return METRICS.get(name) or MetricInfo(name, name, unit="number", digits=3)

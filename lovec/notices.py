@@ -1,0 +1,43 @@
+"""Warnings about many records: logged at the first one and again whenever their number has doubled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+_NAMED = 10
+
+
+class DoublingWarning:
+    """Collects record ids and logs a warning each time their number has doubled since the last one.
+
+    Args:
+        log: logger of the calling module.
+        message: a ``%``-format with two slots: ``%d``, the number of records so far, and ``%s``, the ids of those
+            added since the last warning.
+
+    Attributes:
+        ids: ids collected so far, in order, without repetition.
+    """
+
+    def __init__(self, log: logging.Logger, message: str) -> None:
+        self.ids: dict[str, None] = {}
+        self._log = log
+        self._message = message
+        self._warned = 0
+
+    def add(self, record_id: str) -> None:
+        """Collect an id; nothing is logged until ``flush``."""
+        self.ids[record_id] = None
+
+    def flush(self) -> None:
+        """Log the warning if there are at least twice as many ids as at the last one."""
+        if len(self.ids) >= max(1, 2 * self._warned):
+            new = list(self.ids)[self._warned :]
+            self._warned = len(self.ids)
+            self._log.warning(self._message, self._warned, listed(new))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first ten names, separated by commas, with ", ..." if there are more."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

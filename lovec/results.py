@@ -1,0 +1,99 @@
+"""Result rows as JSON files: the only place where they are written and read.
+
+A file holds ``{"metrics": [...], "rows": [...]}``: the rows, and how to show those of their metrics that
+``lovec.metrics.table`` does not know (a user's own). Undefined values are null, never NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lovec.files import write_text
+from lovec.metrics.table import METRICS, MetricInfo
+from lovec.types import LovecError, ResultRow
+
+_NEEDED = ("method", "kind", "domain", "mode", "level", "readout", "seed", "n", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The content of a results file.
+
+    Attributes:
+        rows: in the order of the file.
+        metrics: how to show every metric, by name: the built-in ones and the file's own.
+    """
+
+    rows: tuple[ResultRow, ...]
+    metrics: Mapping[str, MetricInfo]
+
+
+def write_results(path: str | os.PathLike[str], rows: Sequence[ResultRow], metrics: Iterable[MetricInfo] = ()) -> Path:
+    """Write rows as JSON, whole or not at all; NaN and infinite values become null.
+
+    Args:
+        path: file to write.
+        rows: to be written in this order.
+        metrics: how to show metrics that are not in ``lovec.metrics.table``; those that are there are not written.
+
+    Returns:
+        The path written to.
+    """
+    own = [asdict(info) for info in metrics if METRICS.get(info.name) != info]
+    content = {"metrics": own, "rows": [row_to_dict(row) for row in rows]}
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return Path(path)
+
+
+def read_results(path: str | os.PathLike[str]) -> Results:
+    """Read a file that ``write_results`` wrote.
+
+    Raises:
+        LovecError: there is no such file, or it is not a results file.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LovecError(f"there are no results at {path}; `lovec test` writes them") from None
+    except ValueError as error:
+        raise LovecError(f"{path} is not JSON: {error}") from error
+    try:
+        own = {entry["name"]: MetricInfo(**entry) for entry in content["metrics"]}
+        rows = tuple(row_from_dict(row) for row in content["rows"])
+    except (KeyError, TypeError, LovecError) as error:
+        raise LovecError(
+            f"{path} is not a results file ({error}); expected what `lovec test` writes, run it again"
+        ) from None
+    return Results(rows, METRICS | own)
+
+
+def row_to_dict(row: ResultRow) -> dict[str, Any]:
+    """A row as JSON values; fields that are empty are left out."""
+    values = asdict(row)
+    values["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
+    return {name: value for name, value in values.items() if name in _NEEDED or value not in (None, (), [])}
+
+
+def row_from_dict(data: Mapping[str, Any]) -> ResultRow:
+    """A row from ``row_to_dict``'s values.
+
+    Raises:
+        LovecError: a field is missing or unknown.
+    """
+    known = [field.name for field in fields(ResultRow)]
+    if missing := [name for name in _NEEDED if name not in data]:
+        raise LovecError(f"a row of {data.get('method')!r} has no {missing[0]!r}")
+    if unknown := [name for name in data if name not in known]:
+        raise LovecError(f"a row of {data['method']!r} has an unknown field {unknown[0]!r}")
+    lists = {name: tuple(data[name]) for name in ("bases", "options") if name in data}
+    return ResultRow(**{**data, **lists})
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,249 @@
+"""Recalibration: the maps are the ones the formulas ask for, and a recalibrated tagger says nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from tinyrun import Rows, module, sft_adapter, tiny, trainer
+
+from lovec.baselines import ConstantTagger, Isotonic, Platt, Recalibrated
+from lovec.datasets.jsonl import read_records
+from lovec.evaluation.evaluator import tagged_file
+from lovec.metrics.records import sentence_pairs
+from lovec.modules import SFT
+from lovec.types import LovecError, Record, Sentence
+
+
+def noisy(n=400, levels=10, seed=0):
+    """Confidences on a grid, and soft labels that they overstate."""
+    rng = np.random.default_rng(seed)
+    c = rng.integers(0, levels + 1, n) / levels
+    return c, np.clip(0.7 * c**1.5 + rng.normal(0, 0.2, n), 0, 1)
+
+
+def logit(p):
+    return math.log(p / (1 - p))
+
+
+# ---------------------------------------------------------------- isotonic
+
+
+def test_isotonic_by_hand():
+    # 0.2 and 0.5 are out of order: they pool to (3 * 0.4 + 1 * 0.2) / 4 = 0.35, weighed by their counts
+    fitted = Isotonic.fit([0.5, 0.2, 0.9, 0.2, 0.2], [0.2, 0.3, 1.0, 0.4, 0.5])
+    assert fitted.confidence == (0.2, 0.5, 0.9)
+    assert fitted.factuality == pytest.approx((0.35, 0.35, 1.0))
+    assert fitted([0.0, 0.2, 0.4, 0.7, 0.9, 1.0]) == pytest.approx([0.35, 0.35, 0.35, 0.675, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("levels", [10, 10**6])
+def test_isotonic_equals_scikit_learn(levels):
+    isotonic = pytest.importorskip("sklearn.isotonic")
+    c, f = noisy(levels=levels)
+    other = isotonic.IsotonicRegression(out_of_bounds="clip").fit(c, f)
+    asked = np.linspace(0, 1, 1001)
+    assert Isotonic.fit(c, f)(asked) == pytest.approx(other.predict(asked), abs=1e-9)
+
+
+def test_isotonic_leaves_what_is_calibrated_and_never_harms_where_it_is_fitted():
+    grid = [0.0, 0.3, 0.8, 1.0]
+    assert Isotonic.fit(grid, grid)(grid) == pytest.approx(grid)
+    c, f = noisy()
+    mapped = Isotonic.fit(c, f)(c)
+    assert ((mapped - f) ** 2).mean() < ((c - f) ** 2).mean() - 0.01
+    assert abs(mapped.mean() - f.mean()) < 1e-12  # the means agree, block by block
+
+
+# ---------------------------------------------------------------- Platt
+
+
+def test_platt_by_hand():
+    # One answer at each of c and 1 - c, labelled 0 and 1: targets 1/3 and 2/3, met exactly by a slope without intercept
+    fitted = Platt.fit([0.2, 0.8], [0.0, 1.0])
+    assert (fitted.slope, fitted.intercept) == pytest.approx((logit(2 / 3) / logit(0.8), 0.0), abs=1e-7)
+    assert fitted([0.2, 0.5, 0.8]) == pytest.approx([1 / 3, 0.5, 2 / 3])
+
+
+def test_platt_finds_the_curve_that_made_the_labels():
+    c = np.tile(np.linspace(0.05, 0.95, 19), 2000)  # so many that the labels are hardly drawn in
+    f = 1 / (1 + np.exp(-(0.6 * np.log(c / (1 - c)) - 0.4)))
+    fitted = Platt.fit(c, f)
+    assert (fitted.slope, fitted.intercept) == pytest.approx((0.6, -0.4), abs=1e-3)
+
+
+def test_platt_is_a_logistic_regression_on_both_outcomes_of_a_soft_label():
+    linear = pytest.importorskip("sklearn.linear_model")
+    c, f = noisy()
+    n, m = f.sum(), (1 - f).sum()
+    target = f * (n + 1) / (n + 2) + (1 - f) / (m + 2)
+    odds = np.log(np.clip(c, 0.01, 0.99) / (1 - np.clip(c, 0.01, 0.99)))[:, None]
+    other = linear.LogisticRegression(C=np.inf, tol=1e-10, max_iter=10000)
+    other.fit(np.vstack([odds, odds]), [1] * len(c) + [0] * len(c), sample_weight=np.concatenate([target, 1 - target]))
+    fitted = Platt.fit(c, f)
+    assert (fitted.slope, fitted.intercept) == pytest.approx((other.coef_[0, 0], other.intercept_[0]), abs=1e-4)
+
+
+def test_platt_holds_on_the_edges_and_takes_its_clip():
+    c, f = noisy()
+    fitted = Platt.fit(c, f, clip=0.1)
+    assert fitted([0.0, 1.0]) == pytest.approx(fitted([0.1, 0.9]))
+    assert 0 < fitted([0.0])[0] < fitted([1.0])[0] < 1
+    separable = Platt.fit([0.1] * 50 + [0.9] * 50, [0.0] * 50 + [1.0] * 50)
+    assert separable([0.1, 0.9]) == pytest.approx([1 / 52, 51 / 52])
+    with pytest.raises(LovecError, match=r"clip=0.5, expected a number between 0 and 0\.5"):
+        Platt.fit(c, f, clip=0.5)
+
+
+# ---------------------------------------------------------------- both
+
+
+@pytest.mark.parametrize("kind", [Isotonic, Platt])
+@pytest.mark.parametrize(
+    ("confidence", "factuality", "line"),
+    [
+        ([], [], "got 0 labelled confidences of which 0 differ, expected at least two"),
+        ([0.3], [1.0], "got 1 labelled confidences of which 1 differ"),
+        ([1.0, 1.0, 1.0], [0.0, 0.5, 1.0], "got 3 labelled confidences of which 1 differ"),
+        ([0.1, 0.2], [0.1], r"confidence of shape \[2\] and factuality of shape \[1\]"),
+        ([0.1, math.nan], [0.1, 0.2], "a confidence of nan"),
+        ([0.1, 0.2], [0.1, 7], "a factuality of 7"),
+    ],
+)
+def test_data_that_fit_no_map_are_refused(kind, confidence, factuality, line):
+    with pytest.raises(LovecError, match=line):
+        kind.fit(confidence, factuality)
+
+
+def test_a_recalibrated_tagger_replaces_the_confidence_and_drops_the_rest():
+    sure = tuple([0.0] * 5 + [0.5] + [0.0] * 4 + [0.5])  # its mean is 0.75
+    record = Record("a", "Q?", answer="A. B.", meta={"k": 1}, sentences=(
+        Sentence("A.", factuality=0.2, confidence=1.0, score=10, distribution=sure), Sentence("B.", factuality=0.4)
+    ))  # fmt: skip
+
+    class Given:
+        def tag(self, records):
+            return list(records)
+
+    halved = Isotonic((0.0, 1.0), (0.0, 0.5))
+    for readout, expected in (("stated", 0.5), ("mean", 0.375)):
+        (tagged,) = Recalibrated(Given(), halved, readout).tag([record])
+        assert tagged.sentences == (
+            replace(record.sentences[0], confidence=expected, score=None, distribution=None),
+            record.sentences[1],
+        )
+        assert replace(tagged, sentences=record.sentences) == record
+        assert sentence_pairs([tagged], "stated") == ([expected], [0.2], 1)
+    (constant,) = Recalibrated(ConstantTagger(4), halved).tag([record])
+    assert [s.confidence for s in constant.sentences] == [0.2, 0.2]
+    with pytest.raises(LovecError, match="readout is 'mode'"):
+        Recalibrated(Given(), halved, "mode").tag([record])
+
+
+# ---------------------------------------------------------------- lovec test
+
+
+class Writer:
+    """Writes two sentences a question, one of them as long as the question's number."""
+
+    def tag(self, records):
+        return [replace(r, sentences=tuple(map(said, (int(r.id[-1]) + 1, 9))), rejected=None) for r in records]
+
+
+def said(n):
+    """A sentence of n letters that is n tenths sure of itself."""
+    return Sentence("x" * n, confidence=n / 10, score=n, distribution=tuple(float(n == i) for i in range(11)))
+
+
+class Judge:
+    """Finds a sentence half as true as it is long, and notes which records it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def rate(self, records):
+        self.seen.append([record.id for record in records])
+        return [[len(s.text) / 20 for s in record.sentences] for record in records]
+
+
+class Splits(Rows):
+    """Rows whose ids tell their split."""
+
+    def load(self, split):
+        return [replace(row, id=f"{split}/{row.id}") for row in super().load(split)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def adapter(model, tmp_path_factory):
+    return sft_adapter(tmp_path_factory.mktemp("sft"), model)
+
+
+def measured(folder, model, adapter, rows, oracle=None, **evaluation):
+    """A module after its test with recalibrated rows; free-form answers are the writer's."""
+    made = module(SFT, model, oracle=oracle)
+    made.evaluation = replace(made.evaluation, vanilla=False, recalibrated=True, adapter=adapter, **evaluation)
+    configure = made.configure_model
+
+    def configured():
+        configure()
+        made.evaluator.taggers["free-form"] = Writer()
+
+    made.configure_model = configured
+    trainer(folder).test(made, rows, verbose=False)
+    return made
+
+
+def test_a_test_reports_recalibrated_rows(model, adapter, tmp_path):
+    made = measured(tmp_path, model, adapter, Rows(), name="Mine 2", modes=["iterative"])
+    assert {row["method"] for row in made.results} == {
+        "Mine 2", "Mine 2 + isotonic", "Mine 2 + Platt", "Best constant"
+    }  # fmt: skip
+    assert {path.name for path in (tmp_path / "test").glob("*.jsonl")} == {
+        "mine-2.iterative.jsonl", "best-constant.iterative.jsonl",
+        "mine-2-isotonic.iterative.jsonl", "mine-2-isotonic.iterative.mean.jsonl",
+        "mine-2-platt.iterative.jsonl", "mine-2-platt.iterative.mean.jsonl",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "test" / "results.json").read_text()) == made.results
+    given = list(read_records(tmp_path / "test" / "mine-2.iterative.jsonl"))
+    held = made.evaluator.tag(Rows().load("validation"), "iterative")
+    for readout, (name, form) in product(("stated", "mean"), (("isotonic", Isotonic), ("Platt", Platt))):
+        before, truth, _ = sentence_pairs(given, readout)
+        after = form.fit(*sentence_pairs(held, readout)[:2])(before)
+        written = read_records(tmp_path / "test" / tagged_file(f"Mine 2 + {name}", "iterative", readout))
+        sentences = [s for record in written for s in record.sentences]
+        assert [s.confidence for s in sentences] == pytest.approx(after.tolist(), abs=1e-6)
+        assert {(s.score, s.distribution) for s in sentences} == {(None, None)}
+        where = {"method": f"Mine 2 + {name}", "level": "sentence", "readout": readout, "kind": "recalibrated"}
+        (row,) = (row for row in made.results if where.items() <= row.items())
+        assert row["brier"] == pytest.approx(((after - np.array(truth)) ** 2).mean(), abs=1e-6)
+        assert (row["n"], row["malformed"], row["mode"]) == (len(truth), 0.0, "iterative")
+
+
+def test_the_map_of_free_form_answers_is_fitted_on_labelled_free_form_answers(model, adapter, tmp_path):
+    judge = Judge()
+    measured(tmp_path, model, adapter, Splits(), judge, modes=["free-form"])
+    assert judge.seen == [[f"{split}/r{i}" for i in range(4)] for split in ("test", "validation")]
+    for readout in ("stated", "mean"):  # halved, as the judge of the validation answers has it
+        mapped = read_records(tmp_path / "test" / tagged_file("SFT + isotonic", "free-form", readout))
+        assert [s.confidence for r in mapped for s in r.sentences] == pytest.approx(
+            [n / 20 for i in range(4) for n in (i + 1, 9)]
+        )
+
+
+def test_a_method_that_cannot_be_recalibrated_has_no_such_row(model, adapter, tmp_path):
+    class Without(Rows):
+        def load(self, split):
+            return [] if split == "validation" else super().load(split)
+
+    with pytest.warns(UserWarning, match=r"no row 'SFT \+ isotonic' for iterative tagging, stated readout: .* got 0"):
+        made = measured(tmp_path, model, adapter, Without(), modes=["iterative"])
+    assert {row["method"] for row in made.results} == {"SFT"}

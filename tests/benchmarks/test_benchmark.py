@@ -1,0 +1,215 @@
+"""The world's benchmark: intervals from the files a test wrote, tables from what was measured, seeds side by side."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lovec.cli.demo import METHODS as DEMO
+from lovec.cli.demo import ORDER
+from lovec.datasets.jsonl import write_records
+from lovec.evaluation.evaluator import tagged_file
+from lovec.metrics.bootstrap import by_question, intervals, resample
+from lovec.types import Record, Sentence
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FLAT = tuple(1 / 11 for _ in range(11))
+STATED = {"Vanilla": 10, "Best constant": 6, "SFT": 9, "SFT + isotonic": None, "DPO": 7, "ExpectedReward": 5}
+
+
+def load(name):
+    """A script as a module, with its folder on the path as when it runs."""
+    sys.path.insert(0, str(FOLDER))
+    spec = importlib.util.spec_from_file_location(f"script_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+world = load("world")
+made = sys.modules["world_intervals"]
+tables = sys.modules["world_tables"]
+
+
+def answers(method, seed, mode, readout="stated"):
+    """Ten people and five companies; a method says its score of the first sentence and, with the seed, less after."""
+    records = []
+    for i in range(15):
+        truth = (0.1 * (i % 10), 0.5, 1.0 - 0.1 * (i % 3))
+        sentences = []
+        for place, f in enumerate(truth):
+            score = STATED[method]
+            if score is None:
+                said = {"confidence": 0.5 + 0.01 * place + (0.1 if readout == "mean" else 0.0)}
+            else:
+                score -= 0 if method in ("Vanilla", "Best constant") else min(score, (place * i + seed) % 4)
+                said = {"confidence": score / 10, "score": score}
+                said |= {} if method == "Best constant" else {"distribution": FLAT}
+            text = f"{mode} {i}.{place}"
+            sentences.append(Sentence(text, factuality=f, **said))
+        meta = {"domain": "in-domain" if i < 10 else "out-of-domain"}
+        records.append(Record(f"q{i}", "Q?", sentences=tuple(sentences), meta=meta))
+    return records
+
+
+def write_run(folder, seed, leave_out=()):
+    """What ``lovec demo`` leaves in the folder of a seed; figures of the rows are not the point here."""
+    for method in DEMO:
+        rows = []
+        for name in set(method.rows) & set(STATED) - set(leave_out):
+            for mode in ("iterative", "free-form"):
+                if (name, mode) == ("Best constant", "free-form"):
+                    continue
+                for readout in ("stated", "mean") if "isotonic" in name else ("stated",):
+                    records = answers(name, seed, mode, readout)
+                    write_records(folder / method.name / "test" / tagged_file(name, mode, readout), records)
+                rows.append({**dict.fromkeys(world.KEYS, 0.1), "method": name, "domain": "in-domain", "mode": mode,
+                             "level": "sentence", "readout": "stated", "seed": seed, "n": 30})  # fmt: skip
+        if rows:
+            if method.name != "sft":
+                rows.append({**rows[0], "method": "Best constant", "brier": 0.5})  # every test measures it again
+            (folder / method.name / "test" / "results.json").write_text(json.dumps(rows))
+    note = {"date": "2026-01-01", "commit": f"abc{seed}", "versions": {"lovec": "0", "torch": "2"}, "machine": "a PC",
+            "variant": "world", "seconds": 1.5 + seed}  # fmt: skip
+    (folder / world.NOTE).write_text(json.dumps(note))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [write_run(tmp_path / f"seed-{seed}", seed) for seed in (0, 1)]
+
+
+def test_names_are_those_of_the_demo():
+    assert set(tables.METHODS) == set(ORDER) == set(made.FOLDERS)
+    assert len(tables.METHODS) == len(ORDER)
+
+
+def test_comparisons_are_the_ones_that_claims_are_about():
+    pairs = made.comparisons(ORDER)
+    assert len(set(pairs)) == len(pairs) == 8 + 2 + 7
+    assert {("DPO", "SFT-2"), ("GRPO", "SFT-2"), ("ExpectedReward", "Best constant"), ("ExpectedReward", "SFT")} < {
+        *pairs
+    }
+    assert made.comparisons(["SFT", "GRPO"]) == [("GRPO", "SFT")]
+
+
+def test_intervals_are_those_of_the_tagged_files(runs):
+    entries = made.found(runs)
+    by_place = {tuple(e[k] for k in ("method", "against", "domain", "mode", "readout")): e for e in entries}
+    assert len(by_place) == len(entries)
+
+    def drawn(method, domain, mode, readout, read=None):
+        runs = [[r for r in answers(method, seed, mode, readout) if r.meta["domain"] == domain] for seed in (0, 1)]
+        return resample([by_question(run, read or readout) for run in runs])
+
+    for domain, mode in (("in-domain", "iterative"), ("out-of-domain", "free-form")):
+        first, second = (drawn(m, domain, mode, "stated") for m in ("ExpectedReward", "SFT"))
+        for against, expected in ((None, intervals(first)), ("SFT", intervals(first, second))):
+            entry = by_place["ExpectedReward", against, domain, mode, "stated"]
+            for name, i in expected.items():
+                assert entry[name] == (None if i is None else [i.value, i.low, i.high])
+    # The recalibrated mean is read from its own file, as a stated confidence.
+    expected = intervals(drawn("SFT + isotonic", "in-domain", "iterative", "mean", "stated"))["brier"]
+    assert by_place["SFT + isotonic", None, "in-domain", "iterative", "mean"]["brier"][0] == expected.value
+    assert ("ExpectedReward", "Best constant", "in-domain", "iterative", "stated") in by_place
+    assert not any(e["method"] == "Best constant" and e["mode"] == "free-form" for e in entries)
+    assert not any(e["method"] == "Best constant" and e["readout"] == "mean" for e in entries)
+    assert by_place["Vanilla", None, "in-domain", "iterative", "stated"]["spearman"] is None
+
+
+def test_a_method_that_a_seed_lacks_has_no_interval(tmp_path):
+    folders = [write_run(tmp_path / str(seed), seed, leave_out=["DPO"] if seed else []) for seed in (0, 1)]
+    assert not any("DPO" in (entry["method"], entry["against"]) for entry in made.found(folders))
+
+
+def test_results_are_collected_from_finished_runs(runs, tmp_path):
+    results = world.collect([0, 1], tmp_path)
+    assert (results["commit"], results["seconds"]) == ("abc0, abc1", {"0": 1.5, "1": 2.5})
+    constants = [row for row in results["rows"] if row["method"] == "Best constant"]
+    assert [(row["seed"], row["brier"]) for row in constants] == [(0, 0.1), (1, 0.1)]
+    assert {row["method"] for row in results["rows"]} == set(STATED)
+    assert results["intervals"] == made.found(runs)
+    (runs[1] / world.NOTE).unlink()
+    with pytest.raises(SystemExit, match=r"seed-1 holds no finished run of this benchmark"):
+        world.collect([0, 1], tmp_path)
+
+
+def test_the_tables_hold_the_intervals(runs, tmp_path):
+    results = world.collect([0, 1], tmp_path)
+    for entry in results["intervals"]:
+        if (entry["method"], entry["against"], entry["domain"]) == ("DPO", "SFT", "in-domain"):
+            entry["brier"] = [-0.0182, -0.0304, -0.0006]
+            entry["ece_m"] = [-0.0182, -0.0304, -0.0004]  # ends at 0 as far as it is shown
+    lines = world.table(results).splitlines()
+    heads = [i for i, line in enumerate(lines) if line == "| Method | BS | minus SFT's | ECE-M | SC |"]
+    assert len(heads) == 2
+    assert lines[heads[0] - 2] == "Iterative tagging: the text is given, the model scores it."
+    shown = [line.split(" | ")[0].removeprefix("| ") for line in lines[heads[0] + 2 : heads[1] - 3]]
+    assert shown == [method for method in tables.METHODS if method in STATED]
+    assert "| DPO | 10.0 | -1.8 (-3.0 to -0.1) | 10.0 | 10.0 |" in lines
+    assert any(re.fullmatch(r"\| SFT \| 10\.0 \| - \| .*", line) for line in lines)
+    assert max(map(len, lines[:-1])) < 66  # a phone
+    assert "mean over 2 seeds" in lines[-1] and "malformed tags: at most 10.0 %" in lines[-1]
+
+    page = world.full_tables(results)
+    claims = [line for line in page.splitlines() if line.startswith("| DPO, SFT | ")][: len(tables.MODES)]
+    assert all(line.endswith("| -1.8 (-3.0 to -0.1) | -1.8 (-3.0 to +0.0) | BS only |") for line in claims)
+    said = [tables._sign(ends) for ends in ([-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03], None)]
+    assert said == [-1, 0, 1, 0]
+    sections = dict(re.findall(r"^### (.*?)\n\n(.*?)(?=\n\n#|\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [f"{what}, {readout} readout" for readout in ("stated", "mean")
+                              for what in ("Each method", "Differences")]  # fmt: skip
+    shown = "| DPO, SFT | in-domain | free-form | **-1.8 (-3.0 to -0.1)** | -1.8 (-3.0 to +0.0) |"
+    assert shown in sections["Differences, stated readout"]
+    assert "| Vanilla | in-domain | iterative |" in sections["Each method, stated readout"]
+    assert "| DPO, SFT |" not in sections["Each method, stated readout"]
+
+
+def test_a_diagram_shows_the_methods_that_are_there(runs, tmp_path):
+    world.draw(runs[0], tmp_path / "found.svg")
+    text = (tmp_path / "found.svg").read_text()
+    assert [name for name in ORDER if f">{name}<" in text] == ["Vanilla", "SFT", "DPO", "ExpectedReward"]
+    (runs[0] / "expected" / "test" / tagged_file("ExpectedReward", "iterative")).unlink()
+    world.draw(runs[0], tmp_path / "found.svg")
+    assert "ExpectedReward" not in (tmp_path / "found.svg").read_text()
+
+
+def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
+    calls = []
+
+    def fake(command, cwd, env, stdout, stderr):
+        calls.append(command)
+        assert env["OMP_NUM_THREADS"] == "1"
+        if stdout is not None:
+            stdout.write("a line of the demo\n")
+        return subprocess.CompletedProcess(command, 1 if "7" in command else 0)
+
+    monkeypatch.setattr(world.subprocess, "run", fake)
+    monkeypatch.setattr(world, "provenance", lambda: {"commit": "abc"})
+    written = []
+    monkeypatch.setattr(world, "collect", lambda seeds, out: {"seeds": seeds})
+    monkeypatch.setattr(world, "write_json", lambda path, results: written.append((path.name, results)))
+    words = ["world.py", "--out", str(tmp_path), "--results", str(tmp_path / "w.json"), "--variant", "world-small"]
+    monkeypatch.setattr(sys, "argv", [*words, "--jobs", "2"])
+    world.main()
+    assert sorted(command[command.index("--seed") + 1] for command in calls) == list("01234")
+    assert all(command[-3:] == ["--methods", ",".join(m.name for m in DEMO), "--quick"] for command in calls)
+    assert (tmp_path / "seed-3" / "demo.log").read_text() == "a line of the demo\n"
+    assert written[-1] == ("w.json", {"seeds": [0, 1, 2, 3, 4]})
+    notes = [results for name, results in written if name == world.NOTE]
+    assert len(notes) == 5 and all(note.keys() == {"commit", "variant", "seconds"} for note in notes)
+
+    monkeypatch.setattr(sys, "argv", [*words, "--jobs", "2", "--seeds", "7"])
+    with pytest.raises(SystemExit, match=r"seed 7 failed; see .*demo\.log"):
+        world.main()
+    del calls[:]
+    monkeypatch.setattr(sys, "argv", [*words, "--from-runs"])
+    world.main()
+    assert calls == []

@@ -1,0 +1,172 @@
+"""`lovec export`: what it writes loads in plain transformers and peft, says the same, and tells what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from peft import PeftModel
+from tinyrun import tiny
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lovec.cli import main
+from lovec.policy import Policy, PolicyConfig
+from lovec.taggers import open_session
+
+IDS = torch.tensor([[1, 40, 41, 42, 43, 44, 45, 46]])
+VLLM = os.environ.get("VLLM_PYTHON", "")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: adapter of full effect, results and a recipe."""
+    home = tmp_path_factory.mktemp("exported")
+    torch.manual_seed(0)
+    policy = Policy(PolicyConfig(tiny(home, "llama"), lora_r=8))
+    with torch.no_grad():
+        for parameter in policy.trainable():
+            parameter.normal_(std=0.1)
+    policy.save_adapter(home / "dpo" / "adapter")
+    row = {"method": "DPO", "domain": "in-domain", "mode": "iterative", "level": "sentence", "readout": "stated"}
+    row |= {"seed": 0, "brier": 0.0625, "ece_m": 0.1, "spearman": None, "malformed": 0.0, "n": 12}
+    other = row | {"level": "passage", "brier": 0.9}
+    (home / "dpo" / "test").mkdir()
+    (home / "dpo" / "test" / "results.json").write_text(json.dumps([row, other]))
+    for version, seed in ((2, 7), (10, 8)):
+        logs = home / "dpo" / "logs" / f"version_{version}"
+        logs.mkdir(parents=True)
+        settings = {"class_path": "lovec.modules.DPO", "init_args": {"policy": {"adapter": "runs/sft/adapter"}}}
+        data = {"class_path": "lovec.datamodules.World"}
+        (logs / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, "model": settings, "data": data}))
+    return home / "dpo"
+
+
+def base_of(run: Path) -> str:
+    return str(json.loads((run / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"])
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(IDS).logits.float().log_softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def wanted(run: Path) -> torch.Tensor:
+    policy = Policy(PolicyConfig(base_of(run), adapter=str(run / "adapter")), reference=False)
+    return logits(policy.peft)
+
+
+def test_the_adapter_loads_in_plain_peft(run: Path, wanted: torch.Tensor, tmp_path: Path) -> None:
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    base = AutoModelForCausalLM.from_pretrained(base_of(run), dtype=torch.float32)
+    bare = logits(base)
+    found = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
+    assert torch.equal(found, wanted)
+    assert not torch.allclose(bare, wanted, atol=1e-2)
+
+
+def test_the_merged_model_loads_in_plain_transformers(run: Path, wanted: torch.Tensor, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(run), str(out), "--merged"]) == 0
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    assert torch.allclose(logits(model), wanted, atol=1e-4)
+    assert not list(out.glob("*.bin")) and not list(out.glob("adapter*")) and list(out.glob("*.safetensors"))
+    given, kept = AutoTokenizer.from_pretrained(base_of(run)), AutoTokenizer.from_pretrained(out)
+    assert kept.chat_template == given.chat_template
+    assert kept("One. <confidence> 10").input_ids == given("One. <confidence> 10").input_ids
+    low = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
+    assert main(["export", str(run), str(out), "--merged", "--dtype", "bfloat16", "--force"]) == 0
+    rounded = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
+    assert rounded.dtype == torch.bfloat16 and torch.equal(logits(rounded), logits(low))
+
+
+def test_the_session_asks_an_export_as_it_was_asked(run: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for file in (run / "adapter").iterdir():
+        (adapter / file.name).write_bytes(file.read_bytes())
+    held = {"instruction": "Be sure.", "tag_words": ["<c>", "</c>"]}
+    (adapter / "lovec.json").write_text(json.dumps(held))
+    for flags in ([], ["--merged"]):
+        out = tmp_path / f"out{len(flags)}"
+        assert main(["export", str(adapter), str(out), *flags]) == 0
+        opened = open_session(str(out)) if flags else open_session(adapter=str(out))
+        with opened as session:
+            assert session.encoder.instruction == "Be sure."
+            assert session.encoder.tags.open == "<c>"
+        assert "`<c> X </c>`" in (out / "README.md").read_text()
+
+
+def test_the_card_tells_what_was_measured(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    assert str(tmp_path / "out") in capsys.readouterr().out
+    card = (tmp_path / "out" / "README.md").read_text()
+    _, front, text = card.split("---\n", 2)
+    assert yaml.safe_load(front)["base_model"] == base_of(run)
+    assert yaml.safe_load(front)["library_name"] == "peft"
+    assert "| DPO | 6.2 | 10.0 | - |" in text and "90.0" not in text
+    assert "`lovec.modules.DPO`, continued from another adapter" in text and "Seed: 8." in text
+    assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())["seed_everything"] == 8
+    assert "{" not in text.replace("FOLDER", "")
+    assert main(["export", str(run / "adapter"), str(tmp_path / "adapter"), "--results", "nowhere.json"]) == 1
+    assert "no results at nowhere.json" in capsys.readouterr().err
+
+
+def test_a_folder_with_something_in_it_is_kept(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["export", str(run), str(out)]) == 0  # an empty one is free
+    (out / "mine").write_text("x")
+    for flags in ([], ["--merged"]):
+        assert main(["export", str(run), str(out), *flags]) == 1
+        assert "exists and is not empty" in capsys.readouterr().err
+    monkeypatch.setattr("lovec.exporting.settings_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        main(["export", str(run), str(out), "--force"])
+    assert (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
+    monkeypatch.undo()
+    assert main(["export", str(run), str(out), "--force"]) == 0
+    assert not (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_no_adapter_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(not VLLM, reason="VLLM_PYTHON does not name the python of an environment with vLLM")
+def test_vllm_loads_both(run: Path, wanted: torch.Tensor, tmp_path: Path) -> None:
+    assert main(["export", str(run), str(tmp_path / "adapter")]) == 0
+    assert main(["export", str(run), str(tmp_path / "merged"), "--merged"]) == 0
+    script = """
+import json, sys
+from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
+base, adapter, merged, ids = sys.argv[1:]
+ids = json.loads(ids)
+asked = SamplingParams(max_tokens=1, prompt_logprobs=0)
+settings = dict(dtype="float32", enforce_eager=True, max_model_len=64)
+def logps(model, lora, **more):
+    found = LLM(model, **settings, **more).generate({"prompt_token_ids": ids}, asked, lora_request=lora)[0]
+    return [found.prompt_logprobs[i][token].logprob for i, token in enumerate(ids) if i]
+print("FOUND", json.dumps([
+    logps(base, LoRARequest("a", 1, adapter), enable_lora=True, max_lora_rank=8), logps(merged, None)]))
+"""
+    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+    words = [base_of(run), str(tmp_path / "adapter"), str(tmp_path / "merged"), json.dumps(IDS[0].tolist())]
+    done = subprocess.run(
+        [VLLM, "-c", script, *words], env={**os.environ, **settings}, capture_output=True, text=True, timeout=600
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND")), None)
+    assert line is not None, done.stderr[-3000:]
+    own = wanted[0, :-1].gather(1, IDS[0, 1:, None])[:, 0]
+    for found in json.loads(line.removeprefix("FOUND ")):
+        assert torch.allclose(torch.tensor(found), own, atol=1e-4)

@@ -1,0 +1,341 @@
+"""The sweep: what it plans, what it refuses before it trains, and that its table says what validation measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tinyrun import records, tiny
+
+from lovec.cli import main
+from lovec.cli.arguments import value_of
+from lovec.cli.errors import UsageError
+from lovec.cli.sweep import Varied, plan, read_seeds, read_varied, result_rows, sweep
+from lovec.datasets.jsonl import write_records
+from lovec.reports import read_results
+from lovec.reports.variations import legend, markdown_variations, print_variations
+from lovec.types import LovecError
+
+GRPO = ["--config", "grpo.yaml"]
+GROUPS = Varied("model.group_size", ("4", "8"))
+REWARDS = Varied("model.reward", ("lovec.rewards.LogReward", "lovec.rewards.LinearReward"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, and the import path as it was afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Commands and words of every stage that is run; they are still run if the test lets them."""
+    from lovec.cli import training
+
+    found, real = [], training.execute
+
+    def execute(command, words, verbose=True):
+        found.append((command, *words))
+        return real(command, words, verbose)
+
+    monkeypatch.setattr(training, "execute", execute)
+    return found
+
+
+# ---------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("model.group_size=4,8", ("4", "8")),
+        ("--model.group_size = 4 , 8,4", ("4", "8")),
+        ("model.group_size=[4,(8,9)],{a: 1, b: [2,3]}", ("[4,(8,9)]", "{a: 1, b: [2,3]}")),
+        ("model.group_size=\"a,(b)\",'c,}d'", ('"a,(b)"', "'c,}d'")),
+        ('model.group_size="a(,b",c', ('"a(,b"', "c")),
+        ("model.group_size=a=b,c", ("a=b", "c")),
+    ],
+)
+def test_values_are_cut_at_commas_outside_brackets_and_quotes(text, values):
+    assert read_varied(text) == Varied("model.group_size", values)
+
+
+@given(st.lists(st.recursive(st.integers(0, 99), lambda inner: st.lists(inner, min_size=1, max_size=3)), min_size=1))
+def test_any_lists_are_values(values):
+    texts = [json.dumps(value) for value in values]
+    assert read_varied(f"x={','.join(texts)}").values == tuple(dict.fromkeys(texts))
+
+
+@pytest.mark.parametrize("text", ["model.beta", "model.beta=", "=1", "model.beta=1,,2", "x=[1,2", "x=1],2", "x='1,2"])
+def test_what_is_no_list_of_values_is_refused(text):
+    with pytest.raises(UsageError, match="--vary"):
+        read_varied(text)
+
+
+def test_seeds_are_whole_numbers():
+    assert read_seeds("2, 0,2") == [2, 0]
+    for text in ("", "1,x", "-1", "1.5"):
+        with pytest.raises(UsageError, match="expected whole numbers"):
+            read_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--vary model.beta=1 --vary model.group_sise=4",
+         "unknown option --model.group_sise of GRPO; did you mean --model.group_size?"),
+        ("--vary model.group_size=4,x", "--model.group_size is x, expected int"),
+        ("--vary model.credit=answer,sentenc", "--model.credit is sentenc, expected 'answer' or 'sentence'"),
+        ("--vary model.group_size=4,1", "group_size is 1, inner_epochs"),
+        ("--vary model.reward=lovec.rewards.LogRewrd",
+         "there is no LogRewrd in lovec.rewards; did you mean LogReward?"),
+        ("--vary model.beta=1 --trainer.max_step 1",
+         "unknown option --trainer.max_step; did you mean --trainer.max_steps?"),
+        ("--vary model.beta=1 --vary model.beta=2",
+         "--vary model.beta is given twice; put all its values into one list, with commas"),
+        ("--vary model.beta=1 --seed_everything 3", "--seed_everything is not for a sweep: use --seeds"),
+        ("--vary trainer.default_root_dir=a,b",
+         "--trainer.default_root_dir is not for a sweep: each run has a folder of its own; use --out"),
+        ("--vary model.beta=1 --seeds one",
+         "--seeds is one, expected whole numbers with commas between them, such as 0,1,2"),
+        ("--vary model.beta=1 --jobs 0", "--jobs is 0, expected at least 1"),
+        ("", "the following arguments are required: --vary"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_before_anything_runs(here, capsys, calls, words, line):
+    assert main(["sweep", *GRPO, *words.split()]) in (1, 2)
+    said = [said for said in capsys.readouterr().err.splitlines() if said and not said.startswith("Seed set")]
+    assert len(said) == 1
+    assert said[0].startswith(f"lovec: error: {line}")
+    assert calls == []
+    assert list(here.iterdir()) == []
+
+
+# ---------------------------------------------------------------- planning
+
+
+def test_one_option_at_a_time_or_every_combination(here):
+    labels = [one.label for one in plan(GRPO, [GROUPS, REWARDS], here)]
+    assert labels == ["base", "group_size=4", "group_size=8", "reward=LogReward", "reward=LinearReward"]
+    runs = plan(GRPO, [GROUPS, REWARDS], here, seeds=[0, 1], grid=True)
+    assert [(one.label, one.seed) for one in runs[-2:]] == [("group_size=8, reward=LinearReward", s) for s in (0, 1)]
+    assert len(runs) == 2 * (1 + 4)
+    assert runs[-1].words == (*GRPO, "--model.group_size=8", "--model.reward=lovec.rewards.LinearReward")
+
+
+def test_names_are_as_long_as_they_must_be(here):
+    both = [Varied("model.max_new_tokens", ("9",)), Varied("model.evaluation.max_new_tokens", ("[9][0]", "8"))]
+    labels = [one.label for one in plan(GRPO, both[:1], here)]
+    assert labels == ["base", "max_new_tokens=9"]
+    with pytest.raises(UsageError, match=r"model.evaluation.max_new_tokens is \[9\]\[0\]|expected int"):
+        plan(GRPO, both, here)
+    both[1] = Varied("model.evaluation.max_new_tokens", ("8",))
+    labels = [one.label for one in plan(GRPO, both, here)]
+    assert labels == ["base", "model.max_new_tokens=9", "model.evaluation.max_new_tokens=8"]
+    Path("rewards.py").write_text("from lovec.rewards import LogReward\n\nclass Mine(LogReward):\n    pass\n")
+    Path("more.py").write_text("from rewards import Mine as Other\n\nclass Mine(Other):\n    pass\n")
+    labels = [one.label for one in plan(GRPO, [Varied("model.reward", ("rewards.Mine", "more.Mine"))], here)]
+    assert labels == ["base", "reward=rewards.Mine", "reward=more.Mine"]
+
+
+def test_runs_of_the_same_settings_share_a_folder(here):
+    base, four, eight, log, linear = plan(GRPO, [GROUPS, REWARDS], here)
+    assert base.folder == eight.folder == log.folder  # what the recipe says
+    assert len({base.folder, four.folder, linear.folder}) == 3
+    assert base.folder.parent == here
+    assert base.folder.name.startswith("base-seed-0-")
+    four.folder.mkdir()
+    four.result.write_text("[]")
+    again = plan([*GRPO, "--model.group_size", "4"], [Varied("model.group_size", ("8",))], here, seeds=[0, 1])
+    assert again[0].folder == four.folder  # it is done there, under another name
+    keys = [one.folder.name.rpartition("-")[2] for one in (base, *again)]
+    assert len(set(keys)) == 4
+    assert keys[3] == keys[0]
+
+
+def test_another_adapter_to_start_from_is_another_run(here):
+    words = [*GRPO, "--model.policy.adapter", "mine"]
+    Path("mine").mkdir()
+    folders = set()
+    for content in (None, b"a", b"b", b"a"):
+        if content:
+            Path("mine/adapter_model.safetensors").write_bytes(content)
+        folders.add(plan(words, [], here)[0].folder)
+    assert len(folders) == 3
+
+
+# ---------------------------------------------------------------- the table
+
+
+def row(method, mode, brier, seed=0, seconds=10.0, **more):
+    return dict(method=method, mode=mode, level="sentence", readout="stated", seed=seed, seconds=seconds, brier=brier,
+                ece_m=0.1, spearman=None, malformed=0.0) | more  # fmt: skip
+
+
+def test_rows_are_read_from_what_validation_logs():
+    metrics = {"val/brier": 0.1, "val/mean_brier": 0.2, "val/iterative/passage_ece_m": 0.3, "val/entropy": 1.5}
+    rows = result_rows(metrics, ["free-form", "iterative"])
+    assert [(r["mode"], r["level"], r["readout"]) for r in rows] == [
+        (mode, *place)
+        for mode in ("free-form", "iterative")
+        for place in (("sentence", "stated"), ("passage", "stated"), ("sentence", "mean"))
+    ]
+    assert [(r["brier"], r["ece_m"], r["entropy"]) for r in rows[:3]] == [
+        (0.1, None, 1.5), (None, None, 1.5), (0.2, None, 1.5)
+    ]  # fmt: skip
+    assert [(r["brier"], r["ece_m"], r["entropy"]) for r in rows[3:]] == [
+        (None, None, None), (None, 0.3, None), (None, None, None)
+    ]  # fmt: skip
+
+
+def test_the_table_gives_means_and_the_range():
+    rows = [row("base", "iterative", 0.1), row("base", "iterative", 0.2, seed=1, seconds=20.0, ece_m=0.2),
+            row("base", "free-form", None), row("base", "free-form", 0.3, seed=1, seconds=20.0, spearman=0.5),
+            row("beta=1", "iterative", 0.25), row("beta=1", "iterative", 0.25, seed=1),
+            row("base", "iterative", 0.9, level="passage"), row("base", "iterative", 0.9, readout="mean")]  # fmt: skip
+    assert markdown_variations(rows).splitlines() == [
+        "| variation | iterative: BS | ECE-M | SC | bad tags | free-form: BS | ECE-M | SC | bad tags | s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| base | 15.0 (10.0-20.0) | 15.0 | - | 0.0 | 30.0 | 10.0 | 50.0 | 0.0 | 15 |",
+        "| beta=1 | 25.0 | 10.0 | - | 0.0 | - | - | - | - | 10 |",
+    ]
+    assert legend(rows).endswith("means over 2 seeds, range of the BS in brackets")
+    assert "seeds" not in legend(rows[:1])
+
+
+def test_the_printed_table_cuts_no_digit(capsys):
+    name = "reward=QuadraticReward, group_size=16, normalisation=constant, credit=sentence"
+    rows = [
+        row(name, mode, brier, seed) for mode in ("iterative", "free-form") for seed, brier in enumerate((0.1, 0.2))
+    ]
+    print_variations(rows, title="Title")
+    said = capsys.readouterr().out
+    assert name in said
+    assert said.count("15.0 (10.0-20.0)") == 2
+
+
+# ---------------------------------------------------------------- running
+
+
+@pytest.fixture(scope="module")
+def tiny_words(tmp_path_factory):
+    """Recipes and flags of a DPO run of a second, with a dev split."""
+    folder = tmp_path_factory.mktemp("sweep")
+    write_records(folder / "pairs.jsonl", records(8))
+    write_records(folder / "dev.jsonl", records(6, seed=1))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({
+        "trainer": {"enable_progress_bar": False, "max_steps": 2, "log_every_n_steps": 1},
+        "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp(), "llama"), "adapter": None,
+                                           "lora_r": 4}, "evaluation": {"modes": ["iterative"]}}},
+        "data": {"class_path": "Preferences", "init_args": {
+            "path": str(folder / "pairs.jsonl"), "val_path": str(folder / "dev.jsonl"), "batch_size": 4}},
+    }))  # fmt: skip
+    return ["--config", "dpo.yaml", "--config", str(folder / "tiny.yaml"), "--trainer.accelerator", "cpu"]
+
+
+LR = ["--vary", "model.optimizer.lr=0.3"]
+
+
+@pytest.fixture(scope="module")
+def done(tiny_words, tmp_path_factory):
+    """Folder of a sweep of the learning rate, run by the command."""
+    out = tmp_path_factory.mktemp("sweep-out")
+    assert main(["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]) == 0
+    return out
+
+
+def figures(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_a_sweep_trains_each_and_says_what_validation_measured(done, tiny_words, tmp_path, capsys):
+    rows = read_results(done / "sweep.json")
+    assert list(dict.fromkeys(row["method"] for row in rows)) == ["base", "lr=0.3"]
+    assert [row["flags"] for row in rows[::6]] == ["", "--model.optimizer.lr=0.3"]
+    assert {(row["mode"], row["seed"]) for row in rows} == {("iterative", 0), ("iterative", 1)}
+    shown = [row for row in rows if (row["level"], row["readout"]) == ("sentence", "mean")]
+    assert len({row["brier"] for row in shown}) == 4  # of other weights each
+    last = next(done.glob("lr-0.3-seed-1-*"))
+    assert (last / "adapter" / "adapter_model.safetensors").exists()
+
+    from lovec.cli.training import execute
+
+    words = [*tiny_words, "--trainer.default_root_dir", str(last), "--seed_everything", "1"]
+    metrics = execute("validate", words, verbose=False).trainer.callback_metrics
+    assert float(metrics["val/mean_brier"]) == shown[-1]["brier"]
+    assert math.isclose(float(metrics["val/mean_mean_confidence"]), shown[-1]["mean_confidence"], abs_tol=1e-6)
+
+    page = (done / "sweep.md").read_text()
+    assert page.startswith("`lovec sweep --config dpo.yaml")
+    assert markdown_variations(rows) in page
+
+
+def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, capsys):
+    out = shutil.copytree(done, tmp_path / "out")
+    words = ["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]
+    assert main(words) == 0
+    assert calls == []
+    said = capsys.readouterr()
+    assert "4 runs; 4 of them are done already" in said.err
+    assert figures(read_results(out / "sweep.json")) == figures(read_results(done / "sweep.json"))
+    lost = next(out.glob("lr-0.3-seed-0-*"))
+    (lost / "result.json").unlink()
+    assert main(words) == 0
+    assert [call[0] for call in calls] == ["fit", "validate"]
+    assert [value_of(call, "--trainer.default_root_dir") for call in calls] == [str(lost)] * 2
+    assert figures(read_results(out / "sweep.json")) == figures(read_results(done / "sweep.json"))
+    assert "val/brier" not in capsys.readouterr().out  # one table, not one more a run
+
+
+def test_a_run_that_fails_is_named_and_the_others_stay(done, tiny_words, tmp_path, calls):
+    out = shutil.copytree(done, tmp_path / "out")
+    with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
+        sweep(tiny_words, [Varied("model.policy.adapter", ("nowhere", "elsewhere"))], out)
+    assert len(calls) == 1
+    assert len(list(out.glob("*/result.json"))) == 4
+
+
+def test_runs_side_by_side_give_the_same_figures(done, tiny_words, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    base = next(done.glob("base-seed-0-*"))
+    shutil.copytree(base, tmp_path / base.name)
+    broken = Varied("model.policy.adapter", ("nowhere",))
+    with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
+        sweep(tiny_words, [read_varied(LR[1]), broken], tmp_path, jobs=2)  # the other one was on its way already
+    rows = figures(read_results(next(tmp_path.glob("lr-0.3-seed-0-*")) / "result.json"))
+    alone = figures(read_results(next(done.glob("lr-0.3-seed-0-*")) / "result.json"))
+    for one, other in zip(rows, alone, strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+# ---------------------------------------------------------------- the benchmark
+
+
+def test_the_ablations_are_options_of_their_recipes(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    ablation = importlib.import_module("ablation")
+    for recipe, varied in (("grpo.yaml", ablation.GRPO), ("expected.yaml", ablation.EXPECTED)):
+        runs = plan(["--config", recipe], varied, here)
+        base = [one.label.partition("=")[0] for one in runs if one.folder == runs[0].folder]
+        assert base == ["base", *(one.name.rpartition(".")[2] for one in varied)]  # each holds the recipe's own value
+
+
+def test_the_page_of_the_ablations_is_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    ablation = importlib.import_module("ablation")
+    rows = [row("GRPO: base", "iterative", 0.1)]
+    text = ablation.page({"rows": rows, "steps": 60, "versions": {"lovec": "1", "torch": "2"}, "date": "today",
+                          "commit": "abc", "machine": "one core"})  # fmt: skip
+    assert markdown_variations(rows) in text
+    assert "60 steps" in text
+    assert "today, commit abc, torch 2; one core." in text

@@ -1,0 +1,486 @@
+"""`lovec tag`: what goes in, what comes out, what is said on the way, and what a kill costs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lovec
+from lovec.cli import main
+from lovec.cli.printer import Printer, canonical
+from lovec.datasets.jsonl import read_records
+from lovec.datasets.world import WorldSpec
+from lovec.datasets.world.cache import ensure_built
+from lovec.taggers import Session, open_session
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse
+from lovec.types import Record, Sentence
+
+MINI = WorldSpec(n_people=12, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32)
+PAGE = "Ada wrote notes. She was born in London.\n\nThings she liked:\n- Engines ran on steam.\n- It rained.\n"
+SENTENCES = [
+    "Ada wrote notes.", "She was born in London.", "Things she liked:", "- Engines ran on steam.", "- It rained.",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a page in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    Path("page.txt").write_text(PAGE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def session(model: str) -> Session:
+    return open_session(model, instruction="Rate.")
+
+
+@pytest.fixture
+def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error of a command on the tiny model."""
+        capsys.readouterr()
+        before = logging.getLogger("lovec.taggers").level
+        code = main(["tag", *words, "--model", model, "--instruction", "Rate."])
+        assert logging.getLogger("lovec.taggers").level == before  # others in this process still hear of their problems
+        said = capsys.readouterr()
+        return (
+            code,
+            said.out,
+            re.sub(r"Loading weights[^\n]*\n?|\r[^\n]*\r|lovec: taken to answer[^\n]*\n", "", said.err),
+        )
+
+    return run
+
+
+def expected(session: Session, text: str = PAGE, **options: Any) -> list[tuple[str, int]]:
+    return [(s["text"], s["score"]) for s in lovec.tag(text, session=session, **options)["sentences"]]
+
+
+def told(text: str) -> list[tuple[str, int | None]]:
+    return [(found.text, found.score) for found in parse(text).sentences]
+
+
+# Formats
+
+
+def test_text_comes_back_with_tags(run: Any, session: Session) -> None:
+    code, out, err = run("page.txt")
+    assert (code, err) == (0, "")
+    assert told(out) == expected(session) and [text for text, _ in told(out)] == SENTENCES
+    assert re.sub(r" <confidence> \d+ </confidence>", "", out) == PAGE  # line breaks and all
+
+
+def test_a_question_can_be_given(run: Any, session: Session) -> None:
+    for words, question in (
+        (("--about", "Ada"), "In a paragraph, could you tell me what you know about Ada?"),
+        (("--question", "Who was Ada?"), "Who was Ada?"),
+        ((), "In a paragraph, could you tell me what you know about this topic?"),
+    ):
+        _, out, _ = run("page.txt", "--format", "jsonl", *words)
+        assert json.loads(out)["question"] == question
+        assert [s["score"] for s in json.loads(out)["sentences"]] == [
+            score for _, score in expected(session, question=question)
+        ]
+
+
+def test_a_question_that_nobody_gave_is_told(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.jsonl").write_text('{"text": "It rained.", "question": "How was it?"}\n')
+    line = 'lovec: taken to answer "In a paragraph, could you tell me what you know about this topic?"; '
+    for words, said in (
+        (["page.txt"], 1),
+        (["own.jsonl", "page.txt"], 1),
+        (["own.jsonl"], 0),
+        (["page.txt", "--about", "Ada"], 0),
+        (["page.txt", "--question", "Why?"], 0),
+        (["--ask", "Why?", "--max-new-tokens", "2"], 0),
+    ):
+        capsys.readouterr()
+        assert main(["tag", *words, "--model", model, "--instruction", "Rate."]) == 0
+        assert capsys.readouterr().err.count(line) == said
+
+
+def test_several_documents_have_headings(run: Any, session: Session) -> None:
+    Path("b.txt").write_text("It snowed.", encoding="utf-8")
+    _, out, _ = run("page.txt", "b.txt", "--rows", "1")
+    heads = re.findall(r"^==> (.*) <==$", out, re.MULTILINE)
+    assert heads == ["page.txt", "b.txt"] and "\n\n==> b.txt <==\nIt snowed. <confidence>" in out
+    _, out, _ = run("page.txt", "--paragraphs")
+    assert re.findall(r"^==> (.*) <==$", out, re.MULTILINE) == ["page.txt:1", "page.txt:2"]
+    first, _, second = out.partition("==> page.txt:2 <==")
+    assert told(second) == expected(session, PAGE.split("\n\n")[1]) and len(told(first)) == 2
+
+
+def test_jsonl_is_read_by_every_other_stage(run: Any, session: Session) -> None:
+    Path("a.jsonl").write_text(
+        '{"text": "Ada wrote notes. It rained.", "question": "Who?", "id": "x"}\n{"text": "So."}\n'
+    )
+    _, out, _ = run("a.jsonl", "page.txt", "--format", "jsonl")
+    Path("out.jsonl").write_text(out, encoding="utf-8")
+    records = list(read_records("out.jsonl"))
+    assert [record.id for record in records] == ["x", "a.jsonl:2", "page.txt"]
+    assert [(s.text, s.score) for s in records[2].sentences] == expected(session)
+    assert records[2].answer == PAGE and all(len(s.distribution or ()) == 11 for s in records[0].sentences)
+
+
+def test_html_is_a_page_of_its_own(run: Any) -> None:
+    code, out, _ = run("page.txt", "--out", "deep/page.html")
+    html = Path("deep/page.html").read_text(encoding="utf-8")
+    assert code == 0 and not out and html.startswith("<!doctype html>") and html.endswith("</html>\n")
+    assert all(f">{text}<" in html for text in SENTENCES) and html.count("<article>") == 1
+    assert [path.name for path in Path("deep").iterdir()] == ["page.html"]
+    assert not re.search(r"(models\d+|llama).*/(models\d+|llama)/llama", html)  # no more of a path than its end
+
+
+def test_a_page_is_there_whole_or_not_at_all(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("page.html").write_text("old", encoding="utf-8")
+    monkeypatch.setattr("lovec.tagging.TextTagger.texts", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("page.txt", "--out", "page.html")
+    assert Path("page.html").read_text() == "old" and len(list(Path().iterdir())) == 2
+
+
+@pytest.mark.parametrize("least", [0, 5, 10])
+def test_what_does_not_pass_is_left_out_everywhere(run: Any, session: Session, least: int) -> None:
+    passes = [(text, score) for text, score in expected(session) if score >= least]
+    line = f"lovec: {len(SENTENCES) - len(passes)} sentences below {least} left out\n"
+    _, out, err = run("page.txt", "--min-score", str(least))
+    assert told(out) == passes and err == line
+    _, out, err = run("page.txt", "--min-score", str(least), "--format", "jsonl")
+    data = json.loads(out)
+    assert [(s["text"], s["score"]) for s in data["sentences"]] == passes and err == line
+    assert (data["answer"], data["meta"]["left_out"]) == (PAGE, len(SENTENCES) - len(passes))
+    _, out, err = run("page.txt", "--min-score", str(least), "--format", "html")
+    assert [f">{text}<" in out for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
+    assert err == line
+
+
+def test_standard_input_is_text_or_json_lines(run: Any, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, name in ((PAGE, "stdin"), (json.dumps({"text": PAGE}), "stdin:1")):
+        for words in ((), ("-",)):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+            _, out, _ = run(*words, "--format", "jsonl")
+            data = json.loads(out)
+            assert (data["id"], data["answer"]) == (name, PAGE)
+            assert [s["score"] for s in data["sentences"]] == [score for _, score in expected(session)]
+
+
+def test_questions_are_answered(run: Any, session: Session) -> None:
+    Path("q.jsonl").write_text('{"question": "And Bob?", "id": "bob"}\n')
+    words = ["--ask", "Who was Ada?", "--ask-file", "q.jsonl", "--max-new-tokens", "8"]
+    code, out, err = run(*words, "--format", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [record["id"] for record in found] == ["question-1", "bob"]
+    answers = [lovec.tag(question=q, session=session, max_new_tokens=8)["answer"] for q in ("Who was Ada?", "And Bob?")]
+    assert [record["answer"] for record in found] == answers
+    assert code == 0 and "lovec: warning: question-1: the answer was cut off" in err
+    _, out, _ = run(*words)
+    assert out.startswith("==> Who was Ada? <==\n") and "\n\n==> And Bob? <==\n" in out
+
+
+# What is said
+
+
+def test_the_world_warns_that_it_does_not_know_the_words(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = ensure_built("mini", MINI, tmp_path_factory.mktemp("world"), progress=False) / "model"
+    capsys.readouterr()
+    assert main(["tag", "page.txt", "--model", str(world)]) == 0
+    said = capsys.readouterr()
+    warnings = [line for line in said.err.splitlines() if line.startswith("lovec: warning: ")]
+    assert len(warnings) == 1 and re.match(r"lovec: warning: page\.txt: the model does not know \d\d % of", warnings[0])
+    assert len(told(said.out)) == len(SENTENCES)
+    Path("many.jsonl").write_text('{"text": "Zebras graze."}\n' * 5)
+    assert main(["tag", "many.jsonl", "--model", str(world)]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: warning: ")]
+    assert len(warnings) == 4 and warnings[3].startswith("lovec: warning: 2 documents more have problems")
+
+
+def test_sentences_beyond_the_context_are_named(run: Any) -> None:
+    Path("long.txt").write_text(f"Ada wrote {'notes ' * 80}again. " * 10 + "\n\nShort.", encoding="utf-8")
+    code, out, err = run("long.txt")
+    assert code == 0 and len(err.splitlines()) == 1
+    first = re.match(r"lovec: warning: long\.txt: sentence (\d+): its context has .* \(--paragraphs tags every", err)
+    assert first and len(told(out)) == int(first[1]) - 1
+    assert out.rstrip().endswith("notes again.\n\nShort.")  # untagged, and there all the same
+    _, out, err = run("long.txt", "--paragraphs")
+    assert "--paragraphs" not in err and re.search(r"Short\. <confidence> \d+ </confidence>\n$", out)
+
+
+def test_a_broken_line_costs_itself_only(run: Any) -> None:
+    Path("a.jsonl").write_text('{"text": "Ada wrote."}\n{"text": oops}\n{"text": "It rained."}\n')
+    for words in ((), ("--out", "b.jsonl")):
+        code, out, err = run("a.jsonl", *words)
+        assert code == 1 and "lovec: warning: a.jsonl:2: not valid JSON" in err
+        assert err.endswith("lovec: error: 1 of the input's lines or files could not be read; all others are tagged\n")
+        written = Path("b.jsonl").read_text() if words else out
+        assert "Ada wrote." in written and "It rained." in written
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nowhere.txt"], 1, "cannot read nowhere.txt (No such file or directory)"),
+        (["."], 1, "cannot read . (Is a directory)"),
+        (["empty.txt"], 1, "there is nothing to tag in empty.txt"),
+        (["bad.jsonl"], 1, "there is nothing to tag in bad.jsonl"),
+        (["page.txt", "--min-score", "11"], 2, "--min-score is 11, expected an integer 0..10"),
+        (["page.txt", "--min-score", "high"], 2, "argument --min-score: invalid int value: 'high'"),
+        (["page.txt", "--rows", "0"], 2, "--rows is 0, expected a positive number"),
+        (["page.txt", "--fromat", "html"], 2, "unknown option --fromat; did you mean --format?"),
+        (["page.txt", "--format", "pdf"], 2, "invalid choice: 'pdf'"),
+        (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
+        (["page.txt", "--about", "A", "--question", "B"], 2, "give one of them"),
+        (["page.txt", "--redo"], 2, "--redo is of a JSONL file"),
+        (["page.txt", "--format", "jsonl", "--out", "x.txt"], 2, "expected a name that ends in .jsonl"),
+        (["page.txt", "--adapter", "runs/dpo/adapter"], 1, "make it with: lovec fit --config dpo.yaml"),
+        (["page.txt", "--engine", "tgi"], 1, "the engine is 'tgi', expected one of transformers, vllm"),
+    ],
+)
+def test_one_line_errors(run: Any, words: list[str], code: int, said: str) -> None:
+    Path("empty.txt").write_text(" \n")
+    Path("bad.jsonl").write_text("{oops\n")
+    found, out, err = run(*words)
+    errors = [line for line in err.splitlines() if line.startswith("lovec: error: ")]
+    assert found == code and not out and said in errors[0] and err.splitlines()[-1:] == errors
+
+
+def test_a_terminal_without_a_text_is_told_what_to_do(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert run()[0] == 2
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert "no text is given; name a FILE, pipe a text in, or --ask a question" in run()[2]
+
+
+def test_no_model_is_an_example_of_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tag", "page.txt"]) == 1
+    assert "--model world --adapter runs/dpo/adapter" in capsys.readouterr().err
+
+
+# Going on after a kill
+
+
+def lines(n: int) -> str:
+    return "".join(json.dumps({"id": f"d{i}", "text": f"Ada wrote note {i}. It rained."}) + "\n" for i in range(n))
+
+
+def in_child(work: Callable[[], int], meanwhile: Callable[[], None] = lambda: None) -> int:
+    """Exit code of work that is done in a process of its own; minus the signal where one ended it."""
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    meanwhile()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_killed_ten_times_gives_the_file_of_a_run_that_nobody_disturbed(run: Any) -> None:
+    Path("in.jsonl").write_text(lines(60) + "{oops\n" + lines(1).replace("d0", "last"))
+    words = ["in.jsonl", "--rows", "3", "--out"]
+    assert run(*words, "whole.jsonl")[0] == 1
+
+    def dying(call: str, at: int) -> Callable[[], int]:
+        """A run that a signal kills at one of its calls that make things last."""
+
+        def work() -> int:
+            left, real = [at], getattr(os, call)
+
+            def counted(*args: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args)
+
+            setattr(os, call, counted)
+            return int(run(*words, "out/tags.jsonl")[0])
+
+        return work
+
+    for number in range(10):
+        assert in_child(dying("fsync" if number % 3 else "replace", at=2 + number // 2)) == -signal.SIGKILL
+        if Path("out/tags.jsonl").exists():
+            with open("out/tags.jsonl", "a") as file:
+                file.write('{"id": "half a li')  # as a kill in the middle of a write leaves it
+    assert run(*words, "out/tags.jsonl")[0] == 1
+    assert Path("out/tags.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    assert [record.id for record in read_records("whole.jsonl")] == [*(f"d{i}" for i in range(60)), "last"]
+
+
+def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("in.jsonl").write_text(lines(5))
+    code, out, err = run("in.jsonl", "--out", "tags.jsonl")
+    assert (code, out) == (0, "") and err.endswith("tags.jsonl: 5 records, 10 sentences\n")
+    whole = Path("tags.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("lovec.taggers.open_session", None)
+        assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
+    for words, said in ((["--min-score", "3"], "min_score"), (["--question", "Who?"], "question")):
+        code, _, err = run("in.jsonl", "--out", "tags.jsonl", *words)
+        assert code == 1 and f"was made with other settings: {said}" in err and "--redo" in err
+    Path("in.jsonl").write_text(lines(6))
+    code, _, err = run("in.jsonl", "--out", "tags.jsonl")
+    assert code == 1 and "of another input" in err and Path("tags.jsonl").read_bytes() == whole
+    assert run("in.jsonl", "--out", "tags.jsonl", "--redo")[0] == 0
+    assert len(Path("tags.jsonl").read_text().splitlines()) == 6
+
+
+def test_two_runs_do_not_write_one_file(run: Any) -> None:
+    from filelock import FileLock
+
+    with FileLock(".tags.jsonl.lock"):
+        code, _, err = run("page.txt", "--out", "tags.jsonl")
+    assert code == 1 and "another run writes tags.jsonl" in err and not Path("tags.jsonl").exists()
+
+
+def test_who_has_seen_enough_may_go(here: Path, model: str) -> None:
+    Path("in.jsonl").write_text(lines(2000))
+    reader, writer = os.pipe()
+
+    def work() -> int:
+        os.close(reader)
+        os.dup2(writer, 1)
+        os.close(writer)
+        sys.stdout, sys.stderr = open(1, "w"), open("said.txt", "w")
+        code = main(["tag", "in.jsonl", "--rows", "4", "--model", model, "--instruction", "Rate."])
+        sys.stderr.flush()
+        return code
+
+    def enough() -> None:
+        os.close(writer)
+        first = os.read(reader, 100)
+        os.close(reader)
+        assert first.startswith(b"==> d0 <==\n")
+
+    assert in_child(work, meanwhile=enough) == 0
+    assert "rror" not in Path("said.txt").read_text()
+
+
+# Printing
+
+
+class File(io.StringIO):
+    """A file that may be a terminal, and knows what it held whenever it was flushed."""
+
+    def __init__(self, terminal: bool = False) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+def records(*scores: Sequence[int | None]) -> list[Record]:
+    found = []
+    for number, row in enumerate(scores):
+        sentences = tuple(
+            Sentence(f"Sentence {number}.{i}.", confidence=None if s is None else s / 10, score=s)
+            for i, s in enumerate(row)
+        )
+        found.append(Record(f"doc{number}", "Who?", answer="\n\n".join(s.text for s in sentences), sentences=sentences))
+    return found
+
+
+def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
+    file = File()
+    printer = Printer(file, DEFAULT_TAGS, headings=True, **options)
+    printer.begin(tagged)
+    given = [0] * len(tagged)
+    for number in order:
+        if given[number] < len(tagged[number].sentences):
+            printer.on_sentence(number, given[number], tagged[number].sentences[given[number]])
+            given[number] += 1
+    printer.end(tagged)
+    return file.getvalue()
+
+
+@given(
+    scores=st.lists(st.lists(st.sampled_from([None, 0, 5, 10]), max_size=4), min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 3), max_size=20),
+    least=st.sampled_from([None, 0, 6]),
+)
+def test_what_is_printed_does_not_depend_on_who_is_done_first(
+    scores: list[list[int | None]], order: list[int], least: int | None
+) -> None:
+    tagged = records(*scores)
+    found = printed(tagged, [number for number in order if number < len(tagged)], min_score=least)
+    assert found == printed(tagged, [], min_score=least)
+    assert re.findall(r"==> (\w+) <==", found) == [record.id for record in tagged]
+    kept = [s for given in scores for s in given if least is None or (s is not None and s >= least)]
+    assert found.count("Sentence") == len(kept)
+    assert [score for _, score in told(found)] == [score for score in kept if score is not None]
+
+
+def test_sentences_are_printed_when_it_is_their_turn() -> None:
+    file = File()
+    tagged = records([1, 2], [3])
+    printer = Printer(file, DEFAULT_TAGS)
+    printer.begin(tagged)
+    printer.on_sentence(1, 0, tagged[1].sentences[0])
+    assert file.getvalue() == ""
+    printer.on_sentence(0, 0, tagged[0].sentences[0])
+    assert file.getvalue() == "Sentence 0.0. <confidence> 1 </confidence>"
+    printer.end(tagged)
+    assert file.getvalue().endswith(
+        "\n\nSentence 0.1. <confidence> 2 </confidence>\nSentence 1.0. <confidence> 3 </confidence>\n"
+    )
+
+
+def test_a_blank_line_survives_a_sentence_that_is_left_out() -> None:
+    (one,) = records([8, 1, 9])
+    one = replace(one, answer="Sentence 0.0.\n\nSentence 0.1. Sentence 0.2.")
+    assert "</confidence>\n\nSentence 0.2." in printed([one], [], min_score=5)
+    assert "</confidence>\n\nSentence 0.1. <confidence> 1 </confidence> Sentence 0.2." in printed([one], [])
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(terminal: bool, **environment: str) -> str:
+        for name in ("NO_COLOR", "TERM", "FORCE_COLOR", "COLORTERM"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"TERM": "xterm-256color", **environment}.items():
+            monkeypatch.setenv(name, value)
+        file = File(terminal)
+        printer = Printer(file, DEFAULT_TAGS)
+        printer.begin(records([1]))
+        printer.end(records([1]))
+        return file.getvalue()
+
+    plain = "Sentence 0.0. <confidence> 1 </confidence>\n"
+    assert shown(False) == shown(True, NO_COLOR="1") == shown(True, TERM="dumb") == plain
+    assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[1\]\x1b\[0m\n", shown(True))
+
+
+def test_a_tag_is_written_only_where_it_reads_back() -> None:
+    assert canonical(Sentence("A.", confidence=0.7, score=7), DEFAULT_TAGS) == "A. <confidence> 7 </confidence>"
+    assert canonical(Sentence("A."), DEFAULT_TAGS) == "A."
+    assert canonical(Sentence("A <c> b", confidence=0.7, score=7), TagFormat("<c>", "</c>")) == "A <c> b"
+
+
+def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert re.search(r"^  tag +give the sentences of any text", capsys.readouterr().out, re.MULTILINE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        assert main(["tag", "--help"]) == 0
+    assert "--min-score" in capsys.readouterr().out

@@ -1,0 +1,426 @@
+"""What is served: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lovec.datamodules import Batch, Demonstrations, Preferences, Prompts, RecordsDataModule, World
+from lovec.datasets.jsonl import read_records, write_records
+from lovec.datasets.pairs import with_rejected
+from lovec.datasets.world import World as InventedWorld
+from lovec.datasets.world import WorldSpec
+from lovec.datasets.world.cache import ensure_built
+from lovec.types import Completion, LovecError, Record, Sentence, to_rating
+
+LEFT_OUT = "a sentence without a label, or no sentence"
+
+
+def labelled(name, *labels, **meta):
+    return Record(
+        name, f"Who is {name}?", sentences=tuple(Sentence(f"S{i}.", f) for i, f in enumerate(labels)), meta=meta
+    )
+
+
+class Numbers(RecordsDataModule):
+    """Records named 0..n-1."""
+
+    def __init__(self, n=11, n_eval=5, **kwargs):
+        super().__init__(**kwargs)
+        self.sizes = {"train": n, "validation": n_eval, "test": n_eval}
+
+    def load(self, split):
+        return [labelled(str(i), 0.5) for i in range(self.sizes[split])]
+
+
+class OnToken(LightningModule):
+    """Notes the batches it is trained on; the weight depends on them and on their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen = []
+        self.validated = []
+
+    def training_step(self, rows, batch_idx):
+        self.seen.append([row.id for row in rows])
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward((self.weight - sum(int(row.id) for row in rows)) ** 2)
+        optimizer.step()
+        self.trainer.datamodule.batch_done()
+
+    def validation_step(self, rows, batch_idx):
+        self.validated.append([row.id for row in rows])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SaveAt(Callback):
+    """Writes a checkpoint once a step is done, as a saving callback does."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+def fit(folder, data, ckpt_path=None, callbacks=(), **kwargs):
+    module = OnToken()
+    trainer = Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=list(callbacks),
+        **{"max_epochs": 3, **kwargs},
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    return trainer, module
+
+
+def epochs(data, count):
+    """Batches of the first epochs, as ids."""
+    data.setup("fit")
+    return [[row.id for row in data.train_batch(i)] for i in range(count * data.train_batches())]
+
+
+# Order and resume
+
+
+def test_an_epoch_is_every_record_once_in_an_order_of_its_own():
+    data = Numbers(11, batch_size=4)
+    data.setup("fit")
+    assert [len(batch) for batch in data.train_dataloader()] == [4, 4, 3]
+    assert len(data.train_dataloader()) == 3
+    ids = [[i for batch in epochs(data, 3)[e : e + 3] for i in batch] for e in (0, 3, 6)]
+    assert all(sorted(epoch, key=int) == [str(i) for i in range(11)] for epoch in ids)
+    assert len({tuple(epoch) for epoch in ids}) == 3
+    assert epochs(Numbers(11, batch_size=4), 3) == epochs(data, 3)
+    assert epochs(Numbers(11, batch_size=4, seed=1), 3) != epochs(data, 3)
+    assert epochs(Numbers(11, batch_size=4, first_epoch=1), 2) == epochs(data, 3)[3:]  # a second epoch in a second run
+    assert epochs(Numbers(11, batch_size=4), 1) == [["7", "10", "9", "6"], ["4", "1", "2", "5"], ["3", "0", "8"]]
+
+
+def test_iterators_go_on_from_what_was_trained_on():
+    data = Numbers(11, batch_size=4)
+    everything = epochs(data, 3)
+    for served in range(6):
+        data.served = served
+        served_now = [[row.id for row in batch] for batch in data.train_dataloader()]
+        assert served_now == everything[served : served + 3]
+    other = Numbers(11, batch_size=4)
+    other.load_state_dict(data.state_dict())
+    assert other.served == 5
+
+
+@pytest.mark.parametrize("how", ["max_steps", "callback"])
+@pytest.mark.parametrize(("stop", "limit"), [*((s, None) for s in (1, 2, 3, 4, 6, 7)), *((s, 2) for s in (1, 2, 3, 4))])
+def test_resumed_run_sees_what_the_uninterrupted_one_sees(tmp_path, how, stop, limit):
+    """Three batches an epoch: steps 3 and 6 are ends of epochs; with the limit, every other step is."""
+    settings = {"limit_train_batches": limit} if limit else {}
+    whole_trainer, whole = fit(tmp_path, Numbers(11, batch_size=4), **settings)
+    steps = whole_trainer.global_step
+    assert steps == 3 * (limit or 3)
+    assert whole.seen == epochs(Numbers(11, batch_size=4), 3)[:steps]
+    path = tmp_path / "stopped.ckpt"
+    if how == "max_steps":
+        trainer, first = fit(tmp_path, Numbers(11, batch_size=4), max_steps=stop, max_epochs=-1, **settings)
+        trainer.save_checkpoint(path)
+    else:
+        _, first = fit(tmp_path, Numbers(11, batch_size=4), callbacks=[SaveAt(stop, path)], **settings)
+    assert first.seen[:stop] == whole.seen[:stop]
+    trainer, second = fit(
+        tmp_path, Numbers(11, batch_size=4), max_steps=steps, max_epochs=-1, ckpt_path=path, **settings
+    )
+    assert second.seen == whole.seen[stop:]
+    assert torch.equal(second.weight, whole.weight)
+    assert trainer.datamodule.served == steps
+
+
+@pytest.mark.filterwarnings("error:You're resuming")
+@pytest.mark.parametrize("stop", [1, 3, 4, 6])
+def test_resume_by_epochs_and_without_a_warning(tmp_path, stop):
+    path = tmp_path / "stopped.ckpt"
+    _, whole = fit(tmp_path, Numbers(11, batch_size=4), callbacks=[SaveAt(stop, path)])
+    _, rest = fit(tmp_path, Numbers(11, batch_size=4), ckpt_path=path)
+    assert rest.seen == whole.seen[stop:]
+
+
+def test_lightning_hands_batches_over_untouched(tmp_path):
+    """Under mixed precision Lightning casts what it finds in lists, and fails on frozen records."""
+    _, module = fit(
+        tmp_path, Numbers(4, batch_size=2, n_eval=3, eval_batch_size=2), precision="bf16-mixed", max_epochs=1
+    )
+    assert len(module.seen) == 2
+    assert module.validated[-2:] == [["0", "1"], ["2"]]
+
+
+def test_batch_is_like_a_list():
+    rows = [labelled(str(i), 0.5) for i in range(3)]
+    batch = Batch(rows)
+    assert list(batch) == rows and len(batch) == 3 and batch[-1] == rows[2] and list(batch[:2]) == rows[:2]
+    assert not Batch([])
+
+
+# Processes
+
+
+def on_process(data, world, rank):
+    data.trainer = SimpleNamespace(world_size=world, global_rank=rank)
+    data.setup("fit")
+    return data
+
+
+@pytest.mark.parametrize(("n", "batches"), [(11, 3), (9, 2), (10, 3), (8, 2)])
+def test_processes_share_every_batch(n, batches):
+    alone = epochs(Numbers(n, batch_size=4), 2)
+    shares = [on_process(Numbers(n, batch_size=4), 2, rank) for rank in (0, 1)]
+    assert [len(data.train_dataloader()) for data in shares] == [batches, batches]
+    size = len(alone) // 2
+    for number in range(2 * batches):
+        parts = [[row.id for row in data.train_batch(number)] for data in shares]
+        assert all(parts)
+        epoch, index = divmod(number, batches)
+        assert sorted(parts[0] + parts[1]) == sorted(alone[epoch * size + index])
+        assert abs(len(parts[0]) - len(parts[1])) <= 1
+
+
+def test_batch_size_must_suit_the_processes():
+    with pytest.raises(
+        LovecError, match="batch_size 4 cannot be shared by 3 processes; give a multiple of 3, such as 6"
+    ):
+        on_process(Numbers(batch_size=4), 3, 0).train_dataloader()
+
+
+@pytest.mark.parametrize("n_eval", [1, 4, 5, 12])
+def test_processes_measure_everything_once_in_equally_many_batches(n_eval):
+    shares = [on_process(Numbers(n_eval=n_eval, eval_batch_size=2), 3, rank) for rank in range(3)]
+    loaders = [data.val_dataloader()[0] for data in shares]
+    assert len({len(loader) for loader in loaders}) == 1
+    ids = [row.id for loader in loaders for batch in loader for row in batch]
+    assert sorted(ids, key=int) == [str(i) for i in range(n_eval)]
+    assert all(len(batch) <= 2 for loader in loaders for batch in loader)
+
+
+# Set-up
+
+
+def test_nothing_to_train_on_and_nothing_to_measure(tmp_path):
+    data = Numbers(0, n_eval=0)
+    data.setup("fit")
+    with pytest.raises(LovecError, match="Numbers has 0 usable training records for 1 process"):
+        data.train_dataloader()
+    _, module = fit(tmp_path, Numbers(2, n_eval=0, batch_size=2), max_epochs=1)
+    assert module.validated == []
+
+
+def test_bad_settings_and_missing_load():
+    with pytest.raises(LovecError, match="batch_size is 0, expected a positive number"):
+        Numbers(batch_size=0)
+    with pytest.raises(LovecError, match="RecordsDataModule has no test records; override load"):
+        RecordsDataModule().setup("test")
+
+
+def test_domains_are_those_of_the_measured_records(tmp_path):
+    path = tmp_path / "r.jsonl"
+    write_records(path, [labelled("a", 1.0, domain="bios"), labelled("b", 1.0), labelled("c", 1.0, domain="bios")])
+    data = Demonstrations(str(path), val_path=str(path), test_path=str(path))
+    assert data.domains == ("in-domain",) and data.instruction is None and data.oracle is None
+    for stage in ("validate", "test"):
+        data = Demonstrations(str(path), val_path=str(path), test_path=str(path))
+        data.setup(stage)
+        assert data.domains == ("bios", "in-domain")
+
+
+# Files
+
+
+@pytest.fixture
+def labels(tmp_path):
+    path = tmp_path / "labels.jsonl"
+    rows = [labelled(f"r{i}", 0.3, None if i % 10 == 0 else 0.8) for i in range(200)]
+    write_records(path, [*rows, Record("bare", "Who?")])
+    return path
+
+
+def test_held_out_share_depends_on_id_and_seed_alone(labels, tmp_path):
+    data = Demonstrations(str(labels), val_fraction=0.2)
+    data.setup("fit")
+    train, held = ([row.id for row in data.load(split)] for split in ("train", "validation"))
+    assert not set(train) & set(held)
+    assert 20 <= len(held) <= 60
+    assert data.summary["train"] == {"records": len(train), LEFT_OUT: 201 - len(train) - len(held)}
+    assert all(row.labelled for row in data.load("train"))
+    assert any(not row.labelled for row in data.load("validation"))  # its labelled sentences still count
+    more = tmp_path / "more.jsonl"
+    write_records(more, [labelled("new", 0.1), *reversed(list(read_records(labels)))])
+    again = {row.id for row in Demonstrations(str(more), val_fraction=0.2).load("validation")} - {"new"}
+    assert again == set(held)
+    assert {row.id for row in Demonstrations(str(labels), val_fraction=0.2, seed=1).load("validation")} != set(held)
+    assert Demonstrations(str(labels), val_fraction=0.0).load("validation") == []
+
+
+def test_separate_files(labels, tmp_path):
+    other = tmp_path / "other.jsonl"
+    write_records(other, [labelled("x", 0.5), labelled("y", None)])
+    data = Demonstrations(str(labels), val_path=str(other), test_path=str(other))
+    assert len(data.load("train")) == 180
+    assert [row.id for row in data.load("validation")] == ["x", "y"] == [row.id for row in data.load("test")]
+
+
+def test_what_is_left_out_is_said_once(labels, caplog):
+    data = Demonstrations(str(labels), val_path=str(labels))
+    with caplog.at_level("INFO"):
+        data.setup("fit")
+        data.setup("fit")
+    said = [record.message for record in caplog.records if "Demonstrations" in record.message]
+    assert said == [
+        f"Demonstrations: 180 train records, 21 left out: {LEFT_OUT}",
+        "Demonstrations: 201 validation records",
+    ]
+
+
+def test_questions_need_neither_answer_nor_label(labels, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(
+        '{"question": "Who?", "evidence": "A page."}\n\n'
+        '{"question": "Where?", "id": 7, "evidence": ["One.", "Two."]}\n'
+        '{"question": "When?"}\n'
+        '{"question": "Why?", "id": "full", "answer": "So.", "sentences": [{"text": "So.", "factuality": null}]}\n'
+    )
+    data = Prompts(str(path), val_fraction=0.0, test_path=str(path), batch_size=4)
+    data.setup("fit")
+    data.setup("test")
+    rows = data.load("train")
+    assert [row.id for row in rows] == ["line-1", "7", "line-4", "full"] == [row.id for row in data.load("test")]
+    assert [row.evidence for row in rows] == [("A page.",), ("One.", "Two."), (), ()]
+    assert data.summary == {"train": {"records": 4}, "validation": {"records": 0}, "test": {"records": 4}}
+    assert len(data.train_batch(0)) == 4 and data.oracle is None
+    ids = {split: {row.id for row in Prompts(str(labels)).load(split)} for split in ("train", "validation")}
+    assert ids["validation"] == {row.id for row in Demonstrations(str(labels)).load("validation")}
+    assert len(ids["train"] | ids["validation"]) == 201  # the unlabelled ones are there
+
+
+def test_clear_errors_of_files(labels):
+    with pytest.raises(LovecError, match=r"no test records; give a file of them with --data\.test_path"):
+        Demonstrations(str(labels)).setup("test")
+    with pytest.raises(LovecError, match=r"val_fraction is 1\.0"):
+        Demonstrations(str(labels), val_fraction=1.0)
+    with pytest.raises(LovecError, match=r"cannot read nowhere\.jsonl"):
+        Preferences("nowhere.jsonl").setup("fit")
+
+
+def test_wrong_scores_are_the_files_own_or_drawn(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    mine = Record("mine", "Who?", sentences=(Sentence("A.", 0.5),), rejected=(9,))
+    write_records(path, [mine, labelled("drawn", 0.2, 0.4), labelled("partly", 0.2, None)])
+    own, drawn = Preferences(str(path), val_fraction=0.0, seed=3).load("train")
+    assert own == mine
+    assert drawn == with_rejected(labelled("drawn", 0.2, 0.4), 3)
+
+
+@pytest.mark.parametrize("name", ["Demonstrations", "Preferences", "FActScore", "World"])
+def test_command_line_knows_every_option(name):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(RecordsDataModule, "data")
+    given = [f"--data=lovec.datamodules.{name}", "--data.batch_size=16", "--data.eval_batch_size=3", "--data.seed=5"]
+    if name != "World":
+        given.append("--data.path=a.jsonl")
+    settings = parser.parse_args(given).data.init_args
+    assert (settings.batch_size, settings.eval_batch_size, settings.seed) == (16, 3, 5)
+
+
+# The embedded world
+
+SPEC = WorldSpec(n_people=24, n_companies=4, steps=150, width=64, layers=2, heads=2, ffn=128)
+
+
+@pytest.fixture(scope="module")
+def invented(tmp_path_factory):
+    path = ensure_built("mini", SPEC, tmp_path_factory.mktemp("world"), progress=False)
+    return InventedWorld("mini", SPEC, path)
+
+
+@pytest.fixture
+def worlds(invented, monkeypatch):
+    monkeypatch.setattr("lovec.datamodules.world.ensure_world", lambda variant: invented)
+
+
+@pytest.mark.usefixtures("worlds")
+def test_world_serves_its_models_answers_exactly_labelled(invented, monkeypatch):
+    data = World(samples=2, seed=4)
+    data.prepare_data()
+    monkeypatch.setattr(World, "_answered", None)  # made once: from here on files are read
+    data.prepare_data()
+    data.setup("fit")
+    data.setup("test")
+    assert data.instruction == invented.instruction
+    assert data.domains == ("in-domain", "out-of-domain")
+    names = {split: {row.meta["entity"] for row in data.load(split)} for split in ("train", "validation", "test")}
+    assert len(names["validation"]) == 4 and len(names["test"]) == 8
+    assert not names["train"] & names["validation"] and not (names["train"] | names["validation"]) & names["test"]
+    rows = [row for split in names for row in data.load(split)]
+    assert len({row.id for row in rows}) == len(rows)
+    assert any(row.sentences for row in rows)
+    for row in rows:
+        assert [s.factuality for s in row.sentences] == [
+            invented.grade(row.meta["entity"], s.text) for s in row.sentences
+        ]
+        assert "".join(s.text for s in row.sentences).replace(" ", "") in row.answer.replace(" ", "")
+    train = data.load("train")
+    assert len(train) + data.summary["train"][LEFT_OUT] == 16 * 3
+    assert sum("/sample-" in row.id for row in train) == 2 * sum("/sample-" not in row.id for row in train)
+    for row in train:
+        assert all(w != to_rating(s.factuality) for w, s in zip(row.rejected, row.sentences, strict=True))
+    sampled = {row.id: row.answer for row in train}
+    assert any(sampled[i] != sampled[i.split("/sample-")[0]] for i in sampled)
+
+
+@pytest.mark.usefixtures("worlds")
+def test_world_answers_depend_on_the_settings():
+    folders = {
+        World(samples=n, temperature=t, seed=s)._folder()
+        for n, t, s in [(0, 0.7, 0), (1, 0.7, 0), (1, 1.0, 0), (1, 0.7, 1)]
+    }
+    assert len(folders) == 4
+    assert World(batch_size=1)._folder() == World(batch_size=2)._folder()
+
+
+@pytest.mark.usefixtures("worlds")
+def test_cut_off_answers_keep_finished_sentences():
+    data = World()
+    cut, whole = Completion((), (), finished=False), Completion((), (), finished=True)
+    assert data._sentences("A b. C d. E f", cut) == ["A b.", "C d."]
+    assert data._sentences("A b. C d.", cut) == ["A b.", "C d."]
+    assert data._sentences("A b. E f", whole) == ["A b.", "E f"]
+    assert data._sentences("E f", cut) == []
+
+
+@pytest.mark.usefixtures("worlds")
+def test_killed_preparation_leaves_nothing(invented, monkeypatch):
+    data = World(samples=1, seed=99)
+
+    def die(self):
+        raise KeyboardInterrupt
+
+    before = sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock"))
+    monkeypatch.setattr(World, "_answered", die)
+    with pytest.raises(KeyboardInterrupt):
+        data.prepare_data()
+    assert sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock")) == before
+
+
+def test_world_refuses_samples_at_temperature_zero():
+    with pytest.raises(LovecError, match="temperature above 0"):
+        World(samples=1, temperature=0.0)

@@ -1,0 +1,491 @@
+"""Engines: what they sample and score is what a plain forward pass says, whatever the batch, cache or padding.
+
+`ENGINES` names the engines that every protocol test runs on; a test of one engine's own workings says so. vLLM is one
+of them where it is installed (`make test-vllm`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, MistralConfig
+from vllmtiny import VLLM, Vllms
+
+from lovec.choices import AttentionKind
+from lovec.engines import TransformersEngine
+from lovec.engines.kv import CachedRows
+from lovec.tiny import build_tiny
+from lovec.types import Completion, Engine, LovecError, Sampling
+
+ENGINES: dict[str, Callable[[], Engine]] = {"transformers": lambda: TransformersEngine(max_rows=5), "vllm": Vllms}
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 1},
+    "gemma2": {"sliding_window": 16, "attn_logit_softcapping": 5.0},
+    "qwen2": {},
+    "qwen3": {},
+}
+CONTEXT = 160
+STOPS = (7, 8, 9, 10, 11)
+
+
+@dataclass
+class TinyPolicy:
+    """A tiny model with an adapter of full effect."""
+
+    peft: Any
+
+    @property
+    def model(self) -> Any:
+        return self.peft.get_base_model()
+
+    def plant(self, seed: int, quietly: bool = False) -> None:
+        """Other adapter weights; ``quietly`` leaves no trace in the parameters' version counters."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in self.peft.named_parameters():
+                if ".lora_" in name:
+                    (parameter.data if quietly else parameter).copy_(
+                        0.1 * torch.randn(parameter.shape, generator=generator)
+                    )
+
+
+def policy_of(path: Path) -> TinyPolicy:
+    implementation = "eager" if "gemma" in path.name else "sdpa"
+    base = AutoModelForCausalLM.from_pretrained(path, attn_implementation=implementation)
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    policy = TinyPolicy(get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=targets)))
+    policy.plant(0)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return {a: build_tiny(a, root / a, max_position_embeddings=CONTEXT, **sizes) for a, sizes in SIZES.items()}
+
+
+@pytest.fixture(params=list(SIZES))
+def policy(request: pytest.FixtureRequest, folders: dict[str, Path]) -> TinyPolicy:
+    return policy_of(folders[request.param])
+
+
+@pytest.fixture
+def llama(folders: dict[str, Path]) -> TinyPolicy:
+    return policy_of(folders["llama"])
+
+
+@pytest.fixture(params=[pytest.param(name, marks=VLLM if name == "vllm" else ()) for name in ENGINES])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return ENGINES[request.param]()
+
+
+def texts(n: int, longest: int, seed: int = 0, shortest: int = 1) -> list[list[int]]:
+    """Random token lists; id 0 (the padding inside engines) and the stop ids occur in them."""
+    rng = random.Random(seed)
+    return [[rng.randrange(0, 250) for _ in range(rng.randint(shortest, longest))] for _ in range(n)]
+
+
+@torch.no_grad()
+def naive_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """[T, V] of one unpadded row, without a cache."""
+    training, _ = model.training, model.eval()
+    logits = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    model.train(training)
+    return logits
+
+
+def naive_score(model: Any, context: Sequence[int], choice: Sequence[int]) -> float:
+    logps = naive_logits(model, [*context, *choice]).float().log_softmax(-1)
+    return sum(float(logps[len(context) - 1 + i, token]) for i, token in enumerate(choice))
+
+
+def close(engine: Engine) -> float:
+    """How near to a plain forward pass an engine's log-probabilities are: another one's arithmetic rounds otherwise."""
+    return 1e-5 if engine.shares_model else 1e-4
+
+
+def assert_scores(engine: Engine, model: Any, contexts: list[list[int]], choices: list[list[int]]) -> None:
+    for context, scores in zip(contexts, engine.score(contexts, choices), strict=True):
+        assert scores == pytest.approx([naive_score(model, context, choice) for choice in choices], abs=close(engine))
+
+
+def assert_same(engine: Engine, one: list[list[Completion]], other: list[list[Completion]]) -> None:
+    """The same completions; where cached states and batches change an engine's rounding, up to that."""
+    assert [[(c.ids, c.finished) for c in row] for row in one] == [[(c.ids, c.finished) for c in row] for row in other]
+    for a, b in zip((c for row in one for c in row), (c for row in other for c in row), strict=True):
+        assert a.logps == (b.logps if engine.shares_model else pytest.approx(b.logps, abs=close(engine)))
+
+
+# "1" and "10" begin alike, "10" as two tokens and as one; one choice begins another; one has a single token.
+CHOICES = [[49, 60, 9], [49, 48, 60, 9], [50, 60, 9], [240, 60, 9], [49, 48], [33]]
+
+
+def test_scores_equal_one_forward_pass_a_choice(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    contexts = texts(5, 40)
+    for seed in range(3):  # grown contexts: the cache is used, with holes where rows grew unequally
+        assert_scores(engine, policy.model, contexts, CHOICES)
+        contexts = [c + more for c, more in zip(contexts, texts(5, 9, seed), strict=True)]
+    contexts = [[*contexts[3][:-4], 5, 6], contexts[0], contexts[0], contexts[1][:2], [*contexts[1], 3]]
+    assert_scores(engine, policy.model, contexts, CHOICES)  # cut, equal, repeated, reordered, shrunk
+    assert_scores(engine, policy.model, texts(13, 30, 9), CHOICES)  # more rows than run together
+
+
+def test_scores_of_contexts_with_a_common_beginning(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    a, b = texts(2, 70, seed=1, shortest=60)
+    contexts = [a[:-1], a, *(a + more for more in texts(2, 8)), *(a + b[:36] + more for more in texts(4, 8, 1)), b]
+    assert_scores(engine, policy.model, contexts, CHOICES)
+
+
+def test_scores_come_in_the_order_given(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    contexts = texts(12, 20)
+    forward = engine.score(contexts, CHOICES)
+    assert engine.score(contexts[::-1], CHOICES)[::-1] == [pytest.approx(row, abs=close(engine)) for row in forward]
+    assert engine.score([], CHOICES) == []
+
+
+def test_greedy_text_is_that_of_a_plain_loop(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    prompts = texts(12, 40, seed=2)
+    for prompt, [completion] in zip(prompts, engine.generate(prompts, Sampling(24), STOPS), strict=True):
+        ids, logps = list(prompt), []
+        while len(ids) < len(prompt) + 24 and (len(ids) == len(prompt) or ids[-1] not in STOPS):
+            step = naive_logits(policy.model, ids)[-1].log_softmax(-1)
+            ids.append(int(step.argmax()))
+            logps.append(float(step.max()))
+        assert list(completion.ids) == ids[len(prompt) :]
+        assert completion.logps == pytest.approx(logps, abs=close(engine))
+        assert completion.finished == (ids[-1] in STOPS)
+
+
+def test_a_batch_samples_what_batch_one_samples(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    prompts, sampling = texts(7, 50, seed=3), Sampling(20, temperature=0.9, n=3, seed=5)
+    keys = [f"q{i}" for i in range(7)]
+    together = engine.generate(prompts, sampling, STOPS, keys)
+    assert {c.finished for row in together for c in row} == {True, False}
+    for prompt, key, completions in zip(prompts, keys, together, strict=True):
+        assert [c.ids for c in engine.generate([prompt], sampling, STOPS, [key])[0]] == [c.ids for c in completions]
+    backwards = engine.generate(prompts[::-1], sampling, STOPS, keys[::-1])[::-1]
+    assert [[c.ids for c in row] for row in backwards] == [[c.ids for c in row] for row in together]
+
+
+def test_random_streams_depend_on_seed_key_and_index(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    prompt = texts(1, 20)[0]
+
+    def sample(key: str, n: int = 1, seed: int = 0) -> list[tuple[int, ...]]:
+        return [c.ids for c in engine.generate([prompt], Sampling(12, 1.5, n, seed), (), [key])[0]]
+
+    first = sample("a", n=4)
+    assert sample("a", n=2) == first[:2]
+    assert len({*first, *sample("b"), *sample("a", seed=1)}) == 6
+    default = engine.generate([prompt, prompt], Sampling(12, 1.5), ())
+    assert [row[0].ids for row in default] == [sample("0")[0], sample("1")[0]]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_logps_are_of_the_distribution_drawn_from(policy: TinyPolicy, engine: Engine, temperature: float) -> None:
+    engine.sync(policy)
+    prompts = texts(4, 30, seed=4)
+    for prompt, [completion] in zip(prompts, engine.generate(prompts, Sampling(15, temperature), ()), strict=True):
+        logits = naive_logits(policy.model, [*prompt, *completion.ids])[len(prompt) - 1 : -1]
+        logps = (logits.double() / temperature).log_softmax(-1)
+        expected = logps.gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+        assert completion.logps == pytest.approx(expected.tolist(), abs=close(engine))
+
+
+def test_frequencies_are_the_models_probabilities(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    draws, temperature = 3000, 0.6
+    completions = engine.generate([[5, 6, 7]], Sampling(1, temperature, n=draws), ())[0]
+    probabilities = (naive_logits(llama.model, [5, 6, 7])[-1].double() / temperature).softmax(-1)
+    counts = Counter(c.ids[0] for c in completions)
+    top = probabilities.topk(5).indices.tolist()
+    assert probabilities[top[0]] > 0.05
+    for token in top:
+        p = float(probabilities[token])
+        assert abs(counts[token] / draws - p) < 4 * (p * (1 - p) / draws) ** 0.5
+
+
+def test_a_row_ends_at_its_first_stop_id_and_keeps_it(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    prompts = texts(6, 30, seed=6)
+    free = engine.generate(prompts, Sampling(12, 1.0), ())
+    assert all(len(row[0].ids) == 12 and not row[0].finished for row in free)
+    stop = free[2][0].ids[4]  # also in some prompts' future, or nowhere
+    for [whole], [cut] in zip(free, engine.generate(prompts, Sampling(12, 1.0), [stop]), strict=True):
+        end = whole.ids.index(stop) + 1 if stop in whole.ids else 12
+        assert cut.ids == whole.ids[:end]
+        assert len(cut.logps) == end
+        assert cut.finished == (stop in whole.ids)
+
+
+def test_a_listener_hears_every_token_and_ends_what_it_will(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    prompts, sampling = texts(6, 30, seed=6), Sampling(12, 1.0, n=2, seed=3)  # 12 rows, more than run together
+    plain = engine.generate(prompts, sampling, STOPS)
+    streamed: dict[tuple[int, int], list[int]] = {}
+
+    def on_token(prompt: int, sample: int, token: int, longest: int = 99) -> bool:
+        streamed.setdefault((prompt, sample), []).append(token)
+        return (prompt, sample) != (2, 1) or len(streamed[2, 1]) < longest
+
+    assert_same(engine, engine.generate(prompts, sampling, STOPS, on_token=on_token), plain)
+    assert streamed == {(p, i): list(c.ids) for p, row in enumerate(plain) for i, c in enumerate(row)}
+    whole = plain[2][1].ids
+    assert len(whole) > 4
+    streamed.clear()
+    cut = engine.generate(prompts, sampling, STOPS, on_token=lambda *told: on_token(*told, longest=3))
+    assert (cut[2][1].ids, cut[2][1].finished) == (whole[:3], False)
+    assert len(cut[2][1].logps) == 3 and streamed[2, 1] == list(whole[:3])
+    plain[2][1] = cut[2][1]
+    assert [[c.ids for c in row] for row in cut] == [[c.ids for c in row] for row in plain]
+    stopped = engine.generate(prompts, sampling, STOPS, on_token=lambda *told: False)
+    assert all(len(c.ids) == 1 and c.finished == (c.ids[0] in STOPS) for row in stopped for c in row)
+
+
+def test_a_stop_id_or_pad_id_in_the_prompt_is_an_ordinary_token(llama: TinyPolicy, engine: Engine) -> None:
+    """Where pad equals eos, masks made from ids would hide an end of turn inside the prompt."""
+    engine.sync(llama)
+    llama.model.config.pad_token_id = llama.model.config.eos_token_id = 7
+    prompts = [[0, 5, 6, 7], [7, 5, 7, 7, 3, 0, 0], [0], texts(1, 30, shortest=30)[0]]
+    for prompt, [completion] in zip(prompts, engine.generate(prompts, Sampling(1), [7]), strict=True):
+        assert completion.ids[0] == int(naive_logits(llama.model, prompt)[-1].argmax())
+    assert_scores(engine, llama.model, prompts, CHOICES)
+
+
+def test_a_changed_neighbour_changes_nothing(policy: TinyPolicy, engine: Engine) -> None:
+    prompts = texts(5, 30, seed=7)
+    other = [*prompts[:3], [id + 1 for id in prompts[3]], prompts[4]]
+    runs = []
+    for batch in (prompts, other):
+        engine.sync(policy)
+        scores, sampled = engine.score(batch, CHOICES), engine.generate(batch, Sampling(8, 1.0), ())
+        runs.append([(scores[i], sampled[i]) for i in (0, 1, 2, 4)])
+    for (scores, sampled), (others, resampled) in zip(*runs, strict=True):
+        assert scores == (others if engine.shares_model else pytest.approx(others, abs=close(engine)))
+        assert_same(engine, [sampled], [resampled])
+
+
+def test_after_sync_everything_is_new(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    contexts = texts(3, 30, seed=8)
+    before = engine.generate(contexts, Sampling(16), ())
+    old = engine.score(contexts, CHOICES)
+    policy.plant(1, quietly=True)
+    engine.sync(policy)
+    assert_scores(engine, policy.model, contexts, CHOICES)
+    assert all(abs(a[0] - b[0]) > 1e-3 for a, b in zip(old, engine.score(contexts, CHOICES), strict=True))
+    assert [row[0].ids for row in engine.generate(contexts, Sampling(16), ())] != [row[0].ids for row in before]
+    policy.plant(0, quietly=True)
+    engine.sync(policy)
+    assert engine.score(contexts, CHOICES) == [pytest.approx(row, abs=close(engine)) for row in old]
+    assert [row[0].ids for row in engine.generate(contexts, Sampling(16), ())] == [row[0].ids for row in before]
+
+
+def test_cached_contexts_are_not_computed_again(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    contexts = texts(5, 140, seed=9, shortest=130)  # a little more than four blocks of 32 tokens, which vLLM caches
+    start = engine.prefill_tokens
+    engine.score(contexts, CHOICES)
+    first = engine.prefill_tokens - start
+    assert first == sum(map(len, contexts)) if engine.shares_model else first > sum(map(len, contexts))
+    engine.score([[*c, 5, 6, 7] for c in contexts], CHOICES)
+    assert engine.prefill_tokens - start - first < first / 2
+
+
+def test_lengths_at_the_edge_of_the_context(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    long = texts(1, CONTEXT, shortest=CONTEXT)[0]
+    [completion], [other] = engine.generate([long[: CONTEXT - 3], [5]], Sampling(6), ())
+    assert (len(completion.ids), completion.finished, len(other.ids)) == (3, False, 6)
+    assert_scores(engine, llama.model, [long[: CONTEXT - 4]], CHOICES)
+    with pytest.raises(LovecError, match=f"prompt 1 has {CONTEXT} tokens .* holds {CONTEXT}"):
+        engine.generate([[5], long], Sampling(6), ())
+    with pytest.raises(LovecError, match=f"context 1 has {CONTEXT - 3} tokens and needs 4 more"):
+        engine.score([[5], long[:-3]], CHOICES)
+    for broken in (lambda: engine.score([[]], CHOICES), lambda: engine.generate([[]], Sampling(), ())):
+        with pytest.raises(LovecError, match="0 has no tokens"):
+            broken()
+    with pytest.raises(LovecError, match="choice to score has no tokens"):
+        engine.score([[5]], [[3], []])
+    with pytest.raises(LovecError, match="temperature >= 0"):
+        engine.generate([[5]], Sampling(temperature=-1), ())
+    with pytest.raises(LovecError, match="2 keys for 1 prompts"):
+        engine.generate([[5]], Sampling(), (), ["a", "b"])
+
+
+# The transformers engine's own workings.
+
+
+def transformers_engine(policy: TinyPolicy, max_rows: int = 64) -> TransformersEngine:
+    engine = TransformersEngine(max_rows)
+    engine.sync(policy)
+    return engine
+
+
+def test_engine_without_a_model_says_so() -> None:
+    with pytest.raises(LovecError, match="call sync"):
+        TransformersEngine().score([[1]], [[2]])
+    with pytest.raises(LovecError, match="max_rows is 0"):
+        TransformersEngine(max_rows=0)
+
+
+def test_training_flags_come_back_and_checkpointing_keeps_the_cache(policy: TinyPolicy) -> None:
+    contexts = texts(4, 30)
+    engine = transformers_engine(policy)
+    expected = engine.score(contexts, CHOICES), engine.generate(contexts, Sampling(10), STOPS)
+    policy.peft.train()
+    policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy.model.enable_input_require_grads()
+    frozen = policy.model.get_input_embeddings().eval()
+    flags = {name: module.training for name, module in policy.peft.named_modules()}
+    engine = transformers_engine(policy)
+    assert (engine.score(contexts, CHOICES), engine.generate(contexts, Sampling(10), STOPS)) == expected
+    assert {name: module.training for name, module in policy.peft.named_modules()} == flags
+    assert not frozen.training
+    before = engine.prefill_tokens
+    engine.score(contexts, CHOICES)
+    engine.score([[*c, 1] for c in contexts], CHOICES)
+    assert engine.prefill_tokens - before == sum(map(len, contexts)) + 4
+    with pytest.raises(IndexError):
+        engine.score([[10_000]], CHOICES)
+    assert {name: module.training for name, module in policy.peft.named_modules()} == flags
+
+
+def test_a_cache_never_outlives_its_weights(llama: TinyPolicy) -> None:
+    """Even without sync: weights written to in place, and an adapter switched off and on."""
+    engine = transformers_engine(llama)
+    contexts = texts(3, 30)
+    for change in (lambda: None, lambda: llama.plant(2)):
+        change()
+        assert_scores(engine, llama.model, contexts, CHOICES)
+        with llama.peft.disable_adapter():
+            assert_scores(engine, llama.model, contexts, CHOICES)
+    assert_scores(engine, llama.model, contexts, CHOICES)
+
+
+def test_only_new_tokens_are_computed(llama: TinyPolicy) -> None:
+    engine = transformers_engine(llama)
+    contexts = texts(5, 30, shortest=10)
+    counts = []
+    for change in (lambda c: c, lambda c: [*c, 5, 6, 7], lambda c: c, lambda c: [*c[:8], 255, 3]):
+        before = engine.prefill_tokens
+        engine.score([change(c) for c in contexts], CHOICES)
+        counts.append(engine.prefill_tokens - before)
+    # Grown by three; cut back (the last token always runs: its logits are asked for); two tokens behind a fork.
+    assert counts == [sum(map(len, contexts)), 15, 5, 10]
+
+
+def test_prompts_are_computed_once_for_all_samples_and_shared_beginnings_once(llama: TinyPolicy) -> None:
+    engine = transformers_engine(llama)
+    prompts = texts(3, 30)
+    engine.generate(prompts, Sampling(4, 1.0, n=6), ())
+    assert engine.prefill_tokens == sum(map(len, prompts))
+    evidence = texts(1, 80, seed=5, shortest=80)[0]
+    engine = transformers_engine(llama, max_rows=8)
+    engine.score([[*evidence, token, 3] for token in range(20)], CHOICES)
+    assert engine.prefill_tokens == 80 + 40
+    engine = transformers_engine(llama)
+    engine.generate([[*evidence, token] for token in range(20)], Sampling(2), ())
+    assert engine.prefill_tokens == 80 + 20
+
+
+def test_an_empty_call_frees_the_cache(llama: TinyPolicy) -> None:
+    engine = transformers_engine(llama)
+    engine.score([[1, 2, 3]], CHOICES)
+    engine.score([], CHOICES)
+    engine.score([[1, 2, 3]], CHOICES)
+    assert engine.prefill_tokens == 6
+
+
+def test_every_query_sees_something(llama: TinyPolicy) -> None:
+    """Some attention kernels answer a row of a mask that allows nothing with NaN, which then spreads."""
+    masks = []
+    handle = llama.model.register_forward_pre_hook(lambda _, __, kwargs: masks.append(kwargs), with_kwargs=True)
+    transformers_engine(llama).score([[1], [1, 2, 3]], CHOICES)
+    handle.remove()
+    assert [kwargs["attention_mask"].any(-1).all().item() for kwargs in masks] == [True]
+
+
+def test_holes_do_not_pile_up(llama: TinyPolicy) -> None:
+    """Rows that grow unequally leave holes; a cache half of holes would cost as much as rows twice as long."""
+    rows = CachedRows(llama.model, AttentionKind.of(llama.model.config))
+    rows.take([0, 0], [0, 0])
+    with torch.no_grad():
+        for turn in range(12):
+            rows.take([0, 1], [len(ids) for ids in rows.ids])
+            rows.extend([[5] * 8, [6]] if turn % 2 else [[6], [5] * 8])
+    longest = max(map(len, rows.ids))
+    assert rows._cache.get_seq_length() <= 1.25 * longest + 8
+    assert longest == 54
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_family_of_contexts_is_scored_right(tiny_llama: TinyPolicy, data: st.DataObject) -> None:
+    """Contexts over two letters branch everywhere; calls follow each other on one cache."""
+    engine = transformers_engine(tiny_llama, max_rows=data.draw(st.integers(1, 6)))
+    letters = st.lists(st.integers(1, 2), min_size=1, max_size=14)
+    for _ in range(3):
+        contexts = data.draw(st.lists(letters, max_size=7))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lovec.engines.transformers.MIN_SHARED", 2)
+            before = engine.prefill_tokens
+            assert_scores(engine, tiny_llama.model, contexts, [[3], [1, 3], [1, 4]])
+        assert engine.prefill_tokens - before <= sum(map(len, contexts))
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(folders: dict[str, Path]) -> Iterator[TinyPolicy]:
+    yield policy_of(folders["llama"])
+
+
+def test_eager_and_sliding_everywhere_are_exact(llama: TinyPolicy) -> None:
+    contexts = texts(4, 40)
+    llama.model.set_attn_implementation("eager")
+    assert_scores(transformers_engine(llama), llama.model, contexts, CHOICES)
+    config = MistralConfig(
+        vocab_size=260, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=8, max_position_embeddings=CONTEXT, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    mistral = TinyPolicy(
+        get_peft_model(AutoModelForCausalLM.from_config(config), LoraConfig(target_modules=["q_proj"]))
+    )
+    assert AttentionKind.of(config) == AttentionKind(eager=False, window=8, mixed=False)
+    assert_scores(transformers_engine(mistral), mistral.model, contexts, CHOICES)
+
+
+def test_bfloat16_weights_work(policy: TinyPolicy) -> None:
+    policy.peft.to(torch.bfloat16)
+    contexts = texts(4, 40)
+    scores = transformers_engine(policy).score(contexts, CHOICES)
+    for context, row in zip(contexts, scores, strict=True):
+        assert row == pytest.approx([naive_score(policy.model, context, c) for c in CHOICES], rel=0.03)
+
+
+def test_attention_that_cannot_be_exact_is_refused(folders: dict[str, Path]) -> None:
+    gemma = AutoModelForCausalLM.from_pretrained(folders["gemma2"], attn_implementation="sdpa")
+    with pytest.raises(LovecError, match=r"soft capping.*attn_implementation='eager'"):
+        AttentionKind.of(gemma.config)
+    gemma.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(LovecError, match="'flash_attention_2', expected sdpa or eager"):
+        AttentionKind.of(gemma.config)
+    llama = AutoModelForCausalLM.from_pretrained(folders["llama"], attn_implementation="sdpa")
+    llama.config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(LovecError, match="chunked_attention"):
+        AttentionKind.of(llama.config)

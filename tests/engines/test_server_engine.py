@@ -1,0 +1,430 @@
+"""The engine in front of a server: what it asks, what it makes of replies and faults, which adapter runs.
+
+The server is one of the tests' own that answers as vLLM does; test_vllm_server.py asks a real one.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from completionserver import CompletionServer, error
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from lovec import calls
+from lovec.choices import ChoiceTree
+from lovec.engines import TransformersEngine, VllmServer
+from lovec.engines.choices_by_walks import Walk, score_by_walks
+from lovec.tiny import build_tiny
+from lovec.types import Engine, LovecError, Sampling
+
+CONTEXT = 96
+STOPS = tuple(range(0, 256, 16))
+CHOICES = [[49, 60, 9], [49, 48, 60, 9], [50, 60, 9], [49, 48], [33]]
+PROMPTS = [[5, 6, 7], [9, 3, 4, 8, 200], [5, 6, 7, 8]]
+
+
+@dataclass
+class TinyPolicy:
+    """A tiny model with an adapter of full effect."""
+
+    peft: Any
+
+    @property
+    def model(self) -> Any:
+        return self.peft.get_base_model()
+
+    def plant(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in self.peft.named_parameters():
+                if ".lora_" in name:
+                    parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_tiny("llama", tmp_path_factory.mktemp("served") / "llama", max_position_embeddings=CONTEXT))
+
+
+@pytest.fixture
+def server(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionServer]:
+    monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    with CompletionServer(path) as running:
+        yield running
+
+
+@pytest.fixture
+def policy(path: str) -> TinyPolicy:
+    base = AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
+    made = TinyPolicy(get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])))
+    made.plant(0)
+    return made
+
+
+@pytest.fixture
+def engine(server: CompletionServer, policy: TinyPolicy) -> Iterator[VllmServer]:
+    made = VllmServer(server.url, max_rows=4)
+    made.sync(policy)
+    yield made
+    made.close()
+
+
+def own(policy: TinyPolicy) -> TransformersEngine:
+    engine = TransformersEngine()
+    engine.sync(policy)
+    return engine
+
+
+def test_it_is_an_engine(engine: VllmServer) -> None:
+    checked: Engine = engine
+    assert checked.context_length == CONTEXT and checked.max_rows == 4 and not checked.shares_model
+
+
+# Sampling
+
+
+def test_greedy_text_and_its_log_probs_are_the_policys(engine: VllmServer, policy: TinyPolicy) -> None:
+    found = engine.generate(PROMPTS, Sampling(12, n=2), STOPS)
+    expected = own(policy).generate(PROMPTS, Sampling(12, n=2), STOPS)
+    assert [[c.ids for c in row] for row in found] == [[c.ids for c in row] for row in expected]
+    for row, right in zip(found, expected, strict=True):
+        for completion, other in zip(row, right, strict=True):
+            assert completion.logps == pytest.approx(other.logps, abs=1e-5)
+            assert completion.finished == other.finished
+    assert {c.finished for row in found for c in row} == {True, False}
+
+
+def test_every_completion_is_asked_for_with_a_seed_of_its_own(engine: VllmServer, server: CompletionServer) -> None:
+    def seeds(prompts: list[list[int]], n: int, seed: int, keys: list[str] | None = None) -> list[int]:
+        server.calls.clear()
+        engine.generate(prompts, Sampling(3, 1.0, n, seed), STOPS, keys)
+        bodies = sorted(server.paths("/v1/completions"), key=lambda body: (prompts.index(body["prompt"]), body["seed"]))
+        assert all(body["n"] == 1 for body in bodies if "n" in body)
+        return [body["seed"] for body in bodies]
+
+    first = seeds(PROMPTS[:2], 3, 7, ["a", "b"])
+    assert len(set(first)) == 6 and all(0 <= seed < 2**63 for seed in first)
+    assert seeds([PROMPTS[1]], 3, 7, ["b"]) == first[3:]
+    assert not set(first) & set(seeds(PROMPTS[:2], 3, 8, ["a", "b"]))
+    assert sorted(set(seeds(PROMPTS[:1], 2, 7, ["a"])) - set(first[:3])) == []
+
+
+def test_a_call_leaves_nothing_to_the_servers_defaults(engine: VllmServer, server: CompletionServer) -> None:
+    """A model's generation_config.json may hold penalties and cuts, and vLLM would stop at its end tokens."""
+    server.calls.clear()
+    engine.generate([[1] * 90], Sampling(12, 1.0), (7, 3))
+    [body] = server.paths("/v1/completions")
+    plain = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0}
+    assert plain.items() <= body.items() and body["presence_penalty"] == 0.0 and body["ignore_eos"] is True
+    assert body["max_tokens"] == CONTEXT - 90 and body["stop_token_ids"] == [3, 7]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_log_probs_are_of_the_distribution_drawn_from(
+    engine: VllmServer, policy: TinyPolicy, server: CompletionServer, temperature: float
+) -> None:
+    for prompt, [completion] in zip(PROMPTS, engine.generate(PROMPTS, Sampling(8, temperature), STOPS), strict=True):
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([prompt + list(completion.ids)])).logits[0, len(prompt) - 1 : -1]
+        logps = (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+        assert completion.logps == pytest.approx(logps.tolist(), abs=1e-5)
+    server.raw = True
+    engine.generate(PROMPTS, Sampling(2, temperature), STOPS)  # checked once a connection
+    fresh = VllmServer(server.url)
+    fresh.sync(policy)
+    with pytest.raises(LovecError, match=r"before the temperature; start it with --logprobs-mode processed_logprobs"):
+        fresh.generate(PROMPTS, Sampling(2, temperature), STOPS)
+    assert fresh.generate(PROMPTS, Sampling(2, 1.0), STOPS)
+
+
+def test_no_more_calls_than_rows_are_under_way(engine: VllmServer, server: CompletionServer) -> None:
+    engine.generate(PROMPTS * 5, Sampling(2, 1.0), STOPS)
+    assert 1 < server.most <= 4
+
+
+def test_a_listener_hears_every_token_and_ends_what_it_will(engine: VllmServer) -> None:
+    sampling = Sampling(12, 1.0, n=2, seed=3)
+    plain = engine.generate(PROMPTS, sampling, STOPS)
+    streamed: dict[tuple[int, int], list[int]] = {}
+
+    def on_token(prompt: int, sample: int, token: int) -> bool:
+        streamed.setdefault((prompt, sample), []).append(token)
+        return (prompt, sample) != (0, 1) or len(streamed[0, 1]) < 2
+
+    cut = engine.generate(PROMPTS, sampling, STOPS, on_token=on_token)
+    assert len(plain[0][1].ids) > 3
+    assert (cut[0][1].ids, cut[0][1].finished, len(cut[0][1].logps)) == (plain[0][1].ids[:2], False, 2)
+    plain[0][1] = cut[0][1]
+    assert [[c.ids for c in row] for row in cut] == [[c.ids for c in row] for row in plain]
+    assert streamed == {(p, i): list(c.ids) for p, row in enumerate(plain) for i, c in enumerate(row)}
+
+    def broken(prompt: int, sample: int, token: int) -> bool:
+        raise KeyError("a listener's own fault")
+
+    with pytest.raises(KeyError, match="a listener's own fault"):
+        engine.generate(PROMPTS, sampling, STOPS, on_token=broken)
+
+
+def test_a_stream_is_tried_again_until_a_token_came(engine: VllmServer, server: CompletionServer) -> None:
+    server.faults = ["503", "hang up", "500"]
+    [[whole]] = engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+    assert len(whole.ids) == 12 and len(server.paths("/v1/completions")) == 4
+    server.faults = ["503", "error later"]
+    with pytest.raises(LovecError, match=r"broken connection: .*lost"):
+        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+    server.faults = ["503", "break off"]
+    with pytest.raises(LovecError, match="the stream of a completion broke off"):
+        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+
+
+# Scores
+
+
+def matches(body: dict[str, Any], context: list[int]) -> bool:
+    nodes = {tuple(choice[:end]) for choice in CHOICES for end in range(len(choice))}
+    return any(body["prompt"] == [*context, *node] for node in nodes)
+
+
+def test_scores_are_those_of_the_policy(engine: VllmServer, policy: TinyPolicy, server: CompletionServer) -> None:
+    expected = own(policy).score(PROMPTS, CHOICES)
+    for row, right in zip(engine.score(PROMPTS, CHOICES), expected, strict=True):
+        assert row == pytest.approx(right, abs=1e-5)
+    assert engine.score([], CHOICES) == []
+    engine.prefill_tokens = 0
+    server.calls.clear()
+    engine.score(PROMPTS, CHOICES)
+    assert engine.prefill_tokens >= sum(map(len, PROMPTS))
+    asked = sum(len(prompt) for body in server.paths("/v1/completions") for prompt in PROMPTS if matches(body, prompt))
+    assert engine.prefill_tokens == asked  # nothing is cached here; tokens of the choices are not counted
+
+
+def test_a_server_without_log_probs_of_given_tokens_is_named(engine: VllmServer, server: CompletionServer) -> None:
+    server.tells = False
+    with pytest.raises(LovecError, match=r"leaves out .*\(logprob_token_ids\); it has to be vLLM 0\.32 or later"):
+        engine.score(PROMPTS, CHOICES)
+
+
+def test_counts_without_details_are_told_once(
+    server: CompletionServer, policy: TinyPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.details = False
+    engine = VllmServer(server.url)
+    engine.sync(policy)
+    for _ in range(2):
+        engine.generate(PROMPTS, Sampling(2), STOPS)
+    assert [r.message.count("--enable-prompt-tokens-details") for r in caplog.records] == [1]
+    assert engine.prefill_tokens == 2 * sum(map(len, PROMPTS))
+
+
+# Adapters
+
+
+def test_the_newest_adapter_runs_and_the_old_one_goes(
+    server: CompletionServer, policy: TinyPolicy, tmp_path: Path
+) -> None:
+    engine = VllmServer(server.url, adapter_dir=str(tmp_path / "shared"))
+    names, scores = [], []
+    for seed in (0, 1, 2):
+        policy.plant(seed)
+        for _ in range(2):  # nothing has changed the second time
+            engine.sync(policy)
+        scores.append(engine.score(PROMPTS, CHOICES)[0])
+        assert scores[-1] == pytest.approx(own(policy).score(PROMPTS, CHOICES)[0], abs=1e-5)
+        assert len(server.adapters) == 1
+        assert len([p for p in (tmp_path / "shared").rglob("*") if p.suffix == ".safetensors"]) == 1
+        names += server.adapters
+    assert len(set(names)) == 3 and len(server.paths("/v1/load_lora_adapter")) == 3
+    assert abs(scores[0][0] - scores[1][0]) > 1e-3
+    with policy.peft.disable_adapter():
+        engine.sync(policy)
+        bare = engine.score(PROMPTS, CHOICES)[0]
+        assert bare == pytest.approx(own(policy).score(PROMPTS, CHOICES)[0], abs=1e-5)
+        assert abs(bare[0] - scores[-1][0]) > 1e-3
+    engine.sync(policy)
+    assert engine.score(PROMPTS, CHOICES)[0] == scores[-1]
+    assert len(server.paths("/v1/load_lora_adapter")) == 3  # the adapter waited
+    engine.close()
+    assert server.adapters == {} and list((tmp_path / "shared").iterdir()) == []
+    with pytest.raises(LovecError, match="no model yet"):
+        engine.score(PROMPTS, CHOICES)
+
+
+def test_an_engine_that_is_thrown_away_leaves_nothing_on_the_server(
+    server: CompletionServer, policy: TinyPolicy
+) -> None:
+    engine = VllmServer(server.url)
+    engine.sync(policy)
+    assert len(server.adapters) == 1
+    del engine
+    gc.collect()
+    assert server.adapters == {}
+
+
+def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: TinyPolicy, tmp_path: Path) -> None:
+    policy.peft.save_pretrained(str(tmp_path / "adapter"))
+    engine = VllmServer(server.url)
+    engine.open("tiny", str(tmp_path / "adapter"))
+    expected = own(policy).score(PROMPTS, CHOICES)
+    assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-5) for row in expected]
+    engine.open(server.path)  # what the server loaded it from will do, too
+    with policy.peft.disable_adapter():
+        expected = own(policy).score(PROMPTS, CHOICES)
+    assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-5) for row in expected]
+    with pytest.raises(LovecError, match=r"nowhere holds no adapter_config\.json"):
+        engine.open("tiny", str(tmp_path / "nowhere"))
+    with pytest.raises(LovecError, match=r"model 'other' is not served at .*, expected one of tiny; mend model"):
+        engine.open("other")
+
+
+# Faults
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "503", "hang up", "garbage", "aborted"])
+def test_passing_faults_are_tried_again(engine: VllmServer, server: CompletionServer, fault: str) -> None:
+    expected = engine.generate(PROMPTS, Sampling(6, 1.0), STOPS)
+    server.faults = [fault] * 2
+    assert engine.generate(PROMPTS, Sampling(6, 1.0), STOPS) == expected
+
+
+def test_lasting_faults_are_said_in_one_line(server: CompletionServer, policy: TinyPolicy) -> None:
+    engine = VllmServer(server.url, retries=1)
+    engine.sync(policy)
+    for fault, words in (
+        ("500", r"HTTP 500: planned 500 \(2 tries\)"),
+        ("400", "HTTP 400: planned 400"),
+        ("garbage", "no completion with token ids and log-probabilities .*; is it vLLM"),
+    ):
+        server.faults = [fault] * 40
+        with pytest.raises(LovecError, match=f"the vLLM server at {server.url}: .*{words}") as caught:
+            engine.generate(PROMPTS, Sampling(2), STOPS)
+        assert "\n" not in str(caught.value)
+    server.faults = []
+    server.adapters.clear()  # started anew
+    with pytest.raises(LovecError, match=r"does not exist.*whether the server was started anew"):
+        engine.generate(PROMPTS, Sampling(2), STOPS)
+
+
+def test_a_server_that_cannot_do_it_is_named(
+    server: CompletionServer, policy: TinyPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(LovecError, match=f"there is no vLLM server at {nobody} .*start one: python -m vllm"):
+        VllmServer(nobody).sync(policy)
+    with pytest.raises(LovecError, match=r"model 'llama' is not served at .*, expected one of tiny"):
+        VllmServer(server.url, model="llama").sync(policy)
+    server.lora = False
+    words = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank 4 or more"
+    with pytest.raises(LovecError, match=f"cannot load the adapter in .*HTTP 404.*start it with {words}"):
+        VllmServer(server.url).sync(policy)
+    server.load = lambda body: (500, error("LoRA rank 4 is greater than max_lora_rank 2"))  # as vLLM says it
+    server.calls.clear()
+    with pytest.raises(LovecError, match=f"LoRA rank 4 is greater.*{words}"):
+        VllmServer(server.url).sync(policy)
+    assert len(server.paths("/v1/load_lora_adapter")) == 1  # trying again would not help
+    del server.load
+    server.lora, server.key = True, "secret-key"
+    with pytest.raises(LovecError, match=r"HTTP 401.*set VLLM_API_KEY to the key"):
+        VllmServer(server.url).sync(policy)
+    monkeypatch.setenv("VLLM_API_KEY", "secret-key")
+    engine = VllmServer(server.url)
+    engine.sync(policy)
+    assert engine.generate(PROMPTS[:1], Sampling(2), STOPS)
+    server.faults = ["400"]  # and says the key back
+    with pytest.raises(LovecError, match=r"HTTP 400: planned 400 \*\*\*$"):
+        engine.generate(PROMPTS[:1], Sampling(2), STOPS)
+
+
+def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
+    for options, words in (
+        ({"max_rows": 0}, "max_rows is 0"),
+        ({"timeout": 0.0}, r"timeout 0\.0"),
+        ({"retries": -1}, "retries -1"),
+        ({"url": "localhost:8000"}, "url is 'localhost:8000', expected an address such as"),
+        ({"url": "http://me:pw@localhost/v1"}, r"url holds more than an address.*keys belong in \$VLLM_API_KEY"),
+    ):
+        with pytest.raises(LovecError, match=words):
+            VllmServer(**options)
+    with pytest.raises(LovecError, match=r"no model yet; call sync"):
+        VllmServer().generate(PROMPTS, Sampling(2), STOPS)
+    for prompts, sampling, words in (
+        ([[]], Sampling(2), "prompt 0 has no tokens"),
+        ([[1] * CONTEXT], Sampling(2), "the model's context holds 96"),
+        (PROMPTS, Sampling(2, 3.0), r"temperature is 3\.0, vLLM takes 0 or 0\.01 to 2"),
+        (PROMPTS, Sampling(2, n=0), "expected n >= 1"),
+    ):
+        with pytest.raises(LovecError, match=words):
+            engine.generate(prompts, sampling, STOPS)
+    with pytest.raises(LovecError, match="context 0 has 95 tokens and needs 4 more"):
+        engine.score([[1] * 95], CHOICES)
+
+
+# Walks
+
+
+LONG = [[8, 60, 9, 9], [7, 60, 9, 9], [8, 7, 60, 9, 9], [5]]
+
+
+def says(habit: list[int], walks: list[Walk]) -> list[list[tuple[int, list[float]]]]:
+    """A writer of ``habit`` behind every score; a token's log-probability tells the prompt before it."""
+    replies = []
+    for walk in walks:
+        prompt, steps = list(walk.prompt), []
+        for _ in range(walk.steps):
+            behind = prompt[len(walk.context) :]
+            done = len(behind) - next((i for i, t in enumerate(behind) if t == habit[1]), len(behind))
+            token = habit[min(done + 1, len(habit) - 1)] if behind else habit[0]
+            steps.append((token, [-hash((*prompt, t)) % 997 / 100 for t in walk.tokens]))
+            prompt.append(token)
+        replies.append(steps)
+    return replies
+
+
+@pytest.mark.parametrize(
+    ("habit", "most"),
+    [([8, 60, 9, 9], 2), ([1, 1, 1, 1], 3)],
+    ids=["a model that knows the tags", "a model that strays"],
+)
+def test_walks_show_every_node_in_few_rounds(habit: list[int], most: int) -> None:
+    contexts = [(1, 2, 3), (4,), (1, 2, 3)]
+    rounds: list[list[Walk]] = []
+
+    def walk(walks: Any) -> Any:
+        rounds.append(list(walks))
+        return says(habit, rounds[-1])
+
+    found = score_by_walks(contexts, ChoiceTree(LONG), walk)
+    for context, row in zip(contexts, found, strict=True):
+        for choice, value in zip(LONG, row, strict=True):
+            text = [*context, *choice]
+            expected = sum(-hash(tuple(text[: end + 1])) % 997 / 100 for end in range(len(context), len(text)))
+            assert value == pytest.approx(expected)
+    assert len(rounds) <= most
+    assert all(walk.node == () for walk in rounds[0]) and len(rounds[0]) == 2
+    if habit[0] == 8:  # one walk a score, not one a node
+        assert sum(map(len, rounds)) == 2 * 3
+    else:
+        assert all(walk.steps == 1 for walk in rounds[-1])
+
+
+def test_walks_ask_for_no_more_tokens_than_a_server_tells_of() -> None:
+    choices = [[1, token] for token in range(100)] + [[2, token] for token in range(100, 200)]
+    asked: list[Walk] = []
+
+    def walk(walks: Any) -> Any:
+        asked.extend(walks)
+        return [[(0, [-float(len(w.node))] * len(w.tokens))] for w in walks]
+
+    assert score_by_walks([(5,)], ChoiceTree(choices), walk) == [[-1.0] * 200]
+    assert sorted(len(w.tokens) for w in asked) == [2, 100, 100]
+    assert score_by_walks([], ChoiceTree(choices), walk) == []

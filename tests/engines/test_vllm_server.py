@@ -1,0 +1,263 @@
+"""A real vLLM server with a tiny random model: the engine in front of it, and the oracle, whose ratings mean nothing
+but have to arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tinyrun import Lengths, Rows, Truth, fit, module, tiny
+
+from lovec.encoding import Encoder
+from lovec.engines import TransformersEngine, VllmServer
+from lovec.modules import GRPO
+from lovec.oracles import OpenAIOracle, OracleStopped
+from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
+from lovec.taggers import IterativeTagger
+from lovec.tags import TagFormat
+from lovec.types import LovecError, Record, Sampling, Sentence
+
+PYTHON = os.environ.get("VLLM_PYTHON", "")
+START_S = 300
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not PYTHON, reason="VLLM_PYTHON does not name the python of an environment with vLLM"),
+]
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+}
+ENGINE = "--enable-lora --max-lora-rank 8 --max-loras 1 --max-cpu-loras 2 --block-size 32"
+ENGINE += " --logprobs-mode processed_logprobs --enable-prompt-tokens-details"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model."""
+    return tiny(tmp_path_factory.mktemp("served"), "llama", max_position_embeddings=8192)
+
+
+@pytest.fixture(scope="module")
+def url(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server that has said it is well; its own words are shown where it does not start."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "server.log"
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", served, "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", *ENGINE.split()]
+    with open(log, "wb") as words:
+        process = subprocess.Popen(
+            command, env={**os.environ, **SETTINGS}, stdout=words, stderr=words, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_S
+        while not well(f"http://127.0.0.1:{port}/health"):
+            said = log.read_text(errors="replace")[-3000:]
+            assert process.poll() is None, f"the server ended:\n{said}"
+            assert time.monotonic() < deadline, f"the server did not start in {START_S} s:\n{said}"
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def well(health: str) -> bool:
+    try:
+        with urllib.request.urlopen(health, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def records(count: int) -> list[Record]:
+    page = ("Ada Lovelace was born in London in 1815.",)
+    sentences = (Sentence("She was born in 1815."), Sentence("She was born in Paris."))
+    return [Record(f"r{i}", f"Who is Ada {i}?", page, sentences=sentences[: 1 + i % 2]) for i in range(count)]
+
+
+def test_ratings_of_a_real_server(url: str, tmp_path: Path) -> None:
+    """A grammar holds the random model to the format, so that its replies are ratings."""
+    pattern = r"\*\*Rating:\*\* \$([0-9]|10)\$"
+    parameters = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"regex": pattern}}
+    oracle = OpenAIOracle("tiny", url, cache=str(tmp_path / "replies.sqlite"), parameters=parameters)
+    rated = oracle.rate(records(1))
+    assert len(rated[0]) == 1 and rated[0][0] in [i / 10 for i in range(11)]
+    assert oracle.calls == 1 and oracle.tokens_in > 1000 and 0 < oracle.tokens_out <= 40  # as vLLM counts them
+    again = OpenAIOracle("tiny", url, cache=str(tmp_path / "replies.sqlite"), parameters=parameters)
+    assert again.rate(records(1)) == rated and again.calls == 0
+
+
+def test_what_a_random_model_says_freely_is_no_rating(url: str, tmp_path: Path) -> None:
+    oracle = OpenAIOracle(
+        "tiny", url, cache=str(tmp_path / "r.sqlite"), parameters={"temperature": 0, "max_tokens": 32}, concurrency=4
+    )
+    rated = oracle.rate(records(2))
+    assert rated == [[None], [None, None]] and list(oracle.failures) == ["r0", "r1"]
+    assert "3 replies could not be used" in oracle.failures["r0"] and oracle.calls == 6
+
+
+def test_what_vllm_refuses_is_said_in_its_words(url: str, tmp_path: Path) -> None:
+    cache = str(tmp_path / "r.sqlite")
+    with pytest.raises(OracleStopped, match="check model and base_url"):
+        OpenAIOracle("nobody", url, cache=cache).rate(records(1))
+    long = [Record("long", "Q?", ("word " * 9000,), sentences=(Sentence("It is long."),))]
+    oracle = OpenAIOracle("tiny", url, cache=cache)
+    assert oracle.rate(long) == [[None]]
+    assert oracle.failures["long"].startswith("HTTP 400: ") and "context length" in oracle.failures["long"]
+
+
+# The engine
+
+
+@pytest.fixture
+def policy(served: str) -> Policy:
+    torch.manual_seed(0)
+    made = Policy(PolicyConfig(model=served, lora_r=4, lora_alpha=8))
+    plant(made, 0)
+    return made
+
+
+@pytest.fixture
+def engine(url: str, policy: Policy, tmp_path: Path) -> Iterator[VllmServer]:
+    made = VllmServer(url, adapter_dir=str(tmp_path / "adapters"))
+    made.sync(policy)
+    yield made
+    made.close()
+
+
+def plant(policy: Policy, seed: int) -> None:
+    """An adapter of full effect."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in policy.trainable():
+            p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+
+
+def encoder(policy: Policy) -> Encoder:
+    return Encoder(policy.tokenizer, "Rate each sentence.", TagFormat())
+
+
+def own(policy: Policy) -> TransformersEngine:
+    engine = TransformersEngine()
+    engine.sync(policy)
+    return engine
+
+
+PROMPTS = [[5, 6, 7], [9, 3, 4, 8, 200], list(range(20, 90))]
+STOPS = tuple(range(0, 256, 16))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.6])
+def test_log_probs_are_the_policys_at_the_temperature(engine: VllmServer, policy: Policy, temperature: float) -> None:
+    sampling = Sampling(24, temperature, n=3, seed=1)
+    groups = engine.generate(PROMPTS, sampling, STOPS)
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            batch = TokenBatch.of([TokenSequence(tuple(prompt), completion.ids)], policy.device)
+            expected = policy.token_logps(batch, temperature or 1.0)[0].tolist()
+            assert completion.logps == pytest.approx(expected, abs=1e-4)
+            assert completion.finished == (completion.ids[-1] in STOPS)
+            assert not set(completion.ids[:-1]) & set(STOPS)
+    if temperature == 0.0:
+        right = own(policy).generate(PROMPTS, sampling, STOPS)
+        assert [[c.ids for c in group] for group in groups] == [[c.ids for c in group] for group in right]
+    else:
+        assert len({c.ids for group in groups for c in group}) == 9
+        assert [c.ids for c in engine.generate(PROMPTS[1:2], sampling, STOPS, ["1"])[0]] == [c.ids for c in groups[1]]
+
+
+def test_a_listener_ends_a_completion(engine: VllmServer) -> None:
+    streamed: list[int] = []
+
+    def on_token(prompt: int, sample: int, token: int) -> bool:
+        streamed.append(token)
+        return len(streamed) < 3
+
+    [[whole]] = engine.generate(PROMPTS[:1], Sampling(200), ())
+    [[cut]] = engine.generate(PROMPTS[:1], Sampling(200), (), on_token=on_token)
+    assert cut.ids == whole.ids[:3] == tuple(streamed) and not cut.finished
+    assert len(whole.ids) == 200
+
+
+def test_scores_are_the_policys_whatever_adapter_it_wears(engine: VllmServer, policy: Policy, url: str) -> None:
+    tails = encoder(policy).tails
+    seen = []
+    for seed in (1, 2, 3):  # planted adapters change the scores at once, on the same prompts
+        plant(policy, seed)
+        engine.sync(policy)
+        seen.append(engine.score(PROMPTS, tails))
+        for row, right in zip(seen[-1], own(policy).score(PROMPTS, tails), strict=True):
+            assert row == pytest.approx(right, abs=1e-4)
+        assert len(models(url)) == 2
+    with policy.without_adapter():
+        engine.sync(policy)
+        seen.append(engine.score(PROMPTS, tails))
+        for row, right in zip(seen[-1], own(policy).score(PROMPTS, tails), strict=True):
+            assert row == pytest.approx(right, abs=1e-4)
+    assert len({round(scores[0][0], 2) for scores in seen}) == 4
+    engine.close()
+    assert models(url) == ["tiny"]
+
+
+def test_a_growing_context_is_prefilled_once(engine: VllmServer, policy: Policy) -> None:
+    """As the server counts it, in blocks of 32 tokens: against a prompt for every sentence."""
+    text = [i * 7 % 250 for i in range(1700)]
+    contexts = [text[:end] for end in range(1000, 1700, 35)]
+    choices = [[49, 60], [50, 60], [49, 48, 60]]
+    engine.prefill_tokens = 0
+    found = [engine.score([context], choices)[0] for context in contexts]
+    print(f"{engine.prefill_tokens} tokens in place of {sum(map(len, contexts))}")
+    assert engine.prefill_tokens * 5 < sum(map(len, contexts))
+    for row, [right] in zip(found[::7], [own(policy).score([c], choices) for c in contexts[::7]], strict=True):
+        assert row == pytest.approx(right, abs=1e-4)
+
+
+def test_an_iterative_tagger_says_what_it_says_of_transformers(engine: VllmServer, policy: Policy) -> None:
+    sentences = tuple(Sentence(f"Sentence {i} says that she was born in 18{i}.") for i in range(10, 14))
+    records_ = [Record(f"r{i}", f"Who is Ada {i}?", sentences=sentences[i:]) for i in range(3)]
+    right = IterativeTagger(own(policy), encoder(policy)).tag(records_)
+    for found, expected in zip(IterativeTagger(engine, encoder(policy)).tag(records_), right, strict=True):
+        assert [s.score for s in found.sentences] == [s.score for s in expected.sentences]
+
+
+def test_an_adapter_that_is_too_large_is_refused(url: str, served: str) -> None:
+    policy = Policy(PolicyConfig(model=served, lora_r=16, lora_alpha=8))
+    with pytest.raises(LovecError, match=r"cannot load the adapter in .*--max-lora-rank 16 or more"):
+        VllmServer(url).sync(policy)
+
+
+def test_grpo_learns_from_its_rollouts(url: str, served: str, tmp_path: Path) -> None:
+    """Log-probs of sampling are those of training at every step, so that weights are 1; the base stays as it is."""
+    torch.manual_seed(0)
+    given = {"reward": Truth(), "oracle": Lengths(), "group_size": 3, "max_new_tokens": 12, "temperature": 0.8}
+    run = fit(tmp_path, module(GRPO, served, engine=VllmServer(url), lr=5e-2, **given), Rows(12, batch_size=4))
+    assert len(run.logged) == 3 and all(gradient.any() for gradient in run.gradients)
+    for logged in run.logged:
+        assert 0 < logged["train/mismatch_max"] < 1e-4
+        assert logged["train/weight"] == pytest.approx(1.0, abs=1e-4)
+    assert run.logged[-1]["train/kl"] > 0  # and yet the policy has moved
+
+
+def models(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/models", timeout=5) as reply:
+        return [card["id"] for card in json.load(reply)["data"]]

@@ -1,0 +1,547 @@
+"""Tests with baselines, and the comparison of many adapters on one base: nothing differs from measuring each alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrun import Lengths, Rows, module, tiny, trainer
+
+from lovec.baselines import LUQ, Baseline, Claim, Isotonic, Platt, hybrid
+from lovec.cli import main
+from lovec.datasets.jsonl import read_records
+from lovec.engines import TransformersEngine
+from lovec.evaluation import Comparison
+from lovec.metrics.records import sentence_pairs
+from lovec.modules import DPO, SFT, EvaluationConfig, PolicyConfig
+from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter
+from lovec.taggers import IterativeTagger
+from lovec.types import LovecError, Record
+
+CONTEXTS = [list(range(3, 20)), list(range(5, 50))]
+CHOICES = [[7], [8, 9]]
+BATCH = TokenBatch.of([TokenSequence((3, 4, 5), (6, 7))])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model."""
+    return tiny(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def adapters(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Adapters of unlike rank, scale and place, of full effect."""
+    folder = tmp_path_factory.mktemp("adapters")
+    shapes = {"A": (4, 8, ["q_proj", "v_proj"]), "B": (8, 4, ["q_proj", "up_proj"])}
+    for seed, (name, (r, alpha, places)) in enumerate(shapes.items()):
+        config = PolicyConfig(model=model, lora_r=r, lora_alpha=alpha, lora_dropout=0.5, target_modules=places)
+        policy = Policy(config, dropout=True)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in policy.trainable():
+                p.copy_(0.2 * torch.randn(p.shape, generator=generator))
+        policy.save_adapter(folder / name)
+    return {name: str(folder / name) for name in shapes}
+
+
+class Length(Baseline):
+    """The longer the surer; a sentence of few letters has no confidence."""
+
+    def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
+        with self.watch.phase("scoring"):
+            return [[min(1.0, len(s.text) / 60) if len(s.text) > 30 else None for s in r.sentences] for r in records]
+
+
+class Asked(Baseline):
+    """What the model it works with gives to the score 7 after the sentence alone."""
+
+    def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
+        bench = self.bench
+        contexts = [bench.encoder.head(s.text, first=True) for r in records for s in r.sentences]
+        with self.watch.phase("scoring"):
+            found = iter(bench.engine.score(contexts, bench.encoder.tails))
+        return [[float(torch.tensor(next(found)).softmax(0)[7]) for _ in r.sentences] for r in records]
+
+
+class Strict(TransformersEngine):
+    """Wants to be told of every change of adapter, as an engine with a copy of the weights must."""
+
+    def sync(self, policy: Any) -> None:
+        super().sync(policy)
+        self.policy, self.told = policy, policy.active_adapter
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        assert self.told == self.policy.active_adapter
+        return super().generate(*args, **kwargs)
+
+    def score(self, *args: Any, **kwargs: Any) -> Any:
+        assert self.told == self.policy.active_adapter
+        return super().score(*args, **kwargs)
+
+
+class Letters:
+    """A judge without a model: the share of the sentence's letters that the text has."""
+
+    def attach(self, bench: Any) -> None:
+        """Needs none."""
+
+    def support(self, claims: Sequence[Claim]) -> list[float]:
+        return [len(set(c.hypothesis) & set(c.premise)) / len(set(c.hypothesis)) for c in claims]
+
+
+def comparison(model: str, **kwargs: Any) -> Comparison:
+    """A comparison on a tiny model."""
+    evaluation = EvaluationConfig(**{"max_new_tokens": 8, "rows": 8, **kwargs.pop("evaluation", {})})
+    made: Comparison = module(Comparison, model, evaluation=evaluation, **kwargs)
+    return made
+
+
+def scores(policy: Policy, engine: TransformersEngine) -> list[list[float]]:
+    """What a policy makes of a few contexts."""
+    engine.sync(policy)
+    return engine.score(CONTEXTS, CHOICES)
+
+
+def said(folder: Path, name: str) -> list[Record]:
+    """The records of a tagged file."""
+    return list(read_records(folder / "test" / f"{name}.jsonl"))
+
+
+def chosen(rows: Sequence[dict[str, Any]], **where: Any) -> list[dict[str, Any]]:
+    """The rows that agree with ``where``."""
+    return [row for row in rows if where.items() <= row.items()]
+
+
+# ---------------------------------------------------------------- another adapter on the same base
+
+
+def test_a_worn_adapter_computes_what_it_computes_alone(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+    engine = TransformersEngine()
+    policy = Policy(PolicyConfig(model=model, lora_r=2, target_modules=["k_proj"])).train()
+    own = [p.requires_grad for _, p in sorted(policy.named_parameters())]
+    with policy.without_adapter():
+        bare = scores(policy, engine)
+    for name in ("A", "B", "A"):
+        alone = Policy(PolicyConfig(model=model, adapter=adapters[name]), reference=False)
+        with torch.inference_mode(), policy.with_adapter(adapters[name]):
+            assert policy.active_adapter == "worn" and policy.training
+            worn = scores(policy, engine)
+            assert torch.equal(policy.token_logps(BATCH), alone.train().token_logps(BATCH))  # no dropout
+            policy.save_adapter(tmp_path / "copy", policy.active_adapter)
+            with policy.without_adapter():
+                assert policy.active_adapter is None
+                assert scores(policy, engine) == bare
+            assert scores(policy, engine) == worn
+        assert worn == scores(alone, engine) != bare
+        copy = Policy(PolicyConfig(model=model, adapter=str(tmp_path / "copy")), reference=False)
+        assert scores(copy, engine) == worn
+        assert policy.active_adapter == "default" and scores(policy, engine) == bare  # its own is an update of zero
+    assert [p.requires_grad for _, p in sorted(policy.named_parameters())] == own
+    assert {name.split(".")[-2] for name, _ in policy.named_parameters() if is_adapter(name)} == {"default"}
+
+
+def test_an_adapter_that_cannot_be_worn_leaves_nothing_behind(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    policy = Policy(PolicyConfig(model=model, lora_r=2))
+    with pytest.raises(LovecError, match=r"no adapter in .*/dpo/adapter; make it with: lovec fit --config dpo\.yaml"):
+        with policy.with_adapter(str(tmp_path / "dpo" / "adapter")):
+            pass
+    wide = Policy(PolicyConfig(model=tiny(tmp_path, hidden_size=48), lora_r=2))
+    wide.save_adapter(tmp_path / "wide")
+    with pytest.raises(LovecError, match="does not fit the base model"):
+        with policy.with_adapter(str(tmp_path / "wide")):
+            pass
+    assert policy.active_adapter == "default" and list(policy.peft.peft_config) == ["default"]
+    with policy.with_adapter(adapters["A"]):
+        assert policy.active_adapter == "worn"
+
+
+# ---------------------------------------------------------------- one test of many
+
+
+@pytest.fixture(scope="module")
+def compared(
+    model: str, adapters: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Comparison, int]:
+    """A comparison of everything, and how often it loaded a base."""
+    from lovec.policy import policy as loaded_in
+
+    folder, times, load = tmp_path_factory.mktemp("all"), [], loaded_in.load_base
+    made = comparison(
+        model,
+        oracle=Lengths(),
+        engine=Strict(8),
+        adapters={**adapters, "C": ""},
+        baselines=[Length(), Asked(), Asked("Asked-ft", adapters["B"]), LUQ(samples=2, judge=Letters())],
+        hybrids=[["LUQ", "A"], ["Length", "Vanilla"]],
+        evaluation={"recalibrated": True, "ablate_history": True},
+    )
+    loaded_in.load_base = lambda config: (times.append(config), load(config))[1]  # type: ignore[assignment]
+    try:
+        trainer(folder).test(made, Rows(), verbose=False)
+    finally:
+        loaded_in.load_base = load
+    return folder, made, len(times)
+
+
+def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, int]) -> None:
+    folder, made, loaded = compared
+    assert loaded == 1
+    assert made.engine.told == made.policy.active_adapter == "default"  # type: ignore[attr-defined]
+    kinds = {row["method"]: row["kind"] for row in made.results}
+    methods = {name: "method" for name in "AB"}
+    maps = {f"{name} + {form}": "recalibrated" for name in "AB" for form in ("isotonic", "Platt")}
+    assert kinds == {
+        **methods, **maps, **{f"{name}, no previous scores": "ablation" for name in "AB"},
+        **{name: "baseline" for name in ("Vanilla", "Length", "Asked", "Asked-ft", "LUQ")},
+        "Best constant": "constant", "LUQ + A": "hybrid", "Length + Vanilla": "hybrid",
+    }  # fmt: skip
+    assert json.loads((folder / "test" / "results.json").read_text()) == made.results
+    both = {"iterative", "free-form"}
+    for name, kind in kinds.items():
+        rows = chosen(made.results, method=name)
+        # The random model writes no tag, so there is nothing to fit a map of free-form answers on.
+        assert {row["mode"] for row in rows} == (both if kind == "method" or name == "Vanilla" else {"iterative"})
+        spread = kind in ("method", "recalibrated", "ablation") or name == "Vanilla"
+        assert {row["readout"] for row in rows} == ({"stated", "mean"} if spread else {"stated"})
+        for row in rows:
+            assert [r.id for r in read_records(folder / "test" / row["file"])] == ["r0", "r1", "r2", "r3"]
+    figures = {"aurc", "ttr", "diversity", "abstained", "ordinality", "brier", "words", "n"}
+    assert all(figures <= row.keys() for row in made.results)
+    tokens = json.loads((folder / "test" / "tokens.json").read_text())
+    assert [t["method"] for t in tokens if t["case"] == "correct"] == ["Vanilla", "A", "B"]
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_every_method_of_a_comparison_is_as_measured_alone(
+    name: str, compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    folder, made, _ = compared
+    alone = module(SFT, model, oracle=Lengths())
+    alone.evaluation = replace(made.evaluation, adapter=adapters[name], name=name, embedder=None, vanilla=name == "A")
+    trainer(tmp_path).test(alone, Rows(), verbose=False)
+    for method in dict.fromkeys(row["method"] for row in alone.results):
+        assert chosen(alone.results, method=method) == chosen(made.results, method=method)
+    files = sorted(path.name for path in (tmp_path / "test").glob("*.jsonl"))
+    assert len(files) >= 8
+    for file in files:
+        assert (tmp_path / "test" / file).read_bytes() == (folder / "test" / file).read_bytes()
+
+
+def test_the_ablated_row_sees_the_sentence_before_only(
+    compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str]
+) -> None:
+    folder, made, _ = compared
+    policy, engine = Policy(PolicyConfig(model=model, adapter=adapters["B"]), reference=False), TransformersEngine()
+    engine.sync(policy)
+    tagged = IterativeTagger(engine, made.encoder, history="previous").tag(Rows().load("test"))
+    found = said(folder, "b-no-previous-scores.iterative")
+    assert [s.score for r in found for s in r.sentences] == [s.score for r in tagged for s in r.sentences]
+    assert found != said(folder, "b.iterative")
+
+
+def test_maps_of_a_comparison_are_fitted_under_the_adapter(
+    compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str]
+) -> None:
+    folder, made, _ = compared
+    policy, engine = Policy(PolicyConfig(model=model, adapter=adapters["B"]), reference=False), TransformersEngine()
+    engine.sync(policy)
+    held = IterativeTagger(engine, made.encoder).tag(Rows().load("validation"))
+    before = [s.score / 10 for r in said(folder, "b.iterative") for s in r.sentences if s.score is not None]
+    for name, form in (("isotonic", Isotonic), ("platt", Platt)):
+        after = form.fit(*sentence_pairs(held, "stated")[:2])(before)
+        mapped = [s.confidence for r in said(folder, f"b-{name}.iterative") for s in r.sentences]
+        assert mapped == pytest.approx(after.tolist(), abs=1e-6)
+
+
+def test_baselines_judge_stored_answers_with_the_adapter_they_name(
+    compared: tuple[Path, Comparison, int], model: str, adapters: dict[str, str]
+) -> None:
+    folder, made, _ = compared
+    rows = Rows().load("test")
+    lengths = [[s.confidence for s in r.sentences] for r in said(folder, "length.iterative")]
+    assert lengths == [pytest.approx(row) for row in Length().confidences(rows)]
+    assert any(c is None for row in lengths for c in row) and any(c for row in lengths for c in row)
+    for name, config in (("asked", {}), ("asked-ft", {"adapter": adapters["B"]})):
+        policy, engine = Policy(PolicyConfig(model=model, **config), reference=False), TransformersEngine()  # type: ignore[arg-type]
+        engine.sync(policy)
+        asked = Asked()
+        asked.attach(replace(made.bench(), engine=engine))
+        expected = [c for row in asked.confidences(rows) for c in row]
+        assert [s.confidence for r in said(folder, f"{name}.iterative") for s in r.sentences] == pytest.approx(expected)
+    (row,) = chosen(made.results, method="Length", level="sentence")
+    confidence, factuality, missing = sentence_pairs(said(folder, "length.iterative"), "stated")
+    assert row["n"] == len(confidence) and row["malformed"] == pytest.approx(missing / (missing + len(confidence)))
+    gaps = [(c - f) ** 2 for c, f in zip(confidence, factuality, strict=True)]
+    assert row["brier"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-6)
+
+
+def test_hybrids_are_means_of_what_was_said(compared: tuple[Path, Comparison, int]) -> None:
+    folder, _, _ = compared
+    for first, second in (("luq", "a"), ("length", "vanilla")):
+        parts = [said(folder, f"{name}.iterative") for name in (first, second)]
+        means = [s.confidence for r in hybrid(*parts) for s in r.sentences]
+        found = [s.confidence for r in said(folder, f"{first}-{second}.iterative") for s in r.sentences]
+        assert found == [None if c is None else pytest.approx(c, abs=1e-6) for c in means]
+
+
+def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison, int]) -> None:
+    folder, made, _ = compared
+    times = json.loads((folder / "test" / "times.json").read_text())
+    assert times == made.measurement.times
+    phases = {(row["method"], row["mode"]): set(row["seconds"]) for row in times}
+    written = {"writing", "scoring"}
+    assert phases == {
+        ("Vanilla", "iterative"): {"scoring"}, ("Vanilla", "free-form"): phases["Vanilla", "free-form"],
+        ("Answers", "free-form"): {"writing"},
+        ("Length", "iterative"): {"scoring"}, ("Asked", "iterative"): {"scoring"},
+        ("Asked-ft", "iterative"): {"scoring"}, ("LUQ", "iterative"): {"sampling", "judging"},
+        ("A", "iterative"): {"scoring"}, ("A", "free-form"): phases["A", "free-form"],
+        ("B", "iterative"): {"scoring"}, ("B", "free-form"): phases["B", "free-form"],
+        ("A, no previous scores", "iterative"): {"scoring"}, ("B, no previous scores", "iterative"): {"scoring"},
+    }  # fmt: skip
+    assert all(phases[name, "free-form"] <= written and "writing" in phases[name, "free-form"] for name in ("A", "B"))
+    spent = sum(
+        row["seconds"]["scoring"]
+        for row in times
+        if row["method"] in ("Vanilla", "A", "B") and row["mode"] == "iterative"
+    )
+    total = made.evaluator.taggers["iterative"].watch.seconds["scoring"]  # type: ignore[attr-defined]
+    assert 0 < spent < total  # that of validation records, for the maps, is not of the test
+    rows = Rows().load("test")
+    assert {row["records"] for row in times} == {len(rows)}
+    sentences = sum(len(row.sentences) for row in rows)
+    assert {row["sentences"] for row in times if row["mode"] == "iterative"} == {sentences}
+    (answers,) = chosen(times, kind="answers")
+    prompts = [made.encoder.prompt(row.question, instruct=False) for row in rows]
+    assert max(map(len, prompts)) < answers["prefill_tokens"] <= sum(map(len, prompts))  # what they share counts once
+
+
+def test_context_of_a_test_is_counted_once(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+    """Labels by the model itself do not count as tagging, nor do validation records."""
+    engine = TransformersEngine(8)
+    made = module(DPO, model, oracle=Lengths(), engine=engine, baselines=[Asked()])
+    made.evaluation.adapter = adapters["A"]
+    trainer(tmp_path).test(made, Rows(), verbose=False)
+    times = json.loads((tmp_path / "test" / "times.json").read_text())
+    assert [row["method"] for row in times] == ["DPO", "DPO", "Vanilla", "Vanilla", "Asked"]
+    assert sum(row["prefill_tokens"] for row in times) == engine.prefill_tokens > 0
+
+
+class Questions(Rows):
+    """Questions without answers."""
+
+    def load(self, split: str) -> list[Record]:
+        return [replace(row, sentences=(), answer="") for row in super().load(split)]
+
+
+def test_questions_without_answers_leave_baselines_out(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+    made = comparison(model, oracle=Lengths(), adapters={"A": adapters["A"]}, baselines=[Length()])
+    trainer(tmp_path).test(made, Questions(), verbose=False)
+    assert {row["method"] for row in made.results} == {"Vanilla", "A"}
+    assert all(row["n"] == 0 for row in chosen(made.results, mode="iterative"))
+    assert json.loads((tmp_path / "test" / "tokens.json").read_text()) == []
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_cannot_be_compared_is_one_line(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match=r"no adapter in runs/dpo/adapter; make it with: lovec fit --config dpo\.yaml"):
+        trainer(tmp_path).test(comparison("nowhere", adapters={"DPO": "runs/dpo/adapter"}), Rows())
+    with pytest.raises(LovecError, match=r"lovec fit --config p-true\.yaml"):
+        trainer(tmp_path).test(comparison("nowhere", baselines=[Asked("x", "runs/p-true/adapter")]), Rows())
+    with pytest.raises(LovecError, match="would be called 'Length' and 'length'"):
+        trainer(tmp_path).test(comparison("nowhere", baselines=[Length(), Length("length")]), Rows())
+    with pytest.raises(LovecError, match=r"hybrids holds \['A', 'LUQ'\], expected two of .*: Vanilla, A"):
+        comparison(model, adapters=adapters, hybrids=[["A", "LUQ"]])
+    with pytest.raises(LovecError, match=r"adapters by name: --model\.adapters\.NAME FOLDER"):
+        comparison(model, policy=PolicyConfig(model=model, adapter="x"))
+    for command in ("fit", "validate"):
+        with pytest.raises(LovecError, match="Comparison measures adapters that are trained already"):
+            getattr(trainer(tmp_path), command)(comparison("nowhere"), Rows())
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a baseline of one's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("my_half.py").write_text(
+        "from lovec.baselines import Baseline\n\n\n"
+        "class Half(Baseline):\n"
+        "    def __init__(self, at: float = 0.5) -> None:\n"
+        '        super().__init__("Half")\n'
+        "        self.at = at\n\n"
+        "    def confidences(self, records):\n"
+        "        return [[self.at] * len(r.sentences) for r in records]\n"
+    )
+    return tmp_path
+
+
+def words(model: str) -> list[str]:
+    """A test on a tiny model and the rows of tinyrun, from the command line."""
+    tests = str(Path(__file__).parents[1] / "helpers")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    return ["test", "--config", "comparison.yaml", "--model.policy.model", model, "--data", "tinyrun.Rows",
+            "--trainer.enable_progress_bar", "false", "--model.evaluation.modes", "[iterative]",
+            "--model.hybrids", "null"]  # fmt: skip
+
+
+def test_adapters_and_baselines_from_the_command_line(
+    here: Path, model: str, adapters: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--model.adapters", json.dumps({"A": adapters["A"], "B": "gone"}), "--model.adapters.C", adapters["B"],
+             "--model.adapters.B", "", "--model.baselines", "[]", "--model.baselines+=my_half.Half",
+             "--model.baselines.at", "0.25"]  # fmt: skip
+    assert main([*words(model), *given]) == 0
+    results = json.loads(Path("runs/comparison/test/results.json").read_text())
+    assert {row["method"] for row in chosen(results, kind="method")} == {"A", "C"}
+    (row,) = chosen(results, method="Half", level="sentence")
+    assert row["mean_confidence"] == 0.25
+    assert "Half" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--model.baselines+=my_half.Hlf"], "there is no Hlf in my_half; did you mean Half?"),
+        (["--model.baselines+=lovec.modules.SFT"], "unknown Baseline for --model.baselines: lovec.modules.SFT; known"),
+        (["--model.baselines+=LUKQ"], "unknown class for --model.baselines: LUKQ; did you mean LUQ?"),
+        (["--model.adapters.DPO", "runs/dpo/adapter"], "there is no adapter in runs/sft/adapter; make it with: lovec"),
+    ],
+)
+def test_what_is_mistyped_is_one_line(
+    here: Path, model: str, capsys: pytest.CaptureFixture[str], flags: list[str], line: str
+) -> None:
+    assert main([*words(model), *flags]) > 0
+    said = [text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: ")]
+    assert len(said) == 1 and said[0].startswith(f"lovec: error: {line}")
+
+
+# ---------------------------------------------------------------- processes
+
+
+def compared_on(model: str, adapters: dict[str, str], folder: str, devices: int) -> None:
+    """A comparison on some processes, which write to a folder."""
+    made = comparison(
+        model,
+        oracle=Lengths(),
+        adapters=adapters,
+        baselines=[Length(), Asked("Asked-ft", adapters["B"]), LUQ(samples=2, judge=Letters())],
+        hybrids=[["LUQ", "A"]],
+        evaluation={"recalibrated": True, "ablate_history": True, "rows": 2},
+    )
+    kind = {"strategy": "ddp", "use_distributed_sampler": False} if devices > 1 else {}
+    run = trainer(Path(folder), devices=devices, **kind)
+    run.test(made, Odd(), verbose=False)
+
+
+class Odd(Rows):
+    """Three test records: on two processes, the second one has no more after the first."""
+
+    def load(self, split: str) -> list[Record]:
+        return super().load(split)[: 3 if split == "test" else None]
+
+
+def test_two_processes_compare_as_one(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+    compared_on(model, adapters, str(tmp_path / "one"), 1)
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'helpers')]!r}\n"
+        f"from test_comparison import compared_on; compared_on({model!r}, {adapters!r}, {str(tmp_path / 'two')!r}, 2)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (json.loads((tmp_path / name / "test" / "results.json").read_text()) for name in ("one", "two"))
+    assert len(one) == len(two) > 40
+    for row, other in zip(one, two, strict=True):
+        assert other == {name: pytest.approx(v, abs=1e-5) if isinstance(v, float) else v for name, v in row.items()}
+    for path in sorted((tmp_path / "one" / "test").glob("*.jsonl")):
+        alone, together = (list(read_records(tmp_path / name / "test" / path.name)) for name in ("one", "two"))
+        assert [r.id for r in together] == ["r0", "r1", "r2"]
+        for a, b in zip(alone, together, strict=True):
+            assert [s.text for s in a.sentences] == [s.text for s in b.sentences]
+            assert [s.confidence for s in b.sentences] == [
+                None if s.confidence is None else pytest.approx(s.confidence, abs=1e-5) for s in a.sentences
+            ]
+    times = [json.loads((tmp_path / name / "test" / "times.json").read_text()) for name in ("one", "two")]
+    for row, other in zip(*times, strict=True):
+        same = ("method", "mode", "kind", "records", "sentences")  # which beginnings are shared depends on the batches
+        assert [other[name] for name in same] == [row[name] for name in same]
+        assert other["seconds"].keys() == row["seconds"].keys()
+    tokens = [json.loads((tmp_path / name / "test" / "tokens.json").read_text()) for name in ("one", "two")]
+    assert [(t["method"], t["sentence"]) for t in tokens[0]] == [(t["method"], t["sentence"]) for t in tokens[1]]
+
+
+# ---------------------------------------------------------------- the benchmark's page
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def entry(brier: Any, ece_m: Any, spearman: Any) -> dict[str, Any]:
+    """A comparison of two methods in the benchmark's file."""
+    place = {"method": "DPO", "against": "LUQ", "mode": "iterative", "domain": "people"}
+    return {**place, "brier": brier, "ece_m": ece_m, "spearman": spearman}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (entry([-0.1, -0.2, -0.05], [-0.1, -0.2, -0.05], [0.1, 0.05, 0.2]), "holds"),
+        (entry([-0.1, -0.2, -0.05], [0.1, 0.05, 0.2], [0.0, -0.1, 0.1]), "better: BS; worse: ECE-M"),
+        (entry([-0.1, -0.2, 0.05], [0.1, -0.05, 0.2], None), "not shown"),
+        (entry([-0.1, -0.2, 0.0004], [0.1, -0.0004, 0.2], [-0.2, -0.3, -0.1]), "worse: SC"),
+    ],
+)
+def test_a_claim_holds_where_all_intervals_say_so(found: dict[str, Any], said: str) -> None:
+    from comparison_page import verdict
+
+    assert verdict(found) == said
+
+
+def test_the_ratio_of_running_times_by_hand() -> None:
+    from comparison_page import luq_ratio
+
+    def took(seed: int, factor: float) -> list[dict[str, Any]]:
+        return [
+            {"seed": seed, "method": "LUQ", "mode": "iterative", "seconds": {"sampling": 30 * factor, "judging": 6.0}},
+            {"seed": seed, "method": "Answers", "mode": "free-form", "seconds": {"writing": 3.0}},
+            {"seed": seed, "method": "DPO", "mode": "free-form", "seconds": {"writing": 6.0, "scoring": 9.0}},
+        ]
+
+    rows = [row for seed, factor in ((0, 1), (1, 2), (2, 4)) for row in took(seed, factor)]
+    assert luq_ratio(rows) == {"answer": 0.5, "sampling": 10.0, "judging": 1.0, "total": 11.5}
+    assert luq_ratio(rows[:2]) == {}
+
+
+def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int], tmp_path: Path) -> None:
+    import comparison as benchmark
+    from comparison_page import page
+
+    folder, made, _ = compared
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "test").symlink_to(folder / "test")
+    note = {"commit": "c", "date": "d", "machine": "m", "part": 1.0, "test": 60.0}
+    (tmp_path / "seed-0" / benchmark.NOTE).write_text(json.dumps(note))
+    results = benchmark.collect([0], tmp_path)
+    assert {row["method"] for row in results["rows"]} == {row["method"] for row in made.results}
+    text = page(results)
+    for name in ("Vanilla", "LUQ + A", "Asked-ft", "A + Platt", "B, no previous scores"):
+        assert f"| {name} | " in text
+    assert text.index("What holds") < text.index("Running time") < text.index("in-domain: Iterative")
+    with pytest.raises(SystemExit, match="no finished run"):
+        benchmark.collect([0, 1], tmp_path)

@@ -1,0 +1,210 @@
+"""A server on loopback that answers as vLLM's does, with a transformers model behind it, and misbehaves as planned."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from lovec.engines import TransformersEngine
+from lovec.types import Sampling
+
+
+@dataclass
+class CompletionServer:
+    """Serves the calls that the engine makes, one at a time; a context manager.
+
+    Attributes:
+        path: the model.
+        name: what it is called.
+        faults: faults of the next calls for completions, one a call; then all is well.
+        lora: whether adapters can be loaded.
+        raw: whether log-probabilities are those before the temperature.
+        details: whether cached tokens are told (none ever are).
+        tells: whether it knows ``logprob_token_ids``.
+        chunk: tokens an event of a stream holds.
+        key: what has to be shown; "" is nothing.
+        calls: path and body of every call so far.
+        most: most calls that were under way at a time.
+    """
+
+    path: str
+    name: str = "tiny"
+    faults: list[str] = field(default_factory=list)
+    lora: bool = True
+    raw: bool = False
+    details: bool = True
+    tells: bool = True
+    chunk: int = 3
+    key: str = ""
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    most: int = 0
+
+    def __enter__(self) -> CompletionServer:
+        self.base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
+        self.adapters: dict[str, Any] = {}
+        self.lock, self.now = threading.Lock(), 0
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+    def paths(self, path: str) -> list[dict[str, Any]]:
+        """Bodies of the calls to a path."""
+        return [body for called, body in self.calls if called == path]
+
+    def models(self) -> dict[str, Any]:
+        base = {"id": self.name, "root": self.path, "parent": None}
+        base["max_model_len"] = self.base.config.max_position_embeddings
+        return {"data": [base, *({"id": name, "parent": self.name} for name in self.adapters)]}
+
+    def load(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if not self.lora:
+            return 404, {"detail": "Not Found"}
+        if body["lora_name"] in self.adapters:
+            return 400, error("has already been loaded")
+        try:
+            base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
+            self.adapters[body["lora_name"]] = PeftModel.from_pretrained(base, body["lora_path"]).get_base_model()
+        except ValueError as problem:
+            return 404, error(str(problem))
+        return 200, "Success"
+
+    def unload(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.adapters.pop(body["lora_name"], None) is None:
+            return 404, error("cannot be found")
+        return 200, "Success"
+
+    def complete(self, body: dict[str, Any]) -> tuple[int, Any]:
+        """One choice, as vLLM writes it."""
+        if body["model"] not in (self.name, *self.adapters):
+            return 404, error(f"The model `{body['model']}` does not exist.")
+        model = self.base if body["model"] == self.name else self.adapters[body["model"]]
+        engine = TransformersEngine()
+        engine.sync(SimpleNamespace(model=model))
+        sampling = Sampling(body["max_tokens"], body["temperature"], 1, body.get("seed", 0))
+        [[done]] = engine.generate([body["prompt"]], sampling, body.get("stop_token_ids", ()))
+        with torch.no_grad():
+            logits = model(torch.tensor([body["prompt"] + list(done.ids)])).logits[0, len(body["prompt"]) - 1 : -1]
+        logps = (logits / (1.0 if self.raw else body["temperature"] or 1.0)).log_softmax(-1)
+        own = [float(row[token]) for row, token in zip(logps, done.ids, strict=True)]
+        asked = body.get("logprob_token_ids", ()) if self.tells else ()
+        top = [{f"token_id:{token}": float(row[token]) for token in asked} for row in logps]
+        usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(done.ids)}
+        if self.details:
+            usage["prompt_tokens_details"] = {"cached_tokens": 0}
+        choice = {
+            "index": 0,
+            "token_ids": list(done.ids),
+            "finish_reason": "stop" if done.finished else "length",
+            "logprobs": {"token_logprobs": own, "top_logprobs": top},
+        }
+        return 200, {"choices": [choice], "usage": usage}
+
+    def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
+        """The reply as events of a stream."""
+        [choice] = reply["choices"]
+        events = []
+        for start in range(0, len(choice["token_ids"]), self.chunk):
+            part = slice(start, start + self.chunk)
+            last = part.stop >= len(choice["token_ids"])
+            logprobs = {"token_logprobs": choice["logprobs"]["token_logprobs"][part], "top_logprobs": [None]}
+            reason = choice["finish_reason"] if last else None
+            given = {"token_ids": choice["token_ids"][part], "finish_reason": reason, "logprobs": logprobs}
+            events.append({"choices": [given]})
+        return [*events, {"choices": [], "usage": reply["usage"]}]
+
+
+def error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "Error", "param": None, "code": 400}}
+
+
+def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            server.calls.append((self.path, {}))
+            self.reply(*((200, server.models()) if self.shown() else (401, error("Unauthorized"))))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.calls.append((self.path, body))
+            if not self.shown():
+                return self.reply(401, error("Unauthorized"))
+            if self.path != "/v1/completions":
+                does = {"/v1/load_lora_adapter": server.load, "/v1/unload_lora_adapter": server.unload}[self.path]
+                return self.reply(*does(body))
+            with server.lock:
+                fault = server.faults.pop(0) if server.faults else ""
+                server.now += 1
+                server.most = max(server.most, server.now)
+            try:
+                self.completion(body, fault)
+            except ConnectionError:  # the listener has streamed enough
+                self.close_connection = True
+            finally:
+                with server.lock:
+                    server.now -= 1
+
+        def completion(self, body: dict[str, Any], fault: str) -> None:
+            if fault.isdigit():
+                return self.reply(int(fault), error(f"planned {fault} {server.key}"), {"Retry-After": "0"})
+            if fault == "hang up":
+                self.close_connection = True
+                return None
+            with server.lock:
+                status, found = server.complete(body)
+            if fault == "garbage":
+                found = {"choices": [{"text": "of another server"}]}
+            if fault == "aborted":
+                [choice] = found["choices"]
+                del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
+                choice["finish_reason"] = "abort"
+            if status != 200 or not body.get("stream"):
+                return self.reply(status, found)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            broken = fault in ("break off", "error later")
+            for event in [
+                *server.events(found)[: 1 if broken else None],
+                *([error("lost")] if fault == "error later" else []),
+            ]:
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            if not broken:
+                self.wfile.write(b"data: [DONE]\n\n")
+            return None
+
+        def shown(self) -> bool:
+            return not server.key or self.headers.get("Authorization") == f"Bearer {server.key}"
+
+        def reply(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+            data = (body if isinstance(body, str) else json.dumps(body)).encode()
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,417 @@
+"""Labelling: every stage from a file to a file, killed at any moment, to the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tinyrun import tiny
+
+from lovec.cli import main
+from lovec.datasets.jsonl import read_records, write_records
+from lovec.datasets.world import World
+from lovec.datasets.world.text import TEMPLATES, write
+from lovec.labelling import FileSource, Outcome, Stage, run_stage
+from lovec.oracles import LabelFile
+from lovec.oracles.cache import ReplyCache
+from lovec.types import LovecError, Record, Sentence
+
+ROOT = Path(__file__).resolve().parents[2]
+WIKIBIO = ROOT.parent / "shared" / "data" / "wikibio_gpt3_human" / "dataset-generated.json"
+FACTSCORE = ROOT.parent / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"
+SPLIT = ["--splitter", "lovec.datasets.world.grading.split_sentences"]
+EXACT = ["--oracle", "WorldOracle", "--oracle.world", "world-small"]
+
+needs_wikibio = pytest.mark.skipif(not WIKIBIO.exists(), reason="the labelled WikiBio passages are not there")
+
+needs_factscore = pytest.mark.skipif(not FACTSCORE.exists(), reason="FActScore's labelled ChatGPT.jsonl is not there")
+
+
+def answers(count: int) -> list[Record]:
+    """Answers about the small world: two true sentences each, every third with one about somebody else."""
+    people = [entity for entity in World("world-small").entities if entity.kind == "person"]
+    found = []
+    for i in range(count):
+        one, other = people[i % len(people)], people[(i + 1) % len(people)]
+        texts = [write(one, group[i % len(group)]) for group in TEMPLATES["person"][:2]]
+        texts += [write(other, TEMPLATES["person"][0][0])] if i % 3 == 0 else []
+        meta = {"entity": one.name}
+        found.append(Record(f"a{i}", f"Who is {one.name}, number {i}?", answer=" ".join(texts), meta=meta))
+    return found
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("LOVEC_LABEL_TEST", "1")
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}
+
+
+def label(*words) -> int:
+    return main(["label", *map(str, words)])
+
+
+def complaint(capsys, *words) -> str:
+    capsys.readouterr()
+    assert label(*words) in (1, 2)
+    return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: error: "))
+
+
+def in_child(work) -> int:
+    """Runs ``work`` in a forked process; its exit code, negative where a signal ended it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            sys.stdout = sys.stderr = open(os.devnull, "w")
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def dying(words, owner, name: str, at: int, after: bool):
+    """A run that kills itself at the ``at``-th call of a function, before it or after."""
+
+    def work() -> int:
+        real, left = getattr(owner, name), [at]
+
+        def counted(*args):
+            left[0] -= 1
+            if left[0] == 0 and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = real(*args)
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(owner, name, counted)
+        return label(*words)
+
+    return work
+
+
+# A kill
+
+
+def test_killed_ten_times_gives_the_files_of_a_run_that_nobody_disturbed(here):
+    write_records("mine.jsonl", answers(200))
+    words = ["--answers", "mine.jsonl", *SPLIT, *EXACT, "--chunk", "8"]
+    assert label(*words, "--out", "whole") == 0
+    for number in range(10):
+        call = "fsync" if number % 3 else "replace"
+        run = dying([*words, "--out", "killed"], os, call, at=2 + number // 2, after=number % 2 == 0)
+        assert in_child(run) == -signal.SIGKILL
+        for torn in Path("killed").glob("*.jsonl"):
+            done = json.loads(Path(f"killed/{torn.stem}.manifest.json").read_text()) if torn.stem != "failed" else {}
+            if not done.get("digest") and torn.stem != "failed":  # what the disk got of a line that was being written
+                with open(torn, "ab") as file:
+                    file.write(b'{"id": "half a li')
+    assert label(*words, "--out", "killed") == 0
+    assert contents(Path("killed")) == contents(Path("whole"))
+    assert [r.id for r in read_records("killed/pairs.jsonl")] == [f"a{i}" for i in range(200)]
+
+
+class Judge(BaseHTTPRequestHandler):
+    """Rates a sentence by the share of its longer words that the evidence has; writes down who asked what."""
+
+    log: Path
+
+    def do_POST(self) -> None:
+        prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][0]["content"]
+        asked = prompt.rpartition("without repeating the sentences.:")[2]
+        evidence = prompt.partition("for your reference:")[2].partition("\n---\n")[0].lower()
+        name = hashlib.sha256(prompt.encode()).hexdigest()[:12]
+        with open(self.log, "a") as file:
+            file.write(name + "\n")
+        reply = [name]
+        for sentence in re.findall(r"^### (.+)$", asked, re.MULTILINE):
+            words = re.findall(r"\w{4,}", sentence.lower())
+            rating = round(10 * sum(word in evidence for word in words) / max(1, len(words)))
+            reply.append(f"**Analysis:** words\n**Rating:** ${rating}$")
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "\n\n".join(reply)}}
+        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 10, "total_tokens": len(prompt) // 4 + 10}
+        body = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
+        data = json.dumps({**body, "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def serve(log: Path, ready) -> None:
+    Judge.log = log
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    ready.send(server.server_address[1])
+    server.serve_forever()
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """Address of a judge in a process of its own, and the file of what it was asked."""
+    log = tmp_path / "asked.txt"
+    log.touch()
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=serve, args=(log, theirs), daemon=True)
+    process.start()
+    yield f"http://127.0.0.1:{ours.recv()}/v1", log
+    process.terminate()
+    process.join()
+
+
+def openai(url: str, cache: str) -> list[str]:
+    oracle = ["--oracle", "OpenAIOracle", "--oracle.model", "judge", "--oracle.base_url", url, "--oracle.cache", cache]
+    return [*oracle, "--oracle.price_in", "1", "--oracle.price_out", "1", "--oracle.concurrency", "4"]
+
+
+def kept(cache: str) -> set[str]:
+    """What the cache holds replies to."""
+    if not Path(cache).exists():
+        return set()
+    with sqlite3.connect(cache) as database:
+        return {text.split("\n")[0] for (text,) in database.execute("SELECT text FROM replies")}
+
+
+def test_killed_ten_times_no_reply_is_bought_twice(here, judge):
+    url, log = judge
+    write_records("mine.jsonl", answers(60))
+    words = ["--answers", "mine.jsonl", *SPLIT, "--chunk", "6", "--yes"]
+    assert label(*words, *openai(url, "one.sqlite"), "--out", "whole") == 0
+    assert len(log.read_text().split()) == 60
+    for number in range(10):
+        before, seen = kept("two.sqlite"), len(log.read_text().split())
+        owner, call, at = (ReplyCache, "put", 2 + number // 2) if number % 2 else (os, "fsync", 3 if number else 12)
+        run = dying([*words, *openai(url, "two.sqlite"), "--out", "killed"], owner, call, at, after=number % 3 == 0)
+        assert in_child(run) == -signal.SIGKILL, number
+        assert not before & set(log.read_text().split()[seen:])
+    before, seen = kept("two.sqlite"), len(log.read_text().split())
+    assert label(*words, *openai(url, "two.sqlite"), "--out", "killed") == 0
+    last = log.read_text().split()[seen:]
+    assert not before & set(last) and len(before) + len(last) == 60
+    ours, theirs = contents(Path("killed")), contents(Path("whole"))
+    assert ours == theirs
+
+
+def test_cost_is_told_before_and_stops_cleanly(here, judge, capsys):
+    url, log = judge
+    write_records("mine.jsonl", answers(12))
+    words = ["--answers", "mine.jsonl", *SPLIT, "--chunk", "4", "--out", "out", *openai(url, "c.sqlite")]
+    assert "give --yes" in complaint(capsys, *words) and not log.read_text()
+    assert label(*words, "--max-cost", "0.005", "--yes") == 1
+    said = capsys.readouterr()
+    assert "12 records: 0 answered by the cache, 12 calls" in said.err and "max_cost $0.005" in said.err
+    bought = len(log.read_text().split())
+    assert 0 < bought < 12
+    assert label(*words, "--yes") == 0
+    assert len(log.read_text().split()) == 12
+    assert len(list(read_records("out/labelled.jsonl"))) == 12
+    assert label(*words) == 0  # done: nothing to ask for
+
+
+# Real labels
+
+
+@needs_wikibio
+def test_wikibio_end_to_end(here, judge, capsys):
+    url, _ = judge
+    people = ["--oracle", "LabelFile", "--oracle.path", WIKIBIO]
+    assert label("--answers", WIKIBIO, "--out", "people", *people) == 0
+    labelled = list(read_records("people/labelled.jsonl"))
+    assert len(labelled) == 119 and all(record.evidence for record in labelled)
+    values = [s.factuality for record in labelled for s in record.sentences]
+    assert [values.count(f) for f in (1.0, 0.5, 0.0)] == [254, 327, 378]
+    assert len(list(read_records("people/pairs.jsonl"))) == 119
+
+    assert label("--data", "WikiBio", "--data.path", WIKIBIO, "--out", "judge", "--yes", *openai(url, "c.sqlite")) == 0
+    capsys.readouterr()
+    assert main(["agreement", "judge/labelled.jsonl", str(WIKIBIO), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["n"] == 959 and found["spearman"] > 0.2  # shared words say a little
+    assert main(["agreement", "judge/labelled.jsonl", str(WIKIBIO)]) == 0
+    print(capsys.readouterr().out)
+
+    model = ["--model", tiny(here, "llama"), "--oracle", "SelfJudge", "--oracle.evidence_tokens", "64"]
+    assert label("--answers", WIKIBIO, "--out", "self", *model) == 0
+    assert main(["agreement", "self/labelled.jsonl", str(WIKIBIO), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["n"] == 959
+
+
+def test_people_as_an_oracle(tmp_path):
+    twice = (Sentence("He ran.", 0.2), Sentence("He sat.", None), Sentence("He ran.", 0.7))
+    write_records(tmp_path / "gold.jsonl", [Record("a", "Who?", sentences=twice)])
+    oracle = LabelFile(str(tmp_path / "gold.jsonl"))
+    assert oracle.validate() == 2
+    asked = Record("a", "Who?", sentences=tuple(map(Sentence, ("He  ran.", "He flew.", "He ran.", "He sat."))))
+    assert oracle.rate([asked, replace(asked, id="b")]) == [[0.2, None, 0.7, None], [None] * 4]
+    assert list(oracle.failures) == ["b"]
+    write_records(tmp_path / "bare.jsonl", [replace(asked, sentences=())])
+    with pytest.raises(LovecError, match="no labelled sentence"):
+        LabelFile(str(tmp_path / "bare.jsonl"))
+
+
+@needs_factscore
+def test_factscore_labels_are_found_again():
+    assert LabelFile(str(FACTSCORE)).validate() == 1209
+
+
+# Much data
+
+
+def test_ten_thousand_records_in_flat_memory():
+    command = [sys.executable, "benchmarks/label.py", "--records", "10000", "--print"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["records"] == found["pairs"] == 10_000
+    assert found["growth_mib"] < 25  # ids of the user's file are remembered, a hundred bytes each
+    print(found)
+
+
+# On to training
+
+
+def test_fit_trains_on_the_pairs(here):
+    write_records("mine.jsonl", answers(24))
+    assert label("--answers", "mine.jsonl", *SPLIT, *EXACT, "--out", "out") == 0
+    brief = ["--trainer.max_steps", "2", "--trainer.limit_val_batches", "0", "--data.batch_size", "2"]
+    brief += ["--model.policy.model", tiny(here, "llama")]
+    rows = ["--data", "Demonstrations", "--data.path", "out/labelled.jsonl"]
+    assert main(["fit", "--config", "sft.yaml", *rows, *brief]) == 0
+    assert main(["fit", "--config", "dpo.yaml", "--data", "Preferences", "--data.path", "out/pairs.jsonl", *brief]) == 0
+    assert (here / "runs/dpo/adapter/adapter_model.safetensors").exists()
+
+
+def test_the_authors_files(here):
+    tagged = "Ada wrote. <confidence> {} </confidence> Bath is old. <confidence> {} </confidence>"
+    pair = {"prompt": "Who was Ada?", "chosen": tagged.format(9, 2), "rejected": tagged.format(1, 7)}
+    Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    assert label("--labelled", "pairs.jsonl", "--out", "pairs") == 0
+    (made,) = read_records("pairs/pairs.jsonl")
+    assert [s.factuality for s in made.sentences] == [0.9, 0.2] and made.rejected == (1, 7)
+    online = {"entity": "Ada", "evidence": ["Ada wrote."], "base_prediction": "Ada wrote. She was born in London."}
+    Path("online.jsonl").write_text(json.dumps(online) + "\n")
+    model = ["--model", tiny(here, "llama"), "--oracle", "SelfJudge"]
+    assert label("--answers", "online.jsonl", "--out", "online", *model) == 0
+    (made,) = read_records("online/pairs.jsonl")
+    assert [s.text for s in made.sentences] == ["Ada wrote.", "She was born in London."] and made.labelled
+
+
+# Stages
+
+
+def test_questions_to_pairs_and_each_stage_alone(here, capsys):
+    Path("mine.py").write_text(
+        "class Half:\n    def rate(self, records):\n"
+        "        return [[0.5 if i else None for i, _ in enumerate(r.sentences)] for r in records]\n"
+    )
+    questions = [Record(f"q{i}", f"Who is number {i}?") for i in range(5)]
+    write_records("q.jsonl", [*questions, Record("long", "x" * 5000)])
+    model = ["--model", tiny(here, "llama"), "--max-new-tokens", "12"]
+    oracle = ["--oracle", "lovec.oracles.SelfJudge"]
+    words = ["--questions", "q.jsonl", *model, *oracle, "--out", "out", "--samples", "2", "--temperature", "1"]
+    assert label(*words) == 0
+    ids = [r.id for r in read_records("out/labelled.jsonl")]
+    assert ids == [f"q{i}/sample-{n}" for i in range(5) for n in (1, 2)] + ["long"]
+    failed = [json.loads(line) for line in Path("out/failed.jsonl").read_text().splitlines()]
+    assert "shorten the question" in {row["id"]: row["why"] for row in failed}["long"]
+    before = contents(Path("out"))
+    assert label("--out", "out", "--stages", "pairs") == 0
+    assert contents(Path("out")) == before
+    assert "seed (0 then, 1 now)" in complaint(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
+    assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
+    assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
+
+
+def test_what_becomes_of_every_record(here):
+    rows = [
+        Record("abstained", "Who is Ada?", answer="I'm sorry, but I couldn't find any information about Ada."),
+        Record("empty", "Who is Bo?"),
+        Record("whole", "Who is Cy?", answer="Cy is a cat. He sleeps."),
+        Record("split", "Who is Di?", sentences=(Sentence("Di is a dog.", 0.3), Sentence("He barks."))),
+        Record("cut", "Who is Ed?", answer="Ed is an eel. He swims in the", meta={"finished": False}),
+    ]
+    write_records("mine.jsonl", rows)
+    gold = [replace(rows[2], sentences=(Sentence("Cy is a cat.", 1.0), Sentence("He  sleeps.", 0.5))), rows[3]]
+    write_records("gold.jsonl", gold)
+    assert label("--answers", "mine.jsonl", "--out", "out", "--oracle", "LabelFile", "--oracle.path", "gold.jsonl") == 0
+    made = {record.id: record for record in read_records("out/labelled.jsonl")}
+    assert list(made) == [record.id for record in rows]
+    assert made["abstained"].meta["abstained"] and not made["abstained"].sentences
+    assert [s.factuality for s in made["whole"].sentences] == [1.0, 0.5]
+    assert [s.factuality for s in made["split"].sentences] == [0.3, None]
+    assert [s.text for s in made["cut"].sentences] == ["Ed is an eel."]
+    failed = {row["id"]: row["why"] for row in map(json.loads, Path("out/failed.jsonl").read_text().splitlines())}
+    assert failed == {"empty": "the answer is empty", "cut": "gold.jsonl has no record of this id"}
+    assert [record.id for record in read_records("out/pairs.jsonl")] == ["whole"]
+
+
+def test_a_stage_refuses_what_it_did_not_write(tmp_path):
+    write_records(tmp_path / "in.jsonl", answers(3))
+    source = FileSource(tmp_path / "in.jsonl")
+    copy = Stage("copy", lambda records: [Outcome([record]) for record in records], {"a": 1}, chunk=2)
+    assert run_stage(copy, source, tmp_path / "out")["written"] == 3
+    output = tmp_path / "out/copy.jsonl"
+    output.write_bytes(output.read_bytes().replace(b"Who", b"How"))
+    with pytest.raises(LovecError, match="changed since it was written"):
+        run_stage(copy, source, tmp_path / "out")
+    assert run_stage(copy, source, tmp_path / "out", redo=True)["written"] == 3
+    (tmp_path / "out/copy.manifest.json").unlink()
+    with pytest.raises(LovecError, match="says how it was made"):
+        run_stage(copy, source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "o"], "give --questions, --answers, --labelled or --data"),
+        (["--questions", "q.jsonl"], "--model must be given"),
+        (["--answers", "q.jsonl"], "--oracle must be given"),
+        (["--data", "WikiBoi"], "unknown data set WikiBoi; did you mean WikiBio?"),
+        (["--answers", "none.jsonl", *EXACT], "cannot read none.jsonl"),
+        (["--answers", "q.jsonl", "--oracle", "WorldOrcale"], "did you mean WorldOracle?"),
+        (["--answers", "q.jsonl", *EXACT, "--oracle.wrold", "x"], "did you mean --oracle.world?"),
+        (["--answers", "q.jsonl", *EXACT, "--chnk", "3"], "did you mean --chunk?"),
+        (["--answers", "q.jsonl", "--oracle", "OpenAIOracle"], "--oracle.model must be given"),
+        (["--answers", "q.jsonl", *EXACT, "--stages", "labels"], "unknown stage labels; did you mean label?"),
+        (["--stages", "label", *EXACT, "--out", "o"], "there is no o/sentences.jsonl"),
+        (["--answers", "q.jsonl", *EXACT, "--splitter", "no.such"], "cannot import no.such"),
+    ],
+)
+def test_one_line_errors(here, capsys, words, said):
+    Path("q.jsonl").write_text('{"question": "Who?"}\n')
+    assert said in complaint(capsys, *words)
+
+
+def test_settings_may_change_as_long_as_nothing_was_rated(here, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    write_records("mine.jsonl", answers(3))
+    paid = ["--answers", "mine.jsonl", *SPLIT, "--oracle", "OpenAIOracle", "--oracle.model"]
+    assert "give --yes" in complaint(capsys, *paid, "a", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
+    assert "give --yes" in complaint(capsys, *paid, "b", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
+    assert label("--answers", "mine.jsonl", *SPLIT, *EXACT, "--out", "out") == 0
+    assert "other settings" in complaint(capsys, *paid, "a", "--out", "out")
+
+
+def test_a_run_that_did_nothing_shows_no_table(here, capsys):
+    assert label("--answers", "nofile.jsonl", *EXACT) == 1
+    assert capsys.readouterr().out == ""

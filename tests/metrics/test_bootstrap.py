@@ -1,0 +1,145 @@
+"""The bootstrap draws questions, the same for every method; its shortcuts give what computing it at length gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lovec.metrics.bootstrap import FIGURES, Interval, by_question, intervals, resample
+from lovec.metrics.functional import brier_score, ece_m, spearman
+from lovec.types import LovecError, Record, Sentence
+
+
+def simulated(people=40, bias=0.0, noise=0.15, seed=0, world=0, levels=10):
+    """A run: some people are known better than others; what is said is the truth, with a bias and a noise."""
+    truth, said = np.random.default_rng(world), np.random.default_rng([seed, 1])
+    run = {}
+    for i in range(people):
+        known = truth.beta(2, 1)
+        f = np.clip(truth.normal(known, 0.2, truth.integers(2, 6)), 0, 1).round(1)
+        c = (np.clip(f + bias + said.normal(0, noise, len(f)), 0, 1) * levels).round() / levels
+        run[f"q{i}"] = (c.tolist(), f.tolist())
+    return run
+
+
+def at_length(run, drawn):
+    """The figures of a draw from the sentences of its questions, each as often as it was drawn."""
+    pairs = [pair for question in drawn for pair in zip(*run[question], strict=True)]
+    c, f = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    return [float(brier_score(c, f)), float(ece_m(c, f)), float(spearman(c, f))]
+
+
+@pytest.mark.parametrize("levels", [10, 10**6])  # scores that tie, and continuous confidences
+def test_every_draw_is_what_it_is_at_length(levels):
+    runs = [simulated(people=12, seed=seed, levels=levels) for seed in range(2)]
+    runs[0]["q3"] = ([], [])  # a question whose every tag was malformed
+    drawn = resample(runs, draws=300, seed=4)
+    choices = torch.randint(12, (300, 12), generator=torch.Generator().manual_seed(4))
+    for at, row in enumerate([torch.arange(12), *choices]):
+        asked = [drawn.questions[i] for i in row.tolist()]
+        expected = np.mean([at_length(run, asked) for run in runs], axis=0)
+        assert [float(drawn.figures[name][at]) for name in FIGURES] == pytest.approx(expected, abs=1e-9)
+
+
+def test_intervals_are_the_percentiles_of_the_draws():
+    first, second = resample([simulated()]), resample([simulated(seed=1, bias=0.1)])
+    for other in (None, second):
+        for name, found in intervals(first, other).items():
+            values = first.figures[name] - (0 if other is None else other.figures[name])
+            assert found.value == values[0]
+            assert (found.low, found.high) == pytest.approx(np.percentile(values[1:], [2.5, 97.5]))
+    wide, narrow = (intervals(first, level=level)["brier"] for level in (0.95, 0.5))
+    assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+
+
+def test_the_same_method_differs_from_itself_by_exactly_nothing():
+    runs = [simulated(seed=seed) for seed in range(3)]
+    found = intervals(resample(runs), resample(list(runs)))
+    assert set(found.values()) == {Interval(0.0, 0.0, 0.0)}
+
+
+def test_what_is_hard_about_the_questions_cancels():
+    """A bias of 0.2 on every answer adds 0.04 to the Brier score, however much the answers differ."""
+    plain, shifted = {}, {}
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        gap = rng.uniform(-0.4, 0.4)
+        plain[f"q{i}"] = ([0.5 + gap, 0.5 - gap], [0.5, 0.5])
+        shifted[f"q{i}"] = ([0.5 + gap, 0.5 - gap], [0.3, 0.3])
+    found = intervals(resample([shifted]), resample([plain]))["brier"]
+    assert (found.value, found.low, found.high) == pytest.approx((0.04, 0.04, 0.04), abs=1e-12)
+    alone = intervals(resample([plain]))["brier"]
+    assert alone.high - alone.low > 0.01
+
+
+def test_a_worse_method_is_found_to_be_worse():
+    good, bad = ([simulated(people=120, seed=seed, bias=bias) for seed in range(3)] for bias in (0.0, 0.2))
+    found = intervals(resample(bad), resample(good))
+    assert found["brier"].low > 0 and found["ece_m"].low > 0
+    assert found["spearman"].high < 0  # what is clipped at 1 ties
+    back = intervals(resample(good), resample(bad))
+    assert back["brier"].high == pytest.approx(-found["brier"].low)
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth():
+    def pair(people, world):
+        """The same people, asked of two methods."""
+        return [simulated(people, noise=noise, seed=2 * world + i, world=world) for i, noise in enumerate((0.15, 0.3))]
+
+    first, second = (at_length(run, run)[0] for run in pair(5000, 999))
+    hits = 0
+    for world in range(200):
+        first_run, second_run = pair(50, world)
+        found = intervals(resample([second_run], 400), resample([first_run], 400))["brier"]
+        hits += found.low <= second - first <= found.high
+    assert 178 <= hits <= 198  # 190 expected, give or take 3; percentiles of 50 questions are a little narrow
+
+
+def test_a_correlation_that_is_undefined_has_no_interval():
+    always = {question: ([1.0] * len(c), f) for question, (c, f) in simulated().items()}
+    found = intervals(resample([always]))
+    assert found["spearman"] is None
+    assert found["brier"] is not None
+    assert intervals(resample([simulated()]), resample([simulated(), always]))["spearman"] is None
+    nothing = {question: ([], []) for question in always}
+    assert set(intervals(resample([nothing])).values()) == {None}
+
+
+def test_draws_without_a_value_are_left_out():
+    """One question of three says anything but 1: draws without it have no correlation."""
+    run = {"a": ([1.0, 1.0], [0.2, 0.9]), "b": ([1.0, 1.0], [0.5, 0.8]), "c": ([0.1, 1.0], [0.0, 1.0])}
+    drawn = resample([run])
+    assert 0.2 < float(drawn.figures["spearman"].isnan().double().mean()) < 0.4  # (2/3)^3
+    found = intervals(drawn)["spearman"]
+    assert 0 < found.low <= found.value <= found.high <= 1
+
+
+def test_records_become_runs():
+    mass = tuple([0.0] * 10 + [0.5])
+    records = [
+        Record("a", "Q?", sentences=(Sentence("A.", 0.5, score=7, distribution=mass), Sentence("B.", None, 0.3))),
+        Record("b", "Q?", sentences=(Sentence("malformed", 0.5),)),
+        Record("c", "Q?"),
+    ]
+    assert by_question(records, "stated") == {"a": ([0.7], [0.5]), "b": ([], []), "c": ([], [])}
+    assert by_question(records, "mean")["a"] == ([1.0], [0.5])
+    with pytest.raises(LovecError, match="two records have the id 'a'"):
+        by_question([records[0], records[0]], "stated")
+
+
+def test_what_cannot_be_paired_is_refused():
+    run = simulated(people=5)
+    more = {**run, "extra": ([0.1], [0.2])}
+    with pytest.raises(LovecError, match="runs of 5 and 6 questions cannot be paired: 'extra' is not in both"):
+        resample([run, more])
+    with pytest.raises(LovecError, match="5 and 6 questions cannot be paired: 'extra'"):
+        intervals(resample([run]), resample([more]))
+    for other in (resample([run], seed=1), resample([run], draws=10)):
+        with pytest.raises(LovecError, match="needs the same draws for both"):
+            intervals(resample([run]), other)
+    for empty in ([], [{}]):
+        with pytest.raises(LovecError, match=f"got {len(empty)} runs without any question"):
+            resample(empty)
+    with pytest.raises(LovecError, match=r"confidence holds 1\.5"):
+        resample([{"a": ([1.5], [0.5])}])

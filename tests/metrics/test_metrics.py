@@ -1,0 +1,489 @@
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy as scipy_entropy
+from scipy.stats import spearmanr
+from sklearn.metrics import brier_score_loss
+
+from lovec.metrics import AURC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
+from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
+from lovec.metrics.records import Statements, confidence_of, passage_pairs, sentence_pairs, statements
+from lovec.metrics.risk import aurc
+from lovec.types import LovecError, Record, Sentence
+
+WIKIBIO = Path(__file__).parents[3] / "shared" / "data" / "wikibio_gpt3_human"
+METRICS = {
+    "brier": (BrierScore, {}, brier_score),
+    "bins": (ECEM, {}, ece_m),
+    "bins5": (ECEM, {"bins": 5}, lambda c, f: ece_m(c, f, bins=5)),
+    "levels": (ECEM, {"variant": "levels"}, lambda c, f: ece_m(c, f, "levels")),
+    "huang": (ECEM, {"variant": "huang"}, lambda c, f: ece_m(c, f, "huang")),
+    "spearman": (SpearmanCorrelation, {}, spearman),
+    "aurc": (AURC, {}, aurc),
+}
+TENTHS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=2, max_size=40)
+
+
+def tensors(pairs, dtype=torch.float64):
+    return (torch.tensor(column, dtype=dtype) for column in zip(*pairs, strict=True))
+
+
+def random_pairs(n, seed=0):
+    rng = np.random.default_rng(seed)
+    c = rng.integers(0, 11, n) / 10
+    f = np.clip(10 * c + rng.integers(-4, 5, n), 0, 10).round() / 10
+    return torch.tensor(c), torch.tensor(f)
+
+
+def reference_ece(c, f, groups, stated):
+    """By the definition, group by group: sum |B|/N |mean f - mean stated|."""
+    c, f = np.asarray(c), np.asarray(f)
+    return sum(
+        (groups == b).mean() * abs(f[groups == b].mean() - np.asarray(stated)[groups == b].mean())
+        for b in np.unique(groups)
+    )
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_brier_by_hand():
+    c, f = torch.tensor([0.9, 0.3, 0.0, 1.0]), torch.tensor([1.0, 0.5, 0.0, 0.0])
+    assert brier_score(c, f).item() == pytest.approx((0.01 + 0.04 + 0 + 1) / 4)
+
+
+def test_ece_m_by_hand():
+    # bin 0: (0, .5); bin 3: (.3, 0), (.35, .4); bin 9: (.9, 1), (1, 1), (1, .4)
+    c = torch.tensor([0.0, 0.3, 0.35, 0.9, 1.0, 1.0])
+    f = torch.tensor([0.5, 0.0, 0.4, 1.0, 1.0, 0.4])
+    assert ece_m(c, f).item() == pytest.approx((0.5 + abs(0.4 - 0.65) + abs(2.4 - 2.9)) / 6)
+    # levels: 0; .3; .4 (from .35); .9; 1, 1
+    assert ece_m(c, f, "levels").item() == pytest.approx((0.5 + 0.3 + 0.05 + 0.1 + abs(1.4 - 2.0)) / 6)
+    assert ece_m(c, f, "huang").item() == pytest.approx((0.5 + 0.3 + 0.0 + 0.1 + abs(1.4 - 2.0)) / 6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score", range(11))
+def test_a_score_lands_in_its_own_bin_in_either_precision(score, dtype):
+    metric = ECEM()
+    metric.update(torch.tensor([score / 10], dtype=dtype), torch.tensor([0.0], dtype=dtype))
+    assert metric.sums[0].nonzero().flatten().tolist() == [min(score, 9)]
+    levels = ECEM("levels")
+    levels.update(torch.tensor([score / 10], dtype=dtype), torch.tensor([0.0], dtype=dtype))
+    assert levels.sums[0].nonzero().flatten().tolist() == [score]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_halves_go_to_the_upper_level(dtype):
+    metric = ECEM("levels")
+    metric.update(torch.arange(10, dtype=dtype) / 10 + 0.05, torch.zeros(10, dtype=dtype))
+    assert metric.sums[0].tolist() == [0] + [1] * 10
+
+
+def test_what_bins_merge_levels_tell_apart():
+    c, f = torch.tensor([0.9, 1.0]), torch.tensor([1.0, 0.9])
+    assert ece_m(c, f).item() == pytest.approx(0.0, abs=1e-7)
+    assert ece_m(c, f, "levels").item() == pytest.approx(0.1)
+
+
+def test_perfect_and_worst():
+    c = torch.arange(11) / 10
+    for metric in (brier_score, ece_m):
+        assert metric(c, c).item() == 0.0
+        assert metric(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])).item() == 1.0
+    assert spearman(c, c).item() == pytest.approx(1.0)
+    assert spearman(c, 1 - c).item() == pytest.approx(-1.0)
+
+
+# ---------------------------------------------------------------- against scipy and scikit-learn
+
+
+@given(TENTHS)
+def test_spearman_equals_scipy_with_ties(pairs):
+    c, f = (x / 10 for x in tensors(pairs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, ours = spearmanr(c, f).statistic, spearman(c, f).item()
+    assert ours == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("n", [2, 3, 1000, 20001])
+def test_spearman_equals_scipy_on_continuous_values(n):
+    rng = np.random.default_rng(n)
+    c, f = rng.random(n), rng.random(n)
+    ours = spearman(torch.tensor(c), torch.tensor(f)).item()
+    assert ours == pytest.approx(spearmanr(c, f).statistic, abs=1e-9)
+
+
+@given(TENTHS)
+def test_ece_m_equals_its_definition(pairs):
+    c, f = (x.numpy() / 10 for x in tensors(pairs))
+    scores = np.array([p[0] for p in pairs])
+    c_t, f_t = torch.tensor(c), torch.tensor(f)
+    assert ece_m(c_t, f_t).item() == pytest.approx(reference_ece(c, f, np.minimum(scores, 9), c), abs=1e-9)
+    assert ece_m(c_t, f_t, "levels").item() == pytest.approx(reference_ece(c, f, scores, c), abs=1e-9)
+    assert ece_m(c_t, f_t, "huang").item() == pytest.approx(reference_ece(c, f, scores, scores / 10), abs=1e-9)
+
+
+def test_brier_equals_scikit_learn_on_hard_labels():
+    rng = np.random.default_rng(0)
+    c, f = rng.random(500), rng.integers(0, 2, 500)
+    assert brier_score(torch.tensor(c), torch.tensor(f)).item() == pytest.approx(brier_score_loss(f, c), abs=1e-12)
+
+
+# ---------------------------------------------------------------- batches, precision, edges
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_batched_equals_whole_equals_twin(name):
+    cls, options, twin = METRICS[name]
+    c, f = random_pairs(101)
+    whole, batched = cls(**options), cls(**options)
+    whole.update(c, f)
+    for part in (slice(0, 1), slice(1, 1), slice(1, 40), slice(40, 101)):
+        batched.update(c[part], f[part])
+    expected = twin(c, f).item()
+    assert 0.0 < expected < 1.0
+    assert whole.compute().item() == pytest.approx(expected, abs=1e-12)
+    assert batched.compute().item() == pytest.approx(expected, abs=1e-12)
+    batched.reset()
+    batched.update(c[:50], f[:50])
+    assert batched.compute().item() == pytest.approx(twin(c[:50], f[:50]).item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_forward_gives_the_batch_value_and_accumulates(name):
+    cls, options, twin = METRICS[name]
+    c, f = random_pairs(60)
+    metric = cls(**options)
+    assert metric(c[:25], f[:25]).item() == pytest.approx(twin(c[:25], f[:25]).item(), abs=1e-12)
+    assert metric(c[25:], f[25:]).item() == pytest.approx(twin(c[25:], f[25:]).item(), abs=1e-12)
+    assert metric.compute().item() == pytest.approx(twin(c, f).item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_float32_equals_float64(name):
+    _, _, twin = METRICS[name]
+    c, f = random_pairs(500, seed=1)
+    assert twin(c.float(), f.float()).item() == pytest.approx(twin(c, f).item(), abs=1e-6)
+    assert twin(c.float(), f.float()).dtype == torch.float64
+
+
+def test_sums_do_not_lose_small_batches():
+    """In float32 a sum of 2e7 no longer moves when 0.25 is added."""
+    metric = BrierScore()
+    metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
+    metric.total += 2e7
+    before = metric.total.item()
+    metric.update(torch.tensor([0.5]), torch.tensor([0.0]))
+    assert metric.total.item() - before == 0.25
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+@pytest.mark.parametrize("name", METRICS)
+def test_nothing_gives_nan(name):
+    cls, options, twin = METRICS[name]
+    assert math.isnan(twin(torch.zeros(0), torch.zeros(0)).item())
+    metric = cls(**options)
+    assert math.isnan(metric.compute().item())
+    metric.update(torch.zeros(0), torch.zeros(0))
+    assert math.isnan(metric.compute().item())
+    metric.update(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0]))
+    assert not math.isnan(metric.compute().item())
+
+
+@pytest.mark.parametrize(
+    ("c", "f", "words"),
+    [([0.5, 0.5], [0.0, 1.0], "confidence is"), ([0.0, 1.0], [0.5, 0.5], "factuality is"), ([0.2], [0.3], "and")],
+)
+def test_spearman_of_a_constant_is_nan_with_one_warning(c, f, words):
+    metric = SpearmanCorrelation()
+    metric.update(torch.tensor(c), torch.tensor(f))
+    with pytest.warns(UserWarning) as caught:
+        value = metric.compute()
+    assert math.isnan(value.item())
+    assert len(caught) == 1 and words in str(caught[0].message)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(
+    ("c", "f", "words"),
+    [
+        ([0.5, 1.01], [0.0, 0.0], "confidence holds 1.01"),
+        ([0.5, 0.5], [0.0, -0.1], "factuality holds -0.1"),
+        ([0.5, math.nan], [0.0, 0.0], "confidence holds nan"),
+        ([0.5, 0.5], [0.0, math.nan], "factuality holds nan"),
+        ([7, 3], [1, 0], "divide scores"),
+        ([0.5, 0.5], [0.0], r"shape \[2\] and factuality \[1\]"),
+        ([0.5], [0.0, 1.0], r"shape \[1\] and factuality \[2\]"),
+        ([], [0.0], r"shape \[0\] and factuality \[1\]"),
+        ([[0.5]], [[0.5]], r"shape \[1, 1\]"),
+        (0.5, 0.5, r"shape \[\]"),
+    ],
+)
+def test_bad_input_is_refused_by_name(name, c, f, words):
+    cls, options, twin = METRICS[name]
+    for call in (cls(**options).update, CalibrationSuite().update, twin):
+        with pytest.raises(LovecError, match=words):
+            call(torch.tensor(c), torch.tensor(f))
+
+
+def test_a_refused_batch_leaves_no_trace():
+    suite = CalibrationSuite()
+    stated = Statements((1,) * 11, missing=0, words=30, answers=4)
+    suite.update(*random_pairs(10), 0, stated)
+    before = suite.compute()
+    with pytest.raises(LovecError):
+        suite.update(torch.tensor([0.5]), torch.tensor([2.0]), 5, replace(stated, scores=(1,) + (0,) * 10))
+    assert suite.compute() == pytest.approx(before, rel=0, abs=0, nan_ok=True)
+
+
+def test_unknown_variant_and_bins_are_refused():
+    with pytest.raises(LovecError, match="expected one of bins, levels, huang"):
+        ECEM("bin")
+    with pytest.raises(LovecError, match="bins=0"):
+        ECEM(bins=0)
+    with pytest.raises(LovecError, match="'soft'"):
+        ece_m(torch.zeros(1), torch.zeros(1), "soft")
+
+
+# ---------------------------------------------------------------- hard labels
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_auroc_equals_scikit_learn_with_ties(seed):
+    from sklearn.metrics import roc_auc_score
+
+    generator = torch.Generator().manual_seed(seed)
+    c = torch.randint(0, 11, (57,), generator=generator) / 10
+    f = torch.randint(0, 2, (57,), generator=generator).double()
+    assert float(auroc(c, f)) == pytest.approx(roc_auc_score(f, c), abs=1e-12)
+    suite = CalibrationSuite()
+    for part in (slice(0, 20), slice(20, 57)):
+        suite.update(c[part], f[part])
+    assert suite.compute()["auroc"] == float(auroc(c, f))
+
+
+def test_auroc_by_hand_and_where_there_is_none():
+    c = torch.tensor([0.9, 0.4, 0.4, 0.1])
+    assert float(auroc(c, torch.tensor([1.0, 1.0, 0.0, 0.0]))) == 3.5 / 4
+    assert float(auroc(torch.full((4,), 0.7), torch.tensor([1.0, 0.0, 0.0, 1.0]))) == 0.5
+    for f in ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.5, 0.0, 0.0]):
+        assert math.isnan(auroc(c, torch.tensor(f)))
+    assert math.isnan(auroc(torch.zeros(0), torch.zeros(0)))
+
+
+# ---------------------------------------------------------------- suite
+
+
+def test_suite_by_hand():
+    suite = CalibrationSuite()
+    stated = Statements(
+        (1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0), missing=1, words=30, answers=4, ttr=(2.5, 4), abstained=(1.0, 4)
+    )
+    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, stated)
+    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), stated=replace(stated, words=1, answers=1, ttr=(0.5, 1)))
+    suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
+    figures = suite.compute()
+    assert all(type(value) is float for value in figures.values())
+    assert figures == pytest.approx(
+        {
+            "brier": (0.01 + 0.04) / 3,
+            "ece_m": 0.1,
+            "spearman": 1.0,
+            "aurc": (0 + 0.5 / 2 + 1.5 / 3) / 3,
+            "auroc": math.nan,
+            "malformed": 2 / 5,
+            "mean_confidence": 0.4,
+            "mean_factuality": 0.5,
+            "entropy": math.log(3) / 3 + 2 / 3 * math.log(3 / 2),
+            "distinct": 2.0,
+            "words": 31 / 5,
+            "ttr": 3 / 5,
+            "diversity": math.nan,
+            "abstained": 2 / 8,
+            "ordinality": math.nan,
+            "n": 3.0,
+        },
+        abs=1e-7,
+        nan_ok=True,
+    )
+
+
+def test_suite_of_nothing_and_of_malformed_only():
+    suite = CalibrationSuite()
+    suite.update(torch.zeros(0), torch.zeros(0))
+    figures = suite.compute()
+    assert figures.pop("n") == 0.0
+    assert all(math.isnan(value) for value in figures.values())
+    suite.update(torch.zeros(0), torch.zeros(0), malformed=4)
+    figures = suite.compute()
+    assert figures["malformed"] == 1.0 and math.isnan(figures["brier"])
+
+
+# What each of two processes sees, by case: unequal batches, and nothing at all for one of them.
+SHARES = {
+    "ragged": ([slice(0, 7), slice(7, 30)], [slice(30, 31)]),
+    "one empty": ([], [slice(0, 12)]),
+}
+
+
+def _feed(metrics, parts):
+    c, f = random_pairs(31)
+    for part in parts:
+        scores = tuple(torch.bincount((10 * c[part]).round().long(), minlength=11).tolist())
+        totals = {"ttr": (part.stop / 7, 2), "diversity": (0.3, 1), "abstained": (1.0, 2), "ordinality": (2.2, 3)}
+        stated = Statements(scores, missing=2, words=7 * part.stop, answers=2, **totals)
+        for metric in metrics:
+            suite = isinstance(metric, CalibrationSuite)
+            metric.update(c[part], f[part], *((2, stated) if suite else ()))
+
+
+def _figures(metrics):
+    return [metric.compute() if isinstance(metric, CalibrationSuite) else metric.compute().item() for metric in metrics]
+
+
+def _all_metrics():
+    return [CalibrationSuite(), BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC()]
+
+
+def _process(rank, folder):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=2)
+    figures = {}
+    for case, shares in SHARES.items():
+        metrics = _all_metrics()
+        _feed(metrics, shares[rank])
+        figures[case] = _figures(metrics)
+    Path(folder, f"{rank}.json").write_text(json.dumps(figures))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_equal_one(tmp_path):
+    torch.multiprocessing.spawn(_process, args=(str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        figures = json.loads((tmp_path / f"{rank}.json").read_text())
+        for case, shares in SHARES.items():
+            one = _all_metrics()
+            _feed(one, [part for share in shares for part in share])
+            for ours, whole in zip(figures[case], _figures(one), strict=True):
+                assert ours == pytest.approx(whole, abs=1e-12, nan_ok=True)
+
+
+# ---------------------------------------------------------------- records
+
+
+def one_hot(score, mass=1.0):
+    return tuple(mass if i == score else 0.0 for i in range(11))
+
+
+def test_confidence_of():
+    assert confidence_of(Sentence("a", score=7, confidence=0.2), "stated") == 0.7
+    assert confidence_of(Sentence("a", confidence=0.25), "stated") == 0.25
+    assert confidence_of(Sentence("a", score=0), "stated") == 0.0
+    assert confidence_of(Sentence("a", distribution=one_hot(3)), "stated") is None
+    assert confidence_of(Sentence("a", score=7, confidence=0.7), "mean") is None
+    half = tuple(0.2 if i in (4, 8) else 0.0 for i in range(11))  # 0.6 of the mass is elsewhere
+    assert confidence_of(Sentence("a", score=4, distribution=half), "mean") == pytest.approx(0.6)
+    assert confidence_of(Sentence("a", distribution=one_hot(10, 0.405)), "mean") == 1.0
+    assert confidence_of(Sentence("a", distribution=(0.0,) * 11), "mean") is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=11, max_size=11))
+def test_a_mean_is_a_confidence(distribution):
+    value = confidence_of(Sentence("a", distribution=tuple(distribution)), "mean")
+    assert value is None if sum(distribution) == 0 else 0.0 <= value <= 1.0
+
+
+def test_confidence_of_refuses():
+    with pytest.raises(LovecError, match="'max'"):
+        confidence_of(Sentence("a", score=7), "max")
+    with pytest.raises(LovecError, match="has 10 entries"):
+        confidence_of(Sentence("a", distribution=(0.1,) * 10), "mean")
+
+
+RECORDS = [
+    Record("1", "q", sentences=(Sentence("a", 1.0, score=9), Sentence("b", 0.5, score=4), Sentence("c", 0.0))),
+    Record("2", "q", sentences=(Sentence("d", None, score=9), Sentence("e", 0.2, score=3))),
+    Record("3", "q", sentences=(Sentence("f", None, score=8),)),
+    Record("4", "q", sentences=(Sentence("g", 0.7), Sentence("h", None))),
+    Record("5", "q"),
+]
+
+
+def test_sentence_pairs():
+    assert sentence_pairs(RECORDS, "stated") == ([0.9, 0.4, 0.3], [1.0, 0.5, 0.2], 2)
+    assert sentence_pairs(RECORDS, "mean") == ([], [], 5)
+
+
+def test_statements_count_what_is_said_labelled_or_not():
+    found = statements(RECORDS)
+    assert found == Statements((0, 0, 0, 1, 1, 0, 0, 0, 1, 2, 0), missing=4, words=8, answers=5, ttr=(4.0, 4))
+    parts = [statements(RECORDS[:2]), statements(RECORDS[2:])]
+    assert [sum(column) for column in zip(*(part.scores for part in parts), strict=True)] == list(found.scores)
+    assert statements([Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))]).words == 2
+    assert statements([]) == Statements((0,) * 11, 0, 0, 0)
+
+
+def test_entropy_by_hand_and_by_scipy():
+    assert entropy(torch.tensor([0, 5, 0])).item() == 0.0
+    assert math.copysign(1.0, entropy(torch.tensor([3])).item()) == 1.0  # 0, not -0: it is printed
+    assert entropy(torch.ones(11, dtype=torch.int64)).item() == pytest.approx(math.log(11))
+    assert math.isnan(entropy(torch.zeros(11, dtype=torch.int64)).item())
+    counts = [3, 0, 1, 8, 2]
+    assert entropy(torch.tensor(counts)).item() == pytest.approx(scipy_entropy(counts), abs=1e-12)
+
+
+def test_equal_passage_means_tie_however_they_round():
+    for n in range(1, 40):
+        constant = [Record(f"r{n}", "Q?", sentences=(Sentence("S.", factuality=0.3, score=7),) * n)]
+        assert passage_pairs(constant, "stated") == ([0.7], [0.3], 0)
+
+
+def test_passage_pairs():
+    confidences, factualities, malformed = passage_pairs(RECORDS, "stated")
+    assert confidences == pytest.approx([0.65, 0.3])
+    assert factualities == pytest.approx([0.75, 0.2])
+    assert malformed == 2  # the fourth has labels only, the fifth no sentence; the third has no label
+    assert passage_pairs(RECORDS, "mean") == ([], [], 4)
+
+
+# ---------------------------------------------------------------- human labels
+
+
+def test_golden_figures_on_human_labels():
+    """SelfCheck-NLI confidences against people's labels of 959 sentences of 119 GPT-3 passages (WikiBio)."""
+    if not WIKIBIO.is_dir():
+        pytest.skip("no shared/data/wikibio_gpt3_human beside the checkout")
+    soft = {"accurate": 1.0, "minor_inaccurate": 0.5, "major_inaccurate": 0.0}
+    rows = json.loads((WIKIBIO / "selfcheck_reference_scores.json").read_text())
+    records = [
+        Record(
+            id=str(row["dataset_idx"]),
+            question="",
+            sentences=tuple(
+                Sentence("s", factuality=soft[label], confidence=1 - nli)
+                for label, nli in zip(row["annotation"], row["scores"]["nli"], strict=True)
+            ),
+        )
+        for row in rows
+    ]
+    suites = CalibrationSuite(), CalibrationSuite()
+    for suite, pairs in zip(suites, (sentence_pairs, passage_pairs), strict=True):
+        confidences, factualities, malformed = pairs(records, "stated")
+        suite.update(torch.tensor(confidences), torch.tensor(factualities), malformed)
+    sentences, passages = (suite.compute() for suite in suites)
+    assert (sentences["n"], passages["n"]) == (959, 119)
+    assert sentences["malformed"] == passages["malformed"] == 0.0
+    assert sentences["brier"] == pytest.approx(0.1554, abs=5e-5)
+    assert sentences["ece_m"] == pytest.approx(0.2092, abs=5e-5)
+    assert sentences["spearman"] == pytest.approx(0.5516, abs=5e-5)
+    assert passages["spearman"] == pytest.approx(0.7792, abs=5e-5)

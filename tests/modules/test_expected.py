@@ -1,0 +1,301 @@
+"""Objectives over the whole distribution of scores: sums by hand, whose scores the context holds, what is learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrun import Rows, fit, module, records, trainer
+from torch import Tensor
+
+from lovec.choices import ChoiceTree
+from lovec.modules import Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTRegression
+from lovec.modules.base import ratings
+from lovec.modules.batching import micro_batches
+from lovec.policy import TokenBatch, TokenSequence
+from lovec.rewards import LogReward, QuadraticReward
+from lovec.types import LovecError, Record
+
+TAGS = ("[", "]")
+KNOWN = records(8, seed=len("train"))
+"""What the tagger was trained on."""
+
+
+class CrossEntropy(ScoreModule):
+    """A user's own objective over the scores."""
+
+    def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
+        return -logps.gather(-1, ratings[:, None])[:, 0]
+
+
+@pytest.fixture(scope="module")
+def tagger(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An adapter with which short tags have much of the probability, and scores differ."""
+    folder = tmp_path_factory.mktemp("tags")
+    torch.manual_seed(0)  # the same tagger, whatever ran before
+    made = module(CrossEntropy, model, policy=short(model), lr=3e-2, text_weight=0.0)
+    trainer(folder, max_epochs=32).fit(made, Rows(8, batch_size=8))
+    return str(folder / "adapter")
+
+
+def short(model: str, adapter: str | None = None, **config: Any) -> PolicyConfig:
+    return PolicyConfig(
+        model=model, adapter=adapter, lora_r=8, lora_alpha=16, instruction="Rate.", tag_words=TAGS, **config
+    )
+
+
+def loaded(folder: Path, made: Any) -> Any:
+    """The module with its policy loaded and nothing trained."""
+    trainer(folder, max_steps=0).fit(made, Rows())
+    return made
+
+
+def by_hand(made: Any, row: Record, scores: list[int]) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [S, 11] of whole score strings, one sequence a string, and nll of the text tokens."""
+    encoder, tails = made.encoder, made.encoder.tails
+    ids = list(encoder.prompt(row.question))
+    start, contexts, text = len(ids), [], []
+    for i, (sentence, score) in enumerate(zip(row.sentences, scores, strict=True)):
+        head = encoder.head(sentence.text, first=i == 0)
+        text += [True] * len(head) + [False] * len(tails[score])
+        contexts.append([*ids, *head])
+        ids = [*contexts[-1], *tails[score]]
+    text.append(True)
+    choices = TokenBatch.of([TokenSequence(tuple(c), tuple(tail)) for c in contexts for tail in tails])
+    logps = made.policy.token_logps(choices).double().sum(-1).view(len(contexts), 11)
+    whole = TokenBatch.of([TokenSequence(tuple(ids[:start]), (*ids[start:], encoder.end_id))])
+    return logps, -made.policy.token_logps(whole)[0][torch.tensor(text)]
+
+
+def drawn(made: Any, rows: list[Record]) -> list[list[int]]:
+    return [[s.score for s in row.sentences] for row in made.with_own_scores(rows)]
+
+
+# The objective
+
+
+@pytest.mark.parametrize("reward", [QuadraticReward(contrast=2.0), LogReward()], ids=["quadratic", "log"])
+def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path: Path) -> None:
+    """Value and gradient, over own scores, against one forward pass for every score string."""
+    made = loaded(
+        tmp_path,
+        module(ExpectedReward, model, policy=short(model, tagger), reward=reward, reward_scale=5.0, text_weight=0.7),
+    )
+    rows = KNOWN[:4]
+    (examples,) = made.update_batches(rows)
+    losses, texts = [], []
+    for row, scores in zip(rows, drawn(made, rows), strict=True):
+        logps, nll = by_hand(made, row, scores)
+        texts.append(nll)
+        for probs, rating in zip(logps.exp(), ratings(row), strict=True):
+            gain = sum(p * reward(c, rating) for c, p in enumerate(probs))
+            losses.append(-(gain + (1 - probs.sum()) * reward(None, rating)) / 5.0)
+    expected = torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
+    expected.backward()
+    grads = [p.grad.clone() for p in made.policy.trainable()]
+    made.policy.zero_grad()
+    out = made.loss(Batch.of(examples, made.policy.device))
+    ours = made._total(out, made.counts(examples))
+    ours.backward()
+    assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
+    for p, grad in zip(made.policy.trainable(), grads, strict=True):
+        assert float((p.grad - grad).norm() / grad.norm()) < 1e-4
+    mass = (
+        torch.cat([by_hand(made, r, s)[0] for r, s in zip(rows, drawn(made, rows), strict=True)]).exp().sum(-1).detach()
+    )
+    assert 0.1 < float(mass.mean()) < 0.999  # both parts of the sum are in play
+    malformed = out.metrics["malformed"]
+    assert float((malformed.values * malformed.mask).sum() / malformed.mask.sum()) == pytest.approx(
+        float(1 - mass.mean()), rel=1e-4
+    )
+
+
+def test_regression_by_hand(model: str, tagger: str, tmp_path: Path) -> None:
+    made = loaded(tmp_path, module(SFTRegression, model, policy=short(model, tagger), regression_weight=2.0))
+    rows = KNOWN[:4]
+    (examples,) = made.update_batches(rows)
+    losses, texts = [], []
+    for row in rows:
+        logps, nll = by_hand(made, row, ratings(row))  # the earlier scores are the true ones
+        texts.append(nll)
+        for p, sentence in zip(logps.exp(), row.sentences, strict=True):
+            mean = sum(c * x for c, x in enumerate(p / p.sum())) / 10
+            losses.append(2.0 * (mean - sentence.factuality) ** 2 - p.sum().log())
+    expected = torch.stack(losses).mean() + torch.cat(texts).mean()
+    ours = made._total(made.loss(Batch.of(examples, made.policy.device)), made.counts(examples))
+    assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"), [(ExpectedReward, {}), (ExpectedReward, {"context": "true"}), (SFTRegression, {})]
+)
+def test_ragged_micro_batches_equal_one_batch(
+    cls: type, options: dict[str, Any], model: str, adapter: str, tmp_path: Path
+) -> None:
+    whole, parts = (
+        fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=n, **options), max_steps=2)
+        for n in (10**6, 300)
+    )
+    made = loaded(tmp_path, module(cls, model, adapter, **options))
+    assert len(micro_batches([made.example(row) for row in records(4)], 300)) > 2
+    assert len(whole.logged) == len(parts.logged) == 2
+    for a, b in zip(whole.gradients, parts.gradients, strict=True):
+        assert a.norm() > 0
+        assert (a - b).norm() / a.norm() < 1e-5
+    for one, other in zip(whole.logged, parts.logged, strict=True):
+        assert {"train/loss", "train/score", "train/text", "train/malformed", "train/confidence"} <= one.keys()
+        assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+
+
+def test_a_reward_that_is_no_number_is_refused_by_name(model: str) -> None:
+    class Broken:
+        def __init__(self, at: int | None) -> None:
+            self.at = at
+
+        def __call__(self, score: int | None, rating: int) -> float:
+            return float("nan") if score == self.at else 1.0
+
+    for at in (3, None):
+        with pytest.raises(LovecError, match=r"Broken.*nan"):
+            module(ExpectedReward, model, reward=Broken(at))
+    with pytest.raises(LovecError, match="context is 'both', expected one of own, true"):
+        module(ExpectedReward, model, context="both")
+
+
+def test_equal_rewards_teach_no_score(model: str, tagger: str, tmp_path: Path) -> None:
+    class Even:
+        def __call__(self, score: int | None, rating: int) -> float:
+            return 3.0
+
+    made = module(ExpectedReward, model, policy=short(model, tagger), reward=Even(), text_weight=0.0)
+    run = fit(tmp_path, made, max_steps=1)
+    assert run.logged[0]["train/loss"] == pytest.approx(-0.3)
+    assert run.gradients[0].abs().max() < 1e-6
+
+
+# Whose scores the context holds
+
+
+def test_the_context_holds_scores_drawn_from_the_policy(model: str, tagger: str, tmp_path: Path) -> None:
+    made = loaded(tmp_path, module(ExpectedReward, model, policy=short(model, tagger)))
+    rows = KNOWN[:6]
+    (examples,) = made.update_batches(rows)
+    own = drawn(made, rows)
+    assert own == drawn(made, rows) == [[s.score for s in example.record.sentences] for example in examples]
+    assert own != [list(ratings(row)) for row in rows]
+    for row, scores, example in zip(rows, own, examples, strict=True):
+        expected = made.encoder.completion([s.text for s in row.sentences], scores)
+        assert example.sequences[0].completion == tuple(expected)
+        assert example.data["ratings"] == list(ratings(row))  # what is rewarded stays the truth
+    assert drawn(made, rows[3:4]) == own[3:4]  # nobody else's business
+
+    first = replace(rows[0], sentences=rows[0].sentences[:1])
+    many = [replace(first, id=f"x{i}") for i in range(400)]
+    found = Counter(scores[0] for scores in drawn(made, many))
+    with torch.no_grad():
+        logps, _ = by_hand(made, first, [0])
+    probs = logps[0].softmax(-1)
+    assert len(found) > 2
+    for score in range(11):  # four standard deviations
+        p = float(probs[score])
+        assert abs(found[score] / 400 - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 1e-9, score
+
+
+def test_scores_are_drawn_from_the_newest_policy(model: str, tagger: str, tmp_path: Path) -> None:
+    steps = []
+
+    class Watch(ExpectedReward):
+        def with_own_scores(self, rows: Any) -> list[Record]:
+            found = super().with_own_scores(rows)
+            for row in found:  # the engine's distributions are those of training, at every step
+                scores = [s.score for s in row.sentences]
+                with torch.no_grad():
+                    logps, _ = by_hand(self, row, scores)
+                contexts = self.encoder.completion([s.text for s in row.sentences], scores)
+                mark = self.encoder.marked([s.text for s in row.sentences], scores)[1][-1]
+                context = [*self.encoder.prompt(row.question), *contexts[:mark]]
+                (engine,) = self.engine.score([context], self.encoder.tails)
+                assert engine == pytest.approx(logps[-1].tolist(), abs=1e-3)
+            steps.append(self.global_step)
+            return found
+
+    made = module(Watch, model, policy=short(model, tagger), lr=2e-2)
+    trainer(tmp_path, max_epochs=3).fit(made, Rows(4))
+    assert steps == [0, 1, 2]
+
+
+def test_every_step_draws_anew(model: str, tagger: str, tmp_path: Path) -> None:
+    seen: list[dict[str, list[int]]] = []
+
+    class Watch(ExpectedReward):
+        def with_own_scores(self, rows: Any) -> list[Record]:
+            found = super().with_own_scores(rows)
+            seen.append({row.id: [s.score for s in row.sentences] for row in found})
+            return found
+
+    made = module(Watch, model, policy=short(model, tagger), lr=0.0)
+    trainer(tmp_path, max_epochs=2).fit(made, Rows(4))
+    first, second = seen  # the same rows and the same policy
+    assert first.keys() == second.keys() and first != second
+
+
+def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> None:
+    made = loaded(tmp_path, module(ExpectedReward, model, context="true"))
+    (examples,) = made.update_batches(records(3))
+    assert [example.sequences for example in examples] == [made.example(row).sequences for row in records(3)]
+    text = made.encoder.decode(examples[0].sequences[0].completion)
+    assert all(f" {rating} </confidence>" in text for rating in ratings(records(1)[0]))
+    tagged = [replace(row, sentences=tuple(replace(s, score=0) for s in row.sentences)) for row in records(3)]
+    (again,) = made.update_batches(tagged)  # answers that were tagged before teach nothing else
+    assert [example.sequences for example in again] == [example.sequences for example in examples]
+
+
+# What is learned
+
+
+def test_expected_reward_earns_more_and_keeps_its_tags(model: str, tagger: str, tmp_path: Path) -> None:
+    class Mostly(Rows):
+        """Sentences that are mostly false, but for those that name a city."""
+
+        def load(self, split: str) -> list[Record]:
+            cities = ("london", "paris")
+            truth = {True: 1.0, False: 0.2}
+            return [
+                replace(
+                    row,
+                    sentences=tuple(
+                        replace(s, factuality=truth[any(c in s.text for c in cities)]) for s in row.sentences
+                    ),
+                )
+                for row in KNOWN
+            ]
+
+    made = module(ExpectedReward, model, policy=short(model, tagger), lr=5e-3, text_weight=0.0)
+    run = fit(tmp_path, made, Mostly(batch_size=8), max_epochs=30)
+    first, last = run.logged[0], run.logged[-1]
+    assert last["train/score"] < first["train/score"] - 0.3
+    assert last["train/malformed"] < first["train/malformed"]
+
+
+def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> None:
+    run = fit(tmp_path, module(CrossEntropy, model, lr=2e-2, text_weight=0.5), max_epochs=3)
+    first = run.logged[0]
+    assert first["train/loss"] == pytest.approx(first["train/score"] + 0.5 * first["train/text"], rel=1e-6)
+    assert run.logged[-1]["train/score"] < first["train/score"]
+    with pytest.raises(TypeError, match="ScoreModule has no loss of its own"):
+        trainer(tmp_path).fit(module(ScoreModule, model), Rows())
+
+
+def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: Path) -> None:
+    made = loaded(tmp_path, module(ExpectedReward, model))
+    examples = [made.example(row) for row in records(6)]
+    branches = len(ChoiceTree(made.encoder.tails).ids)
+    assert [example.length - len(example.sequences[0]) for example in examples] == [
+        branches * len(example.record.sentences) for example in examples
+    ]
+    budget = 2 * max(example.length for example in examples)
+    assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget))

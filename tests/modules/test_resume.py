@@ -1,0 +1,194 @@
+"""Resume and processes: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lovec.datasets.jsonl import read_records
+from lovec.policy.checkpoints import read_checkpoint
+
+SCRIPT = """
+import json, sys, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from tinyrun import Drifted, Lengths, Rows, Truth, module, trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lovec.modules import {cls}, PolicyConfig, WarmupCosine
+
+class Slow(Callback):
+    def on_train_batch_end(self, trainer, *args):
+        print("step", trainer.global_step, flush=True)
+        import time; time.sleep({sleep})
+
+class Odd(Rows):
+    # three test records in batches of two: on two processes the last batch of the second one is empty
+    def load(self, split):
+        self.eval_batch_size = 1 if run.world_size == 2 else 2
+        return super().load(split)[: 3 if split == "test" else None]
+
+folder, ckpt = Path({folder!r}), {ckpt!r}
+policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
+made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5,
+              grad_norm=0.0 if {sgd} else 1.0, **dict({options}))
+saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
+run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
+run.fit(made, Rows(11), ckpt_path=ckpt)
+metrics = {{k: float(v) for k, v in run.callback_metrics.items()}}
+if {test}:
+    made.evaluation.recalibrated = True
+    run.test(made, Odd(11), verbose=False)
+if run.is_global_zero:
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
+"""
+
+
+OPTIONS = {
+    "GRPO": "reward=Truth(), oracle=Lengths(), engine=Drifted(8), group_size=3, max_new_tokens=10, inner_epochs={inner}"
+}
+"""What an objective needs beside the defaults, as it stands in a call."""
+
+
+def script(
+    cls: str,
+    folder: Path,
+    model: str,
+    adapter: str | None,
+    ckpt: str | None = None,
+    sleep: float = 0.0,
+    sgd: bool = False,
+    test: bool = False,
+    inner: int = 1,
+    **kwargs: Any,
+) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    text = SCRIPT.format(
+        tests=str(Path(__file__).parents[1] / "helpers"),
+        cls=cls,
+        folder=str(folder),
+        model=model,
+        adapter=adapter,
+        ckpt=ckpt,
+        sleep=sleep,
+        sgd=sgd,
+        test=test,
+        options=OPTIONS.get(cls, "").format(inner=inner),
+        kwargs=kwargs,
+    )
+    path = folder / "run.py"
+    path.write_text(text)
+    return [sys.executable, str(path)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@pytest.mark.parametrize(("cls", "inner"), [("SFT", 1), ("DPO", 1), ("GRPO", 2), ("ExpectedReward", 1)])
+def test_a_killed_run_resumes_bit_for_bit(cls: str, inner: int, model: str, adapter: str, tmp_path: Path) -> None:
+    """Dropout, order, draws, schedule and optimiser included; killed in the middle of the second epoch."""
+    whole_run = script(cls, tmp_path / "whole", model, adapter, inner=inner)
+    subprocess.run(whole_run, check=True, env=environment(), capture_output=True)
+    command = script(cls, tmp_path / "cut", model, adapter, sleep=0.3, inner=inner)
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == f"step {5 * inner}":
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    ckpt = str(tmp_path / "cut" / "ck" / "last.ckpt")
+    command = script(cls, tmp_path / "cut", model, adapter, ckpt, inner=inner)
+    resumed = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    steps = [int(line.split()[1]) for line in resumed.stdout.splitlines() if line.startswith("step")]
+    assert steps == [batch * inner for batch in range(5, 10)]
+    whole, cut = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "cut"))
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
+def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        script("SFT", tmp_path / "run", model, None, sleep=0.2), env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "step 3":
+                process.send_signal(signal.SIGTERM)
+                break
+        process.stdout.read()
+    held = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
+    assert held["global_step"] in (3, 4)
+    assert held["Rows"]["served"] == held["global_step"]
+    assert not (tmp_path / "run" / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    ("cls", "logged"), [("DPO", "train/margin"), ("GRPO", "train/mismatch_max"), ("ExpectedReward", "train/confidence")]
+)
+def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str, tmp_path: Path) -> None:
+    """With different numbers of micro-batches; dropout is off in all but SFT."""
+    brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
+    for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
+        done = subprocess.run(
+            script(cls, tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
+    assert (one - two).norm() / one.norm() < 1e-5
+    alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
+    assert {"train/loss", logged, "val/brier", "val/passage_ece_m"} <= alone.keys()
+    assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
+
+    tables = [json.loads((tmp_path / n / "test" / "results.json").read_text()) for n in ("one", "two")]
+    assert len(tables[0]) == len(tables[1]) > 8
+    for row, other in zip(*tables, strict=True):
+        assert row.keys() == other.keys()
+        for name, value in row.items():  # through the weights, which differ by rounding, and two softmaxes more
+            expected = pytest.approx(value, rel=1e-3, abs=1e-5) if isinstance(value, float) else value
+            assert other[name] == expected, name
+    method = cls.lower()
+    for name in (
+        f"{method}.iterative",
+        f"{method}-isotonic.iterative.mean",
+        "vanilla.iterative",
+        "best-constant.iterative",
+    ):
+        one, two = ([r.id for r in read_records(tmp_path / n / "test" / f"{name}.jsonl")] for n in ("one", "two"))
+        assert one == two == ["r0", "r1", "r2"]
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    code = (
+        "import torch, sys\n"
+        "from lovec.policy.checkpoints import AtomicCheckpointIO\n"
+        "io = AtomicCheckpointIO()\n"
+        f"io.save_checkpoint({{'lovec': {{}}, 'n': 0}}, {str(path)!r})\n"
+        "print('saved', flush=True)\n"
+        "n = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        f"    io.save_checkpoint({{'lovec': {{}}, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
+    )
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.15)
+            process.kill()
+        assert read_checkpoint(path)["n"] >= 0

@@ -1,0 +1,296 @@
+"""The policy: log-probabilities, adapters, reference, files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tinyrun import tiny
+from transformers import AutoModelForCausalLM
+
+from lovec.encoding import Encoder
+from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
+from lovec.tiny import build_tiny
+from lovec.types import LovecError
+
+ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def make(models: Path, arch: str = "llama", planted: bool = True, **config: object) -> Policy:
+    policy = Policy(PolicyConfig(model=tiny(models, arch), lora_r=4, lora_alpha=8, **config))  # type: ignore[arg-type]
+    if planted:
+        plant(policy)
+    return policy
+
+
+def plant(policy: Policy, seed: int = 0) -> None:
+    """A random adapter of full effect (a fresh one is an update of zero)."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in policy.trainable():
+            p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+
+
+def sequences(seed: int = 0) -> list[TokenSequence]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(torch.randint(3, 250, (n,), generator=generator).tolist())
+
+    return [TokenSequence(ids(7), ids(5)), TokenSequence(ids(3), ids(11)), TokenSequence(ids(12), ids(1))]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_token_logps_equal_the_models_own_logits(models: Path, arch: str) -> None:
+    policy = make(models, arch).eval()
+    for temperature in (1.0, 0.7):
+        logps = policy.token_logps(TokenBatch.of(sequences()), temperature)
+        for i, s in enumerate(sequences()):
+            ids = torch.tensor([s.prompt + s.completion])
+            logits = policy.model(input_ids=ids, use_cache=False).logits[0].double() / temperature
+            naive = logits.log_softmax(-1)[len(s.prompt) - 1 : -1].gather(-1, ids[0, len(s.prompt) :, None])[:, 0]
+            torch.testing.assert_close(logps[i, : len(naive)].double(), naive, atol=1e-5, rtol=1e-5)
+            assert not logps[i, len(naive) :].any()
+
+
+def test_chunked_logps_have_the_same_value_and_gradient(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make(models, "gemma2").train()
+    found = []
+    for chunk in (2048, 4):
+        monkeypatch.setattr("lovec.policy.policy.LOGIT_CHUNK", chunk)
+        policy.zero_grad()
+        logps = policy.token_logps(TokenBatch.of(sequences()))
+        (logps * torch.arange(logps.numel()).view_as(logps)).sum().backward()
+        found.append((logps.detach(), torch.cat([p.grad.flatten() for p in policy.trainable()])))  # type: ignore[union-attr]
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-5)
+
+
+def test_logps_ignore_order_and_neighbours(models: Path) -> None:
+    policy = make(models).eval()
+    rows = sequences()
+    logps = policy.token_logps(TokenBatch.of(rows))
+    turned = policy.token_logps(TokenBatch.of(rows[::-1]))
+    torch.testing.assert_close(logps, turned.flip(0), atol=1e-5, rtol=1e-5)
+    other = TokenSequence(tuple(i + 1 for i in rows[1].prompt), tuple(i + 1 for i in rows[1].completion))
+    beside = policy.token_logps(TokenBatch.of([rows[0], other, rows[2]]))
+    assert torch.equal(logps[[0, 2]], beside[[0, 2]])
+    assert not torch.equal(logps[1], beside[1])
+
+
+def test_masks_come_from_lengths_when_pad_is_the_end_token(models: Path) -> None:
+    path = models / "padeos"
+    if not path.exists():
+        build_tiny("llama", path, pad_is_eos=True)
+    encoder = Encoder(Policy(PolicyConfig(model=str(path))).tokenizer, "Rate.")
+    assert encoder.end_id == encoder.tokenizer.pad_token_id
+    rows = [
+        TokenSequence(tuple(encoder.prompt("Q?")), tuple(encoder.completion([t], [10])))
+        for t in ("A.", "A longer one.")
+    ]
+    batch = TokenBatch.of(rows)
+    for i, row in enumerate(rows):
+        assert int(batch.mask[i].sum()) == len(row.completion)
+        last = int(batch.mask[i].sum()) - 1
+        assert batch.targets[i, last] == encoder.end_id and batch.mask[i, last] == 1
+
+
+def test_only_the_adapter_is_trainable_and_every_part_of_it_gets_gradient(models: Path) -> None:
+    for checkpointing in (False, True):
+        policy = make(models, gradient_checkpointing=checkpointing).train()
+        policy.token_logps(TokenBatch.of(sequences())).sum().backward()
+        trainable = policy.trainable()
+        assert {id(p) for p in trainable} == {id(p) for p in policy.parameters() if p.requires_grad}
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trainable)
+        assert all(p.grad is None for name, p in policy.named_parameters() if not is_adapter(name))
+
+
+def test_the_reference_of_a_fresh_adapter_is_the_base(models: Path) -> None:
+    policy = make(models).train()
+    batch = TokenBatch.of(sequences())
+    base = AutoModelForCausalLM.from_pretrained(tiny(models, "llama"))
+    with policy.reference():
+        reference = policy.token_logps(batch)
+    s = sequences()[0]
+    logits = base(torch.tensor([s.prompt + s.completion])).logits[0].log_softmax(-1)
+    naive = logits[len(s.prompt) - 1 : -1].gather(-1, torch.tensor(s.completion)[:, None])[:, 0]
+    torch.testing.assert_close(reference[0, : len(naive)], naive, atol=1e-5, rtol=1e-5)
+    assert not reference.requires_grad
+    assert not torch.allclose(reference, policy.token_logps(batch), atol=1e-3)
+
+
+def test_a_continued_adapter_moves_away_from_its_frozen_copy(models: Path, tmp_path: Path) -> None:
+    make(models).save_adapter(tmp_path / "adapter")
+    policy = make(models, planted=False, adapter=str(tmp_path / "adapter")).train()
+    batch = TokenBatch.of(sequences())
+    with policy.reference():
+        reference = policy.token_logps(batch)
+    assert torch.equal(reference, policy.token_logps(batch).detach())
+    with policy.without_adapter(), torch.no_grad():
+        assert not torch.allclose(reference, policy.token_logps(batch), atol=1e-3)
+    optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
+    policy.token_logps(batch).sum().backward()
+    optimizer.step()
+    assert not torch.allclose(reference, policy.token_logps(batch), atol=1e-3)
+    with policy.reference():
+        assert torch.equal(reference, policy.token_logps(batch))
+    assert [p.requires_grad for n, p in policy.named_parameters() if ".reference." in n].count(True) == 0
+
+
+def test_the_adapter_loads_in_plain_peft(models: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    policy = make(models, "qwen2").eval()
+    policy.save_adapter(tmp_path / "adapter")
+    plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny(models, "qwen2")), tmp_path / "adapter")
+    ids = torch.tensor([sequences()[0].prompt])
+    torch.testing.assert_close(plain(ids).logits, policy.model(ids).logits, atol=1e-6, rtol=1e-6)
+    make(models, "qwen2", planted=False).save_adapter(tmp_path / "adapter")  # replaced as a whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter"]
+
+
+def test_dropout_is_on_in_training_only_and_only_where_asked(models: Path) -> None:
+    config = PolicyConfig(model=tiny(models, "llama"), lora_r=4, lora_dropout=0.5)
+    batch = TokenBatch.of(sequences())
+    for dropout, random_ in ((True, True), (False, False)):
+        policy = Policy(config, dropout=dropout)
+        plant(policy)
+        policy.train()
+        assert torch.equal(policy.token_logps(batch), policy.token_logps(batch)) is not random_
+        policy.eval()
+        assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+
+
+def test_bfloat16_base_keeps_a_float32_adapter(models: Path) -> None:
+    batch = TokenBatch.of(sequences())
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        policy = make(models, dtype=dtype).train()
+        assert {p.dtype for p in policy.trainable()} == {torch.float32}
+        assert policy.model.get_input_embeddings().weight.dtype == getattr(torch, dtype)
+        found[dtype] = policy.token_logps(batch)
+        assert found[dtype].dtype == torch.float32
+        found[dtype].sum().backward()
+        assert all(math.isfinite(float(p.grad.sum())) for p in policy.trainable())  # type: ignore[union-attr]
+    assert 0 < (found["float32"] - found["bfloat16"]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"adapter": "nowhere/sft/adapter"}, "lovec fit --config sft.yaml"),
+        ({"model": "no-such/model"}, "cannot load the model 'no-such/model'"),
+        ({"dtype": "float16"}, "expected float32 or bfloat16"),
+        ({"chat_template": "missing.jinja"}, "give a Jinja file"),
+        ({"target_modules": ["w_q"]}, "policy.target_modules"),
+    ],
+)
+def test_bad_settings_are_one_clear_line(models: Path, config: dict[str, object], words: str) -> None:
+    with pytest.raises(LovecError) as error:
+        Policy(PolicyConfig(**{"model": tiny(models, "llama"), **config}))  # type: ignore[arg-type]
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> None:
+    wide = build_tiny("llama", models / "wide", hidden_size=96) if not (models / "wide").exists() else models / "wide"
+    make(models).save_adapter(tmp_path / "adapter")
+    with pytest.raises(LovecError, match="trained on another base"):
+        Policy(PolicyConfig(model=str(wide), adapter=str(tmp_path / "adapter")))
+
+
+def test_gemma_2_is_loaded_with_attention_that_knows_its_cap(models: Path) -> None:
+    assert make(models, "gemma2").model.config._attn_implementation == "eager"
+    assert make(models, "llama").model.config._attn_implementation == "sdpa"
+
+
+def test_an_adapter_without_a_reference_holds_one_copy(models: Path, tmp_path: Path) -> None:
+    make(models).save_adapter(tmp_path / "a")
+    config = PolicyConfig(model=tiny(models, "llama"), adapter=str(tmp_path / "a"))
+    assert any(".reference." in name for name, _ in Policy(config).named_parameters())
+    assert not any(".reference." in name for name, _ in Policy(config, reference=False).named_parameters())
+
+
+def test_dropout_of_the_base_and_of_the_reference_is_off(models: Path, tmp_path: Path) -> None:
+    path = models / "dropping"
+    if not path.exists():
+        build_tiny("llama", path, attention_dropout=0.5)
+    policy = Policy(PolicyConfig(model=str(path), lora_r=4)).train()
+    batch = TokenBatch.of(sequences())
+    assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+    policy.model.get_decoder().drop = torch.nn.Dropout(0.5)
+    policy._set_dropout(0.0)
+    assert policy.model.get_decoder().drop.p == 0.0
+    plant(policy)
+    policy.save_adapter(tmp_path / "a")
+    config = PolicyConfig(model=str(path), adapter=str(tmp_path / "a"), lora_dropout=0.5)
+    policy = Policy(config, dropout=True).train()
+    assert not torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+    with policy.reference():
+        assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
+
+
+def test_the_shape_holds_everything_an_adapter_is(models: Path, tmp_path: Path) -> None:
+    import json
+
+    make(models).save_adapter(tmp_path / "a")
+    settings = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**settings, "use_rslora": True}))
+    config = PolicyConfig(model=tiny(models, "llama"), adapter=str(tmp_path / "a"))
+    policy = Policy(config).eval()
+    assert policy.shape["lora"]["use_rslora"] is True
+    again = Policy(config, held=json.loads(json.dumps(policy.shape))).eval()
+    again.load_state_dict(policy.state_dict())
+    batch = TokenBatch.of(sequences())
+    assert torch.equal(policy.token_logps(batch), again.token_logps(batch))
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**settings, "bias": "all"}))
+    with pytest.raises(LovecError, match="not a plain LoRA"):
+        Policy(config)
+
+
+def test_models_that_cannot_be_run_right_are_refused(models: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    scaled = shutil.copytree(tiny(models, "llama"), tmp_path / "scaled")
+    settings = json.loads((scaled / "config.json").read_text())
+    (scaled / "config.json").write_text(json.dumps({**settings, "logit_scale": 0.5}))
+    with pytest.raises(LovecError, match="scales its logits"):
+        Policy(PolicyConfig(model=str(scaled)))
+    pickled = shutil.copytree(tiny(models, "llama"), tmp_path / "pickled")
+    weights = AutoModelForCausalLM.from_pretrained(pickled).state_dict()
+    (pickled / "model.safetensors").unlink()
+    torch.save(weights, pickled / "pytorch_model.bin")
+    with pytest.raises(LovecError, match="whole model with safetensors weights"):
+        Policy(PolicyConfig(model=str(pickled)))
+
+
+def test_random_weights_take_the_place_of_files(models: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    bare = shutil.copytree(tiny(models, "gemma2"), tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        policy = Policy(PolicyConfig(model=f"random:{bare}", lora_r=4, dtype="bfloat16"))
+        found.append({name: p for name, p in policy.named_parameters() if not is_adapter(name)})
+    real = Policy(PolicyConfig(model=tiny(models, "gemma2"), lora_r=4, dtype="bfloat16"))
+    assert {name: (p.shape, p.dtype, p.requires_grad) for name, p in found[0].items()} == {
+        name: (p.shape, p.dtype, p.requires_grad) for name, p in real.named_parameters() if not is_adapter(name)
+    }
+    assert real.model.config._attn_implementation == policy.model.config._attn_implementation == "eager"
+    assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
+    assert not all(torch.equal(p, found[2][name]) for name, p in found[0].items())
+    policy.save_adapter(tmp_path / "adapter")
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(bare)
+    with pytest.raises(LovecError, match="cannot load the model 'random:nowhere'"):
+        Policy(PolicyConfig(model="random:nowhere"))

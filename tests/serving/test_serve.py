@@ -1,0 +1,385 @@
+"""`lovec serve`: a real server on loopback, asked by the openai client, by curl and by bare sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import APIStatusError, OpenAI
+from tinyrun import tiny
+
+from lovec.encoding import Encoder
+from lovec.serving.wire import AnswerPieces, BadRequest, ChatRequest
+from lovec.serving.worker import Busy, Call, Job, Worker
+from lovec.tags import parse
+from lovec.types import Completion, Sampling
+
+KEY = "a-key-for-tests"
+WAITING = 24
+NAME = "tiny"
+
+
+@dataclass
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+
+    def client(self, key: str = KEY) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as reply:
+            return str(reply.read().decode())
+
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        assert found is not None, name
+        return float(found[1])
+
+    def idle(self) -> bool:
+        """Whether the engine comes to rest within a while."""
+        deadline = time.monotonic() + 60
+        while self.metric("lovec_running") or self.metric("lovec_waiting"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def served(folder: Path, *flags: str, key: str | None = KEY) -> Server:
+    """A server with a tiny Llama, once it answers."""
+    model = tiny(folder, "llama", max_position_embeddings=1024)
+    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", model, "--name", NAME, "--port", "0", *flags]
+    environment = {k: v for k, v in os.environ.items() if k != "LOVEC_API_KEY"} | {"OMP_NUM_THREADS": "1"}
+    environment |= {} if key is None else {"LOVEC_API_KEY": key}
+    log = open(folder / "server.log", "w")
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://[\d.:]+", line)
+    assert found is not None, line + (folder / "server.log").read_text()
+    server = Server(found[0], process)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert json.loads(server.get("/health"))["status"] == "ok"
+            return server
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline and process.poll() is None, (folder / "server.log").read_text()
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ("--waiting", str(WAITING), "--rows", "8", "--max-body", "20000", "--max-tokens", "48", "--timeout", "60")
+    running = served(tmp_path_factory.mktemp("served"), *flags)
+    yield running
+    running.process.terminate()
+    assert running.process.wait(60) == 0
+
+
+def post(server: Server, body: bytes, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{server.url}{path}", body, {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def chat(content: Any = "Who was Ada?", **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
+
+
+def test_the_openai_client_gets_text_and_confidences(server: Server) -> None:
+    client = server.client()
+    assert [model.id for model in client.models.list()] == [NAME]
+    asked: Any = {"model": NAME, "messages": [{"role": "user", "content": "Who was Ada?"}], "max_tokens": 20}
+    whole = client.chat.completions.create(**asked)
+    message = whole.choices[0].message
+    said = message.model_extra["confidence"]
+    assert message.content == " ".join(entry["text"] for entry in said) or len(said) > 1
+    assert all(set(entry) >= {"text", "score", "confidence", "kept"} for entry in said)
+    assert whole.usage is not None and 0 < whole.usage.completion_tokens <= 20
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    entries = [e for c in chunks if c.choices for e in (c.choices[0].delta.model_extra or {}).get("confidence", [])]
+    assert (streamed, entries, chunks[-1].usage) == (message.content, said, whole.usage)
+    nothing = client.chat.completions.create(**asked, extra_body={"min_score": 10})
+    kept = nothing.choices[0].message
+    assert [entry["kept"] for entry in kept.model_extra["confidence"]] == [
+        entry["score"] is not None and entry["score"] >= 10 for entry in said
+    ]
+
+
+def test_sampling_follows_the_seed(server: Server) -> None:
+    def text(**more: Any) -> str:
+        return post(server, chat(temperature=1.5, max_tokens=24, **more))[1]["choices"][0]["message"]["content"]
+
+    assert text(seed=3) == text(seed=3) != text(seed=4)
+    assert len({text() for _ in range(3)}) > 1
+
+
+def test_curl_talks_to_it(server: Server) -> None:
+    command = ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", f"Authorization: Bearer {KEY}"]
+    told = subprocess.run([*command, "-d", chat(stream=True, max_tokens=5)], capture_output=True, text=True, timeout=60)
+    events = [line.removeprefix("data: ") for line in told.stdout.splitlines() if line]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_given_text_is_tagged(server: Server) -> None:
+    text = "Ada was born in 1815. <confidence> 3 </confidence> She built a machine."
+    status, found = post(server, json.dumps({"text": text, "question": "Who was Ada?"}).encode(), "/v1/tag")
+    assert status == 200
+    assert [entry["text"] for entry in found["confidence"]] == ["Ada was born in 1815.", "She built a machine."]
+    assert all(0 <= entry["score"] <= 10 and entry["kept"] for entry in found["confidence"])
+    assert found["content"] == "Ada was born in 1815. She built a machine."
+    status, found = post(server, json.dumps({"text": text}).encode(), "/v1/tag")
+    assert (status, found["error"]["param"]) == (400, "question")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 400, "no JSON"),
+        (b"[1]", 400, "a JSON list"),
+        (b"\xff\xfe", 400, "no JSON"),
+        (b"[" * 15000, 400, "no JSON"),
+        (b"{}", 400, "messages"),
+        (chat(model="other"), 404, "no model 'other'"),
+        (chat(n=2), 400, "n is not supported"),
+        (chat(tools=[{"type": "function"}]), 400, "tools is not supported"),
+        (chat(min_scores=7), 400, "did you mean 'min_score'"),
+        (chat(min_score=11), 400, "between 0 and 10"),
+        (chat(min_score=True), 400, "an integer"),
+        (chat(temperature=float("nan")), 400, "between 0.0 and 2.0"),
+        (chat(max_tokens=0), 400, "at least 1"),
+        (chat(stream="yes"), 400, "true or false"),
+        (chat([{"type": "image_url"}]), 400, "of type text"),
+        (chat("\ud800"), 400, "half a character"),
+        (chat("word " * 2000), 400, "context holds 1024"),
+        (json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(), 400, "role"),
+        (json.dumps({"messages": [{"role": "assistant", "content": "x"}]}).encode(), 400, "in turn"),
+        (b" " * 20001, 413, "larger than 20000 bytes"),
+    ],
+)
+def test_a_bad_request_is_named(server: Server, body: bytes, status: int, words: str) -> None:
+    code, found = post(server, body)
+    assert (code, found["error"]["type"]) == (status, "invalid_request_error")
+    assert words in found["error"]["message"]
+
+
+def test_keys(server: Server) -> None:
+    for key in ("wrong", KEY + "x", "ключ"):
+        with pytest.raises((APIStatusError, UnicodeEncodeError)) as refused:
+            server.client(key).models.list()
+        assert getattr(refused.value, "status_code", 401) == 401
+    assert post(server, chat(), Authorization="")[0] == 401
+    assert "lovec_requests_total" in server.get("/metrics") and KEY not in server.get("/metrics")
+
+
+def test_unknown_paths_do_not_fill_the_metrics(server: Server) -> None:
+    for number in range(5):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            server.get(f"/stranger-{number}")
+    assert "stranger" not in server.get("/metrics")
+
+
+def test_two_hundred_at_once(server: Server) -> None:
+    def ask(number: int) -> int:
+        return post(server, chat(f"Who was {number}?", max_tokens=8, stream=False))[0]
+
+    with ThreadPoolExecutor(200) as pool:
+        found = list(pool.map(ask, range(200)))
+    assert set(found) <= {200, 429} and found.count(200) >= WAITING
+    assert server.idle()
+    assert post(server, chat(max_tokens=4))[0] == 200
+
+
+def test_who_leaves_is_forgotten_and_nothing_leaks(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    status = Path(f"/proc/{server.process.pid}/status")
+
+    def round_(stream: bool) -> None:
+        for _ in range(12):
+            body = chat(stream=stream, temperature=1.0)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                if stream:
+                    client.recv(64)  # it has begun
+        assert server.idle()
+
+    def held() -> tuple[int, int, int]:
+        words = dict(line.split(":\t") for line in status.read_text().splitlines())
+        sockets = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+        return int(words["VmRSS"].split()[0]), int(words["Threads"]), sockets
+
+    round_(True)
+    round_(False)
+    before = held()
+    for _ in range(3):
+        round_(True)
+        round_(False)
+    after = held()
+    assert after[0] < before[0] + 30_000  # kB
+    assert after[1] <= before[1] + 2 and after[2] <= before[2] + 4
+    assert post(server, chat(max_tokens=4))[0] == 200
+
+
+def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
+    server = served(tmp_path, key=None)
+    found: list[Any] = []
+    asking = threading.Thread(target=lambda: found.append(post(server, chat(max_tokens=300, temperature=1.0))))
+    asking.start()
+    while not server.metric("lovec_running"):
+        time.sleep(0.01)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(120) == 0
+    asking.join()
+    assert found[0][0] == 200
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def test_a_taken_port_is_one_line(server: Server) -> None:
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", "nothing", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"cannot on_token at 127.0.0.1:{port}" in done.stderr
+
+
+# Parts
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    from transformers import AutoTokenizer
+
+    return Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path_factory.mktemp("words"), "llama")))
+
+
+ANSWER = (
+    "One. <confidence> 9 </confidence>\n\nTwo. <confidence> 11 </confidence> Three. <confidence> 2 </confidence> Four."
+)
+
+
+@pytest.mark.parametrize(
+    ("least", "content"),
+    [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (2, "One. Three."), (3, "One."), (9, "One."), (10, "")],
+)
+def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | None, content: str) -> None:
+    pieces = AnswerPieces(encoder, least)
+    ids = encoder.pieces(ANSWER)
+    came = [pieces.on_token(token) for token in ids]
+    assert [len(new) for new in came if new] == [1, 1, 1]  # each as soon as its tag is closed
+    found = [piece for new in came for piece in new] + pieces.rest()
+    assert "".join(piece.content for piece in found).lstrip() == content
+    assert [piece.entry["score"] for piece in found] == [9, None, 2, None]
+    assert [piece.entry.get("problem") is None for piece in found] == [True, False, True, False]
+    assert [piece.entry["text"] for piece in found][:3] == [s.text for s in parse(ANSWER).sentences]
+
+
+def test_a_conversation_ends_like_a_question(encoder: Encoder) -> None:
+    assert encoder.dialogue([("user", "Who?")]) == encoder.prompt("Who?")
+    long = encoder.dialogue([("system", "Be short."), ("user", "Who?"), ("assistant", "She."), ("user", "When?")])
+    text = encoder.tokenizer.decode(long)
+    assert text.index(encoder.instruction[-20:]) < text.index("Be short.") < text.index("She.") < text.index("When?")
+    assert long.count(encoder.tokenizer.bos_token_id) == encoder.prompt("x").count(encoder.tokenizer.bos_token_id)
+
+
+def test_a_wish_for_more_tokens_than_there_are_is_cut() -> None:
+    read = ChatRequest.read(json.loads(chat(max_tokens=10**6)), NAME, 100)
+    assert read.sampling == Sampling(100)
+    with pytest.raises(BadRequest, match="messages"):
+        ChatRequest.read({"messages": []}, NAME, 100)
+
+
+class Slow:
+    """An engine that waits for a word before each token; what the worker does with it is what is tested."""
+
+    max_rows = 4
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, float]] = []
+        self.go = threading.Semaphore(0)
+
+    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
+        self.batches.append((len(prompts), sampling.temperature))
+        ids: list[list[int]] = [[] for _ in prompts]
+        live = set(range(len(prompts)))
+        for step in range(sampling.max_new_tokens):
+            self.go.acquire()
+            if prompts[0] == [13]:
+                raise RuntimeError("the engine broke")
+            for row in sorted(live):
+                ids[row].append(step)
+                if not on_token(row, 0, step):
+                    live.discard(row)
+            if not live:
+                break
+        return [[Completion(tuple(i), tuple(0.0 for _ in i), False)] for i in ids]
+
+
+def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[Job, list[Any]]:
+    ended: list[Any] = []
+    return Job([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_the_worker_batches_bounds_and_forgets() -> None:
+    engine: Any = Slow()
+    worker = Worker(engine, (), waiting=6)
+    worker.start()
+    first, first_ended = job(2)
+    worker.submit(first)
+    until(lambda: worker.running == 1)
+    waiting = [job(limit) for limit in (1, 3, 5)] + [job(1, temperature=1.0), job(2), job(2)]
+    for one, _ in waiting:
+        worker.submit(one)
+    with pytest.raises(Busy, match="6 requests are waiting"):
+        worker.submit(job(1)[0])
+    waiting[4][0].gone.set()
+    called: list[Any] = []
+    engine.go.release(2)
+    until(lambda: first_ended)
+    until(lambda: worker.running == 4)
+    waiting[2][0].gone.set()  # leaves while it runs
+    worker.submit(Call(lambda: "done", called.append))
+    engine.go.release(20)
+    until(lambda: called)
+    assert engine.batches == [(1, 0.0), (4, 0.0), (1, 1.0)]  # one that nobody waited for is not among them
+    assert [len(ended[0].ids) if ended else None for _, ended in waiting] == [1, 3, 1, 1, None, 2]
+    broken, told = job(1, prompt=13)
+    worker.submit(broken)
+    engine.go.release(5)
+    until(lambda: told)
+    assert isinstance(told[0], RuntimeError) and worker.alive
+    worker.stop()
+    assert not worker.alive
+    with pytest.raises(Busy, match="shutting down"):
+        worker.submit(job(1)[0])

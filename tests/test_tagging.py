@@ -1,0 +1,465 @@
+"""Sessions, sentences told as they finish, and tagging from Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import lovec
+from lovec.datasets.world import WorldSpec
+from lovec.datasets.world.cache import ensure_built
+from lovec.encoding import INSTRUCTION, Encoder
+from lovec.engines import TransformersEngine
+from lovec.policy import Policy, PolicyConfig
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.freeform import AnswerReader
+from lovec.taggers.session import SETTINGS, settings_file
+from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, cut_up, document
+from lovec.tags import TagFormat, parse
+from lovec.tiny import build_tiny
+from lovec.types import Completion, LovecError, Record, Sampling, Sentence
+
+MINI = WorldSpec(n_people=12, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32)
+SHORT = TagFormat("<c>", "</c>")
+TEXT = "Ada wrote notes. She was born in London. It rained."
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model folder of a world that is quickly made."""
+    return ensure_built("mini", MINI, tmp_path_factory.mktemp("world"), progress=False) / "model"
+
+
+@pytest.fixture(scope="module")
+def session(model: str) -> Session:
+    return open_session(model, instruction="Rate.", rows=4)
+
+
+def prepared(*lengths: int) -> list[Record]:
+    words = "ada wrote notes on engines in london and paris before noon".split()
+    return [
+        Record(f"r{n}", "Who is Ada?", sentences=tuple(Sentence(f"{words[(n + i) % 11]} {i}.") for i in range(length)))
+        for n, length in enumerate(lengths)
+    ]
+
+
+# Sessions
+
+TRAINED = "Rate each sentence."
+"""The instruction of the runs in tinyrun.py."""
+
+
+def test_a_session_scores_as_its_policy(model: str, adapter: str) -> None:
+    records = prepared(3, 1)
+    policy = Policy(PolicyConfig(model, adapter=adapter), reference=False).eval()
+    engine = TransformersEngine()
+    engine.sync(policy)
+    expected = IterativeTagger(engine, Encoder(policy.tokenizer, TRAINED)).tag(records)
+    with policy.without_adapter():
+        without = IterativeTagger(engine, Encoder(policy.tokenizer)).tag(records)
+    assert without != expected
+    for wanted, instruction, opened in (  # training has written beside the adapter how it is asked
+        (expected, TRAINED, open_session(model, adapter)),
+        (expected, TRAINED, open_session(adapter=adapter)),  # the adapter names its base
+        (expected, TRAINED, open_session(model, str(Path(adapter).parent))),  # the folder of its run
+        (without, INSTRUCTION, open_session(model)),
+    ):
+        assert IterativeTagger(opened.engine, opened.encoder).tag(records) == wanted
+        assert opened.model == model and opened.encoder.instruction == instruction
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "no model is given; offline, `--model world --adapter runs/dpo/adapter`"),
+        (
+            {"adapter": "runs/dpo/adapter"},
+            "there is no adapter in runs/dpo/adapter; make it with: lovec fit --config dpo",
+        ),
+        ({"model": "nowhere/to-be-found"}, "cannot load the model 'nowhere/to-be-found'"),
+        ({"model": "tiny-lama"}, "tiny model 'tiny-lama' is unknown"),
+        ({"model": "{model}", "engine": "llama.cpp"}, "the engine is 'llama.cpp', expected one of transformers, vllm"),
+        ({"model": "{model}", "dtype": "int4"}, "expected float32 or bfloat16"),
+        ({"model": "{model}", "tag_words": ("<c>", "<c>")}, "contain each other"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(model: str, options: dict[str, Any], said: str) -> None:
+    given = {name: value.format(model=model) if name == "model" else value for name, value in options.items()}
+    with pytest.raises(LovecError) as caught:
+        open_session(**given)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_of_the_world_brings_its_instruction_and_knows_its_words_only(world: Path, session: Session) -> None:
+    opened = open_session(str(world))
+    assert opened.encoder.instruction == "Give every sentence a confidence from 0 to 10."
+    assert open_session(str(world), instruction="Rate.").encoder.instruction == "Rate."
+    known = "In a paragraph, could you tell me what you know about?"
+    assert opened.unknown_words([known]) == 0
+    assert opened.unknown_words(["paragraph zebra", "zebra know"]) == 0.5
+    assert opened.unknown_words([]) == opened.unknown_words(["... !"]) == 0
+    assert session.unknown_words(["Any word, naïve or 日本語."]) == 0  # bytes are letters to a byte-level tokenizer
+
+
+def test_an_engine_that_opens_models_gets_no_copy(model: str, adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(TransformersEngine):
+        closed = False
+
+        def open(self, model: str, adapter: str | None) -> None:
+            self.opened = model, adapter
+            self.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(model)))
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr("lovec.policy.Policy", None)
+    engine = Own()
+    with open_session(model, adapter, engine) as opened:
+        assert engine.opened == (model, adapter) and opened.engine is engine
+        assert opened.engine.score([opened.encoder.prompt("Who?")], opened.encoder.tails)
+        assert not engine.closed
+    assert engine.closed
+    untouched = Own()
+    with pytest.raises(LovecError, match="contain each other"):
+        open_session(model, engine=untouched, tag_words=("<c>", "<c>"))
+    assert not hasattr(untouched, "opened")  # nothing is loaded for what cannot be asked
+
+
+def test_how_a_model_is_asked_may_lie_beside_it(model: str, adapter: str, tmp_path: Path) -> None:
+    copies = {}
+    for name, source in (("model", model), ("adapter", adapter)):
+        copies[name] = tmp_path / name
+        copies[name].mkdir()
+        for file in Path(source).iterdir():
+            if file.name != SETTINGS:
+                (copies[name] / file.name).symlink_to(file)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    (copies["model"] / SETTINGS).write_text(
+        settings_file(Encoder(tokenizer, "Of the model.", SHORT))[SETTINGS], encoding="utf-8"
+    )
+    opened = open_session(str(copies["model"]), str(copies["adapter"]))
+    assert (opened.encoder.instruction, opened.encoder.tags) == ("Of the model.", SHORT)
+    (copies["adapter"] / SETTINGS).write_text(
+        settings_file(Encoder(tokenizer, "Of the adapter.", TagFormat("<a>", "</a>")))[SETTINGS], encoding="utf-8"
+    )
+    opened = open_session(str(copies["model"]), str(copies["adapter"]))
+    assert (opened.encoder.instruction, opened.encoder.tags.open) == ("Of the adapter.", "<a>")
+    opened = open_session(str(copies["model"]), str(copies["adapter"]), instruction="Mine.", tag_words=("<b>", "</b>"))
+    assert (opened.encoder.instruction, opened.encoder.tags.close) == ("Mine.", "</b>")
+    (copies["adapter"] / SETTINGS).write_text('{"instruction": "Half."}', encoding="utf-8")
+    with pytest.raises(LovecError, match=r"lovec\.json is broken, expected"):
+        open_session(str(copies["model"]), str(copies["adapter"]))
+
+
+# Sentences as they finish
+
+
+def test_iterative_sentences_are_told_as_they_are_scored(session: Session) -> None:
+    records = prepared(3, 0, 5, 1)
+    told: list[tuple[int, int, Sentence]] = []
+    calls = []
+    engine = session.engine
+    score = engine.score
+
+    def counted(contexts: Any, choices: Any) -> Any:
+        calls.append(len(told))
+        return score(contexts, choices)
+
+    spied = SimpleNamespace(score=counted, context_length=engine.context_length, max_rows=engine.max_rows)
+    tagged = IterativeTagger(spied, session.encoder).tag(records, lambda *each: told.append(each))  # type: ignore[arg-type]
+    assert tagged == IterativeTagger(engine, session.encoder).tag(records)
+    assert sorted(told, key=lambda each: each[:2]) == [
+        (n, i, sentence) for n, record in enumerate(tagged) for i, sentence in enumerate(record.sentences)
+    ]
+    for number in range(4):  # those of one record in their order
+        assert [at for n, at, _ in told if n == number] == list(range(len(records[number].sentences)))
+    assert calls[:5] == [0, 3, 5, 7, 8]  # after every step, the sentences it scored
+
+
+def test_sentences_beyond_the_context_are_told_too(tmp_path: Path) -> None:
+    opened = open_session(str(build_tiny("llama", tmp_path / "m", max_position_embeddings=128)), instruction="Rate.")
+    records = [Record("long", "Who?", sentences=(Sentence("One."), Sentence("x" * 100), Sentence("Three.")))]
+    told: list[tuple[int, int, Sentence]] = []
+    [tagged] = IterativeTagger(opened.engine, opened.encoder).tag(records, lambda *each: told.append(each))
+    assert [sentence.score is None for sentence in tagged.sentences] == [False, True, True]
+    assert told == [(0, at, sentence) for at, sentence in enumerate(tagged.sentences)]
+
+
+class Scripted(TransformersEngine):
+    """Writes given answers token by token, as an engine that listens to them does."""
+
+    def __init__(self, encoder: Encoder, *answers: str) -> None:
+        super().__init__()
+        self.encoder, self.answers = encoder, answers
+        self.streamed: list[tuple[int, int]] = []  # after how many tokens of all, how many sentences were told
+        self.told: list[Any] = []
+
+    def generate(self, prompts: Any, sampling: Any, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
+        found = [(*self.encoder.pieces(answer), self.encoder.end_id) for answer in self.answers]
+        for step in range(max(map(len, found))):
+            for prompt, ids in enumerate(found):
+                if step < len(ids):
+                    assert on_token(prompt, 0, ids[step])
+                    self.streamed.append((step, len(self.told)))
+        return [[Completion(ids, (0.0,) * len(ids), True)] for ids in found]
+
+
+def test_answers_are_told_when_their_tag_is_closed(session: Session) -> None:
+    first, second = "Ada. <confidence> 9 </confidence>", " Bob wrote. <confidence> 8.5 </confidence>"
+    engine = Scripted(session.encoder, first + second + " And a tail", "None at all", "C. <confidence> 1 </confidence>")
+    engine.sync(SimpleNamespace(model=session.engine._model))  # type: ignore[attr-defined]
+    tagger = FreeFormTagger(engine, session.encoder, Sampling(99))
+    records = [replace(record, sentences=()) for record in prepared(0, 0, 0, 0)]
+    records[1] = replace(records[1], question="x" * 5000)  # no room for it: the engine is asked the other three
+    tagged = tagger.tag(records, lambda *each: engine.told.append(each))
+    assert [len(record.sentences) for record in tagged] == [3, 0, 1, 1]
+    assert engine.told == [
+        (3, 0, Sentence("C.", confidence=0.1, score=1)),
+        (0, 0, Sentence("Ada.", confidence=0.9, score=9)),
+        (0, 1, Sentence("Bob wrote.")),
+    ]
+    assert [sentence for _, _, sentence in engine.told[1:]] == list(tagged[0].sentences[:2])  # not the tail
+    assert next(step for step, told in engine.streamed if told == 1) == len("C. <confidence> 1 </confidence>") - 1
+    assert next(step for step, told in engine.streamed if told == 2) == len(first) - 1
+    assert next(step for step, told in engine.streamed if told == 3) == len(first + second) - 1
+
+
+PIECES = ["Ada. ", "<c>", "</c>", " 7 ", " 11 ", "é", "»", "日", "<", "/c>", "\n", " "]
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.sampled_from(PIECES), max_size=25), words=st.sampled_from([("<c>", "</c>"), ("«", "»")]))
+def test_reading_along_gives_the_sentences_of_the_whole(model: str, parts: list[str], words: tuple[str, str]) -> None:
+    encoder = encoders(model)[words]
+    ids = encoder.pieces("".join(parts))
+    reader = AnswerReader(encoder)
+    streamed = [found for token in ids for found in reader.on_token(token)]
+    whole = parse(encoder.decode(ids), encoder.tags)
+    rest = reader.rest()
+    assert len(streamed) == "".join(parts).count(words[1])
+    assert (*streamed, *rest.sentences) == whole.sentences and len(rest.sentences) <= 1
+    assert rest.tail == whole.tail
+
+
+def encoders(model: str, _made: dict[Any, Encoder] = {}) -> dict[Any, Encoder]:  # noqa: B006 - kept on purpose
+    if not _made:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        _made.update({words: Encoder(tokenizer, "Rate.", TagFormat(*words)) for words in (("<c>", "</c>"), ("«", "»"))})
+    return _made
+
+
+# From Python
+
+
+def scores(record: dict[str, Any]) -> list[Any]:
+    """Of every sentence, the score and its probability (rounded: batches of other shapes round otherwise)."""
+    return [(s["text"], s["score"], round(s["distribution"][s["score"]], 4)) for s in record["sentences"]]
+
+
+def test_one_text_gives_one_record_and_a_list_a_list(session: Session) -> None:
+    one = lovec.tag(TEXT, session=session)
+    assert one["question"] == DEFAULT_QUESTION and one["answer"] == TEXT and one["id"] == "text-1"
+    assert [s["text"] for s in one["sentences"]] == ["Ada wrote notes.", "She was born in London.", "It rained."]
+    assert all(s["score"] in range(11) and s["confidence"] == s["score"] / 10 for s in one["sentences"])
+    assert all(len(s["distribution"]) == 11 and s["factuality"] is None for s in one["sentences"])
+    json.dumps(one)
+    many = lovec.tag([TEXT, "", "Alone."], "Who was Ada?", session=session)
+    assert [record["id"] for record in many] == ["text-1", "text-2", "text-3"]
+    assert [len(record["sentences"]) for record in many] == [3, 0, 1]
+    asked = lovec.tag(TEXT, "Who was Ada?", session=session)
+    assert scores(many[0]) == scores(asked) and scores(asked) != scores(one)
+    each = lovec.tag([TEXT, "Alone."], ["Who was Ada?", "Who?"], session=session)
+    assert [record["question"] for record in each] == ["Who was Ada?", "Who?"] and scores(each[0]) == scores(asked)
+    assert lovec.tag([], session=session) == []
+
+
+def test_a_question_alone_is_answered(session: Session) -> None:
+    one = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=12)
+    assert one["answer"] and one["question"] == "Who was Ada?"
+    assert any("cut off" in problem for problem in one["meta"]["problems"])
+    two = lovec.tag(question=["Who was Ada?", "And Bob?"], session=session, max_new_tokens=12)
+    assert two[0]["answer"] == one["answer"] and two[1]["question"] == "And Bob?"
+
+
+def test_the_mean_is_the_expected_score(session: Session) -> None:
+    for sentence in lovec.tag(TEXT, session=session, readout="mean")["sentences"]:
+        shares = sentence["distribution"]
+        assert sentence["confidence"] == pytest.approx(sum(c * p for c, p in enumerate(shares)) / sum(shares) / 10)
+
+
+def test_what_does_not_pass_is_left_out_and_counted(session: Session) -> None:
+    whole = lovec.tag(TEXT, session=session)
+    scores = [s["score"] for s in whole["sentences"]]
+    for least in range(11):
+        kept = lovec.tag(TEXT, session=session, min_score=least)
+        assert kept["sentences"] == [s for s in whole["sentences"] if s["score"] >= least]
+        assert kept["meta"]["left_out"] == sum(score < least for score in scores) and kept["answer"] == TEXT
+    assert "left_out" not in whole["meta"]
+    unscored = TextTagger(session, min_score=0)._kept(
+        Record("a", "?", sentences=(Sentence("A."), Sentence("B.", score=0)))
+    )
+    assert [s.text for s in unscored.sentences] == ["B."]  # no score is no pass
+
+
+def test_wrong_calls_are_told(session: Session) -> None:
+    for call, said in (
+        (lambda: lovec.tag(session=session), "neither text nor question"),
+        (lambda: lovec.tag(["A.", "B."], ["1?"] * 3, session=session), "got 3 questions for 2 texts"),
+        (lambda: lovec.tag("A.", ["1?", "2?"], session=session), "got 2 questions for 1 texts"),
+        (lambda: lovec.tag("A.", session=session, min_score=11), "min_score is 11"),
+        (lambda: lovec.tag("A.", session=session, min_score=0.7), "min_score is 0.7"),
+        (lambda: lovec.tag("A.", session=session, readout="median"), "readout is 'median'"),
+    ):
+        with pytest.raises(LovecError, match=said.replace("?", r"\?")):
+            call()
+
+
+def test_the_model_stays_open_while_the_same_is_asked_for(model: str, adapter: str, tmp_path: Path) -> None:
+    import shutil
+
+    import lovec.tagging as tagging
+
+    own = tmp_path / "adapter"
+    shutil.copytree(adapter, own)
+    first = lovec.tag(TEXT, model=model, adapter=str(own))
+    opened = tagging._last
+    assert lovec.tag(TEXT, model=model, adapter=str(own)) == first and tagging._last is opened
+    lovec.tag(TEXT, model=model)
+    assert tagging._last is not opened
+    lovec.tag(TEXT, model=model, adapter=str(own))
+    kept = tagging._last
+    weights = own / "adapter_model.safetensors"
+    weights.touch()  # trained on
+    lovec.tag(TEXT, model=model, adapter=str(own))
+    assert tagging._last is not kept
+
+
+def test_the_world_says_that_it_does_not_know_the_words(world: Path, caplog: pytest.LogCaptureFixture) -> None:
+    strange = lovec.tag(TEXT, model=str(world))
+    assert "does not know" in strange["meta"]["problems"][0] and "text-1: the model does not know" in caplog.text
+    caplog.clear()
+    words = [
+        name for name in AutoTokenizer.from_pretrained(world).get_vocab() if name.startswith(" ") and name.isascii()
+    ]
+    known = lovec.tag("".join(word for word in words if word.strip().isalpha())[:200].strip() + ".", model=str(world))
+    assert "problems" not in known["meta"] and not caplog.text
+    asked = lovec.tag(question="Zebras?", model=str(world), max_new_tokens=4)
+    assert any("does not know 100 %" in problem for problem in asked["meta"]["problems"])
+
+
+def test_importing_lovec_loads_no_torch() -> None:
+    code = "import sys, lovec; assert 'tag' in dir(lovec); assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert lovec.tag is lovec.tagging.tag
+
+
+# What is tagged
+
+
+def test_tags_and_problems_of_an_earlier_run_are_forgotten() -> None:
+    tagged = Record(
+        "a", "?", answer="One. <c> 3 </c> Two. <c> x </c>", meta={"problems": ["old"], "left_out": 1, "k": 2}
+    )
+    fresh = cut_up(tagged, SHORT)
+    assert [s.text for s in fresh.sentences] == ["One.", "Two. x"] and fresh.meta == {"k": 2}
+    given = Record("a", "?", answer="No.", sentences=(Sentence("B <c> 3 </c>", 0.5), Sentence("<c>")), rejected=(1, 2))
+    assert cut_up(given, SHORT).sentences == (Sentence("B", 0.5),) and cut_up(given, SHORT).rejected is None
+    assert cut_up(Record("a", "?", answer="Ada  did.\nBo."), SHORT).sentences == (
+        Sentence("Ada  did."),
+        Sentence("Bo."),
+    )
+    assert cut_up(document("  \n"), SHORT).sentences == ()
+
+
+def written(tmp_path: Path, **files: str | bytes) -> list[tuple[str, Path]]:
+    found = []
+    for name, content in files.items():
+        path = tmp_path / name.replace("_", ".")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        found.append((path.name, path))
+    return found
+
+
+def read(documents: Documents, skip: int = 0) -> tuple[list[Record], list[str]]:
+    said: list[str] = []
+    documents.report = lambda error: said.append(str(error))
+    return list(documents.records(skip)), said
+
+
+def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
+    lines = (
+        '{"text": "A.", "extra": 1}\n\n{"id": 7, "question": "Q?", "sentences": [{"text": "S.", "factuality": 1}]}\n'
+    )
+    files = written(tmp_path, page_txt="\ufeffOne.\r\n\r\nTwo.", a_jsonl=lines, piped='{"answer": "B."}')
+    records, said = read(Documents(files, question="Why?"))
+    assert not said
+    assert [(r.id, r.question, r.answer) for r in records] == [
+        ("page.txt", "Why?", "One.\n\nTwo."),
+        ("a.jsonl:1", "Why?", "A."),
+        ("7", "Q?", ""),
+        ("piped:1", "Why?", "B."),
+    ]
+    assert records[1].meta == {"extra": 1} and records[2].sentences[0].factuality == 1
+    paragraphs, _ = read(Documents(files[:1], paragraphs=True))
+    assert [(r.id, r.answer) for r in paragraphs] == [("page.txt:1", "One."), ("page.txt:2", "Two.")]
+
+
+def test_a_broken_line_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    lines = b'{"text": "A."}\n{"text": oops}\n[1]\n{"text": "\xff"}\n{"question": "Q?"}\n{"text": 3}\n{"text": "Z."}'
+    files = written(tmp_path, a_jsonl=lines, b_txt=b"\xff\xfe", c_txt="C.")
+    records, said = read(Documents(files))
+    assert [record.answer for record in records] == ["A.", "Z.", "C."]
+    assert [line.partition(": ")[0] for line in said] == [f"a.jsonl:{n}" for n in (2, 3, 4, 5, 6)] + ["b.txt"]
+    assert "no 'text', 'answer' or 'sentences'" in said[3] and all("\n" not in line for line in said)
+
+
+def test_questions_need_a_question_only(tmp_path: Path) -> None:
+    lines = '{"question": "Who?"}\n{"text": "A."}\n{"question": "Where?", "id": "w"}\n'
+    records, said = read(Documents(written(tmp_path, q_txt=lines), asking=True))
+    assert [(r.id, r.question) for r in records] == [("q.txt:1", "Who?"), ("w", "Where?")]
+    assert len(said) == 1 and "q.txt:2: 'question' is missing" in said[0]
+
+
+def test_a_text_that_begins_like_json_is_a_text(tmp_path: Path) -> None:
+    records, said = read(Documents(written(tmp_path, a_txt="{braces} in prose.\nMore.", b_txt="{1}", c_txt="")))
+    assert [record.answer for record in records] == ["{braces} in prose.\nMore.", "{1}", ""] and not said
+
+
+@settings(max_examples=50, deadline=None)
+@given(names=st.lists(st.sampled_from(["a", "a#2", "b", None]), min_size=1, max_size=8))
+def test_ids_differ_and_do_not_depend_on_where_one_begins(
+    tmp_path_factory: pytest.TempPathFactory, names: Sequence[str | None]
+) -> None:
+    lines = "\n".join(json.dumps({"text": "A.", "id": name}) for name in names)
+    files = written(tmp_path_factory.mktemp("ids"), a_jsonl=lines)
+    whole, _ = read(Documents(files))
+    assert len({record.id for record in whole}) == len(names)
+    assert all(record.id.startswith(name or "a.jsonl:") for record, name in zip(whole, names, strict=True))
+    for skip in range(len(names) + 1):
+        assert read(Documents(files), skip)[0] == whole[skip:]
+
+
+def test_blank_lines_part_paragraphs_in_linear_time(tmp_path: Path) -> None:
+    text = "A.\n \t\n\n" + "\n" * 200_000 + " " * 200_000 + "B.\nC.\n\n"
+    records, _ = read(Documents(written(tmp_path, a_txt=text), paragraphs=True))
+    assert [record.answer for record in records] == ["A.", "B.\nC."]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No model of one test stays open for the next."""
+    yield
+    import lovec.tagging as tagging
+
+    tagging._last = None

@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-gpu test-vllm vllm-env lint types wheel house figures clean
+.PHONY: demo test test-gpu test-vllm vllm-env lint types wheel house plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -52,7 +52,7 @@ wheel: $(READY)  ## dist/*.whl
 house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
 	$(VENV)/bin/python docs/house.py
 
-figures: $(READY)  ## docs/rewards.svg
+plots: $(READY)  ## docs/rewards.svg, the rewards of the paper
 	$(VENV)/bin/python docs/rewards.py
 
 clean:  ## what builds and caches leave behind; the environment stays

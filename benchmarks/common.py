@@ -1,43 +1,34 @@
-"""What every benchmark says of itself: when, at which commit, with which versions, on which machine."""
+"""What all benchmarks share: where they ran, their JSON files, and the parts of the pages that they write."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import statistics
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lovec.metrics.table import METRICS
+from lovec.results import row_from_dict, row_to_dict
+from lovec.types import ResultRow
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics")
-KEYS = (
-    "method",
-    "domain",
-    "mode",
-    "level",
-    "readout",
-    "seed",
-    "brier",
-    "ece_m",
-    "spearman",
-    "malformed",
-    "mean_confidence",
-    "mean_factuality",
-    "entropy",
-    "distinct",
-    "words",
-    "n",
-)
-"""Columns of a result row."""
+CALIBRATION = tuple(name for name, info in METRICS.items() if info.bootstrapped)
+"""Metrics that pages give with intervals: Brier score, ECE-M and Spearman's correlation."""
+HEADINGS = " | ".join(METRICS[name].heading for name in CALIBRATION)
+"""Headings of their columns in a Markdown table."""
 
 
 def provenance() -> dict[str, Any]:
-    """Date, commit (with a + where code or recipes were changed since), versions and machine.
+    """Return date, commit (with a + where code or recipes have changed since), versions and machine.
 
-    A copy of the files without git's own takes the commit from the environment variable LOVEC_COMMIT.
+    A copy of the files without git's history takes the commit from the environment variable LOVEC_COMMIT.
     """
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -47,16 +38,87 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Write results for people to read and diff: a line for every key and every row of a list, six decimals."""
+def write_json(path: Path, results: Mapping[str, Any]) -> None:
+    """Write results so that people can read and diff them: a line per key and per row of a list, six decimals."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []
-    for key, value in _rounded(results).items():
+    for key, value in _json_values(results).items():
         text = json.dumps(value, allow_nan=False)
         if isinstance(value, list) and value:
             text = "[\n" + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value) + "\n ]"
         parts.append(f" {json.dumps(key)}: {text}")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read results that ``write_json`` wrote; the items of ``rows`` become ``ResultRow``."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    return results | {"rows": [row_from_dict(row) for row in results.get("rows", [])]}
+
+
+def select(rows: Iterable[ResultRow], **fields: Any) -> list[ResultRow]:
+    """Return the rows with these fields; in domain, per sentence and by stated score unless ``fields`` differ."""
+    fields = {"domain": "in-domain", "level": "sentence", "readout": "stated", **fields}
+    return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]
+
+
+def seeds_of(rows: Iterable[ResultRow]) -> list[int]:
+    """Return the training seeds of rows, in ascending order."""
+    return sorted({row.seed for row in rows if row.seed is not None})
+
+
+def mean_text(rows: Iterable[ResultRow], name: str) -> str:
+    """Return the mean of a metric over rows as pages show it; "-" where it is undefined for all of them."""
+    values = [value for row in rows if (value := row.metrics.get(name)) is not None]
+    return METRICS[name].text(statistics.mean(values) if values else None)
+
+
+def interval_text(ends: Sequence[float] | None, signed: bool) -> str:
+    """Return [value, low, high] in percent, such as "5.2 (4.1 to 6.3)"; "" for None.
+
+    Args:
+        ends: value and interval as fractions.
+        signed: whether a plus sign stands before positive numbers, as for differences.
+    """
+    if ends is None:
+        return ""
+    value, low, high = (f"{end:{'+' if signed else ''}.1f}" for end in _as_shown(ends))
+    return f"{value} ({low} to {high})"
+
+
+def side(ends: Sequence[float] | None) -> int:
+    """Return the side of 0 on which an interval lies, as it is shown: -1, 1, or 0 where it holds 0 or is None."""
+    if ends is None:
+        return 0
+    _, low, high = _as_shown(ends)
+    return 0 if low <= 0 <= high else 1 if low > 0 else -1
+
+
+def versions_text(results: Mapping[str, Any]) -> str:
+    """Return date, commit, versions and machine of results in one line, without lovec's own version."""
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items() if name != "lovec")
+    return f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}"
+
+
+def replace_between(text: str, begin: str, end: str, content: str) -> str:
+    """Return a text with other content between two marks, each of which it has once."""
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+
+
+def _as_shown(ends: Sequence[float]) -> list[float]:
+    return [round(100 * end, 1) + 0.0 for end in ends]  # adding 0.0 turns -0.0 into 0.0
+
+
+def _json_values(value: Any) -> Any:
+    """Return values for a JSON file: rows as mappings, floats with six decimals."""
+    if isinstance(value, ResultRow):
+        value = row_to_dict(value)
+    if isinstance(value, Mapping):
+        return {key: _json_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_values(inner) for inner in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def _commit() -> str:
@@ -81,14 +143,6 @@ def _gpu() -> str:
     if not torch.cuda.is_available():
         return "no GPU"
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
-    return round(value, 6) if isinstance(value, float) else value
 
 
 def _git(*words: str) -> str:

@@ -1,12 +1,12 @@
-"""Every baseline and every trained method on the embedded world, side by side, on several seeds.
+"""Compare every baseline and every trained method on the embedded world, on several seeds.
 
     python benchmarks/comparison.py --runs runs/benchmark     # the runs of benchmarks/world.py: seed-0, seed-1, ...
-    python benchmarks/comparison.py --from-runs               # collect again what the tests have left behind
-    python benchmarks/comparison.py --page                    # write docs/comparison.md again from the file
+    python benchmarks/comparison.py --from-runs               # only collect what finished tests have written
+    python benchmarks/comparison.py --page                    # only write docs/results/comparison.md from the file
     python benchmarks/comparison.py --runs DIR --seeds 0 --part 0.1 --out /tmp/try --results /tmp/try/comparison.json
 
-A seed is one `lovec test --config comparison.yaml` over the adapters that `lovec demo` trained with this seed, after
-`lovec fit --config p-true.yaml`, which trains the one baseline that is trained.
+For each seed, `lovec fit --config p-true.yaml` trains the one baseline that is trained, and then one
+`lovec test --config comparison.yaml` measures everything, with the adapters that `lovec demo` trained with this seed.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from common import KEYS, ROOT, provenance, write_json
+from common import CALIBRATION, ROOT, provenance, read_json, write_json
 from comparison_page import page
 
 from lovec.datasets.jsonl import read_records
-from lovec.metrics.bootstrap import FIGURES, Resampled, by_question, intervals, resample
+from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+from lovec.results import read_results
+from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
-PAGE = ROOT / "docs" / "comparison.md"
+PAGE = ROOT / "docs" / "results" / "comparison.md"
 RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
-"""File in the folder of a seed: when, where and how it was run."""
+"""File in the folder of a seed that says when, where and how it was run."""
 
 CLAIMS = (
     *((method, other, "iterative") for method in ("DPO", "ExpectedReward") for other in
@@ -42,11 +45,11 @@ CLAIMS = (
     *((method, f"{method}, no previous scores", "iterative") for method in ("SFT", "DPO", "GRPO", "ExpectedReward")),
     ("LUQ + DPO", "LUQ", "iterative"), ("LUQ + DPO", "DPO", "iterative"),
 )  # fmt: skip
-"""Pairs of rows, the first of which is said to be better, and the mode."""
+"""Pairs of methods of which the first is claimed to be better, and the mode."""
 
 
 def run(seed: int, runs: Path, out: Path, part: float) -> None:
-    """Train p(true)-ft, then test everything with the adapters of a seed."""
+    """Train p(true)-ft, then test everything with the adapters of one seed."""
     folder = out / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     note, begin = provenance(), time.monotonic()
@@ -56,7 +59,7 @@ def run(seed: int, runs: Path, out: Path, part: float) -> None:
         fit = ["fit", "--config", "p-true.yaml", "--trainer.limit_val_batches", "0"]
         _lovec(*fit, *common, "--trainer.default_root_dir", str(tuned), log=folder / "p-true.log")
     recipe = folder / "comparison.yaml"
-    recipe.write_text(yaml.safe_dump(_placed(yaml.safe_load(RECIPE.read_text()), runs / f"seed-{seed}", tuned)))
+    recipe.write_text(yaml.safe_dump(_with_adapters(yaml.safe_load(RECIPE.read_text()), runs / f"seed-{seed}", tuned)))
     test = ["test", "--config", str(recipe), *common, "--trainer.default_root_dir", str(folder)]
     tested = time.monotonic()
     _lovec(*test, "--trainer.limit_test_batches", str(part), "--data.eval_batch_size", "8", log=folder / "test.log")
@@ -64,12 +67,12 @@ def run(seed: int, runs: Path, out: Path, part: float) -> None:
     write_json(folder / NOTE, note | {"part": part, "seconds": round(now - begin, 1), "test": round(now - tested, 1)})
 
 
-def _placed(value: Any, trained: Path, tuned: Path) -> Any:
-    """The recipe with the adapters of a seed instead of runs/NAME/adapter."""
+def _with_adapters(value: Any, trained: Path, tuned: Path) -> Any:
+    """Return the recipe with the adapters of a seed instead of runs/NAME/adapter."""
     if isinstance(value, dict):
-        return {key: _placed(inner, trained, tuned) for key, inner in value.items()}
+        return {key: _with_adapters(inner, trained, tuned) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_placed(inner, trained, tuned) for inner in value]
+        return [_with_adapters(inner, trained, tuned) for inner in value]
     if isinstance(value, str) and value.startswith("runs/") and value.endswith("/adapter"):
         name = value.split("/")[1]
         return str((tuned if name == "p-true" else trained / name).resolve() / "adapter")
@@ -77,6 +80,7 @@ def _placed(value: Any, trained: Path, tuned: Path) -> Any:
 
 
 def _lovec(*words: str, log: Path) -> None:
+    """Run a lovec command with one thread; its output goes to a file."""
     with log.open("w") as lines:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "lovec.cli", *words]
@@ -85,75 +89,65 @@ def _lovec(*words: str, log: Path) -> None:
 
 
 def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
-    """Rows, times and intervals of all seeds."""
+    """Return rows, times and intervals of all seeds."""
     folders = [out / f"seed-{seed}" for seed in seeds]
     if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
         raise SystemExit(f"{missing[0]} holds no finished run of this benchmark ({NOTE} is missing)")
-    notes = [_read(folder / NOTE) for folder in folders]
-    tests = [_read(folder / "test" / "results.json") for folder in folders]
-    kept = (*KEYS, "kind", "aurc", "ttr", "abstained", "ordinality")
+    notes = [json.loads((folder / NOTE).read_text(encoding="utf-8")) for folder in folders]
+    tests = [read_results(folder / "test" / "results.json").rows for folder in folders]
     times = [
-        {"seed": seed, **row}
+        {"seed": seed, **entry}
         for seed, folder in zip(seeds, folders, strict=True)
-        for row in _read(folder / "test" / "times.json")
+        for entry in json.loads((folder / "test" / "times.json").read_text(encoding="utf-8"))
     ]
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["test"] for seed, note in zip(seeds, notes, strict=True)},
         "times": times,
-        "rows": [{key: row[key] for key in kept} for test in tests for row in test if row["level"] == "sentence"],
-        "intervals": list(_intervals(folders, tests)),
+        "rows": [replace(row, file=None) for rows in tests for row in rows if row.level == "sentence"],
+        "intervals": list(_intervals(folders, tests[0])),
     }
 
 
-def _intervals(folders: Sequence[Path], tests: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """95 % intervals over questions of every row's stated score, and of the differences of ``CLAIMS``."""
-    stated = [row for row in tests[0] if row["level"] == "sentence" and row["readout"] == "stated"]
+def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:
+    """Yield 95 % intervals over questions, of every row's stated score and of the differences in ``CLAIMS``.
+
+    Args:
+        folders: one per seed.
+        rows: the rows of the first seed.
+    """
+    stated = [row for row in rows if row.level == "sentence" and row.readout == "stated"]
     drawn: dict[tuple[str, str, str], Resampled] = {}
     for row in stated:
-        paths = [folder / "test" / row["file"] for folder in folders]
+        paths = [folder / "test" / str(row.file) for folder in folders]
         if all(path.exists() for path in paths):
-            runs = [
-                by_question(
-                    (r for r in read_records(path) if r.meta.get("domain", "in-domain") == row["domain"]), "stated"
-                )
-                for path in paths
-            ]
-            if any(said for run in runs for said, _ in run.values()):
-                drawn[row["method"], row["mode"], row["domain"]] = resample(runs)
-    pairs = [(place, None) for place in drawn]
+            records = [[record for record in read_records(path) if record.domain == row.domain] for path in paths]
+            runs = [by_question(answers, "stated") for answers in records]
+            if any(confidences for run in runs for confidences, _ in run.values()):
+                drawn[row.method, row.mode, row.domain] = resample(runs)
+    pairs: list[tuple[tuple[str, str, str], tuple[str, str, str] | None]] = [(place, None) for place in drawn]
     for method, other, mode in CLAIMS:
-        for domain in dict.fromkeys(row["domain"] for row in stated):
-            # What a baseline or a constant says, it says of stored answers only.
+        for domain in dict.fromkeys(row.domain for row in stated):
+            # Baselines and the constant exist for stored answers only.
             if (method, mode, domain) in drawn and (other, mode, domain) in drawn:
-                pairs.append(((method, mode, domain), (other, mode, domain)))  # type: ignore[arg-type]
+                pairs.append(((method, mode, domain), (other, mode, domain)))
     for place, against in pairs:
         ends = intervals(drawn[place], None if against is None else drawn[against])
-        figures = {name: None if (i := ends[name]) is None else [i.value, i.low, i.high] for name in FIGURES}
+        values = {name: None if (i := ends[name]) is None else [i.value, i.low, i.high] for name in CALIBRATION}
         method, mode, domain = place
-        yield {
-            "method": method,
-            "against": None if against is None else against[0],
-            "mode": mode,
-            "domain": domain,
-            **figures,
-        }
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+        yield {"method": method, "against": against and against[0], "mode": mode, "domain": domain, **values}
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, help="folder of trained runs: seed-0/dpo/adapter and so on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "comparison-benchmark", help="folder of the tests")
-    parser.add_argument("--part", type=float, default=1.0, help="share of the test records, for a quick look")
+    parser.add_argument("--part", type=float, default=1.0, help="share of the test records, for a trial")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
-    parser.add_argument("--page", action="store_true", help="only write the page again from the file")
+    parser.add_argument("--page", action="store_true", help="only write the page from the file")
     flags = parser.parse_args()
     if not flags.page:
         if not flags.from_runs:
@@ -163,7 +157,7 @@ def main() -> None:
                 run(seed, flags.runs, flags.out, flags.part)
         write_json(flags.results, collect(flags.seeds, flags.out))
     to = PAGE if flags.results == RESULTS else flags.results.with_suffix(".md")
-    to.write_text(page(_read(flags.results)), encoding="utf-8")
+    to.write_text(page(read_json(flags.results)), encoding="utf-8")
 
 
 if __name__ == "__main__":

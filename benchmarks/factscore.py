@@ -1,31 +1,33 @@
-"""Human labels through the whole path: SFT and DPO on FActScore's biographies, tested on people held out.
+"""Train and test with human labels: SFT and DPO on FActScore's biographies, tested on people held out.
 
     python benchmarks/factscore.py ChatGPT.jsonl    # three seeds -> benchmarks/results/factscore.json
 
-The model is a random tiny Llama that reads bytes: the figures are that model's. They show that real sentences with
-real labels go through, not what the method can do.
+The model is a tiny Llama with random weights that reads bytes. The results show that real sentences with real labels
+work in every stage, not what the method can do.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import KEYS, ROOT, provenance, write_json
+from common import ROOT, provenance, write_json
 
 from lovec.cli import main as lovec
+from lovec.results import read_results
+from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "factscore.json"
 
 
 def run(labels: Path, seeds: Sequence[int], out: Path) -> dict[str, Any]:
-    """Train and test with every seed (of the split, too) and collect the rows."""
-    results = provenance() | {"model": "tiny-llama, random weights", "rows": []}
+    """Train and test with every seed, which is also that of the split, and collect the rows."""
+    results = provenance() | {"model": "tiny-llama, random weights"}
+    rows: dict[tuple[Any, ...], ResultRow] = {}
     for seed in seeds:
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name in ("sft", "dpo"):
             folder = out / f"seed-{seed}" / name
             words = ["--config", f"{name}.yaml", "--config", "factscore.yaml", "--data.path", str(labels)]
@@ -34,14 +36,13 @@ def run(labels: Path, seeds: Sequence[int], out: Path) -> dict[str, Any]:
             for command in (["fit", *words, *start, "--trainer.limit_val_batches", "0"], ["test", *words]):
                 if lovec(command):
                     raise SystemExit(f"lovec {command[0]} failed")
-            for row in json.loads((folder / "test" / "results.json").read_text(encoding="utf-8")):
-                rows[tuple(row[key] for key in KEYS[:6])] = {key: row[key] for key in KEYS}
-        results["rows"] += rows.values()
-    return results
+            for row in read_results(folder / "test" / "results.json").rows:  # both tests measure the constant
+                rows[row.method, row.domain, row.mode, row.level, row.readout, row.seed] = replace(row, file=None)
+    return results | {"rows": list(rows.values())}
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("labels", type=Path, help="a labelled file of FActScore, such as its ChatGPT.jsonl")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

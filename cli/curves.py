@@ -1,32 +1,36 @@
-"""``lovec curves``: how runs went, by step."""
+"""``lovec curves``: how training runs went, by step."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+from lovec.files import write_text
 
 from .parser import OneLineParser
 
 
 def run(words: list[str]) -> None:
-    """Prints the tables of every run; writes curves.json and curves.svg into its folder, or the one that holds all.
+    """Print the tables of every run; write curves.json and curves.svg into its folder, or into one above all runs.
 
     Args:
         words: the command line after ``curves``.
 
     Raises:
-        LovecError: a run has logged nothing.
+        LovecError: a run has logged nothing, or there are too many to draw.
     """
-    parser = OneLineParser("curves", "Print how runs went, by step; write curves.json and a figure, curves.svg.")
+    parser = OneLineParser("curves", "Print how training runs went, by step; write curves.json and a plot, curves.svg.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, such as runs/dpo")
     folders = parser.read(words).runs
-    from lovec.reports import write_results
-    from lovec.reports.curves import curve_rows, curves_figure, print_curves, read_run
+    from lovec.reports.curves import write_curves
+    from lovec.reports.training_log import curve_rows, print_training_log, read_training_log
 
-    runs = [read_run(folder) for folder in folders]
-    for one in runs:
-        print_curves(one)
+    logs = [read_training_log(folder) for folder in folders]
+    for log in logs:
+        print_training_log(log)
     home = Path(folders[0] if len(folders) == 1 else os.path.commonpath([Path(f).resolve() for f in folders]))
-    figure = curves_figure(runs, home / "curves.svg")
-    written = write_results([row for one in runs for row in curve_rows(one)], home / "curves.json")
-    print(f"written to {written} and {figure}")
+    plot = write_curves(logs, home / "curves.svg")
+    rows = [row for log in logs for row in curve_rows(log)]
+    write_text(home / "curves.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    print(f"written to {home / 'curves.json'} and {plot}")

@@ -1,8 +1,9 @@
-"""One line for every error that the user can mend: what was given, what was expected, the nearest right thing."""
+"""One line for every error that the user can mend: what was given, what was expected, and the nearest right word."""
 
 from __future__ import annotations
 
 import re
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from importlib import import_module
@@ -12,97 +13,115 @@ from typing import Any
 from lovec.types import LovecError
 
 _LONGEST = 300
-_GIVEN = r"(?:Given value|Got value): (?!NestedArg|Namespace|{)([^\n]+?)\.?(?: Got value.*)?$"
+_VALUE = r"(?:Given value|Got value): (?!NestedArg|Namespace|{)([^\n]+?)\.?(?: Got value.*)?$"
+_LITERAL = r"Expected a typing\.Literal\[([^\]]+)\].*?(?:Got|Given) value: ([^\n]+)"
 _BASES = {
-    "model": "lovec.modules.PolicyModule",
+    "model": "lovec.evaluation.EvaluationModule",
     "data": "lovec.datamodules.RecordsDataModule",
+    "oracle": "lovec.types.Oracle",
     "trainer.logger": "lightning.pytorch.loggers.Logger",
     "trainer.callbacks": "lightning.pytorch.callbacks.Callback",
     "model.optimizer": "torch.optim.Optimizer",
     "model.lr_scheduler": "torch.optim.lr_scheduler.LRScheduler",
     "model.reward": "lovec.rewards.Reward",
+    "model.answer_reward": "lovec.rewards.AnswerReward",
+    "model.oracle": "lovec.types.Oracle",
     "model.baselines": "lovec.baselines.Baseline",
+    "model.evaluation.metrics": "torchmetrics.Metric",
 }
-"""Options that take a class by its short name."""
+"""Options that take a class by its short name, and the class that it has to be a subclass of."""
+
+_PROTOCOLS = {"Reward": "lovec.rewards", "AnswerReward": "lovec.rewards", "Judge": "lovec.baselines"}
+"""Where protocols are defined that are not in ``lovec.types``."""
 
 
 class UsageError(LovecError):
     """The command line or a recipe cannot be read; the command ends with exit code 2."""
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
-    """``"; did you mean X?"`` for the known word most like ``given``, or nothing if none comes close."""
-    found = get_close_matches(given, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the known word most like ``word``, or "" if none comes close."""
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def unknown(kind: str, given: str, known: Iterable[str], listed: bool = False) -> UsageError:
-    """The error for a word that is none of ``known``; with ``listed`` it names them where none comes close."""
+def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) -> UsageError:
+    """Return the error for a word that is not known.
+
+    Args:
+        kind: what the word should be, such as "option".
+        word: the word given.
+        known: the words that would be right.
+        listed: whether the error names all of them where none comes close.
+    """
     known = list(dict.fromkeys(known))
-    hint = nearest(given, known)
+    hint = nearest(word, known)
     if listed and known and not hint:
         hint = f"; known are {', '.join(known)}"
-    return UsageError(f"unknown {kind} {given}{hint}")
+    return UsageError(f"unknown {kind} {word}{hint}")
 
 
 def one_line(error: object) -> str:
-    """The text of an error with all white space made single spaces."""
+    """Return the text of an error with every run of white space replaced by one space."""
     return " ".join(str(error).split())
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The exception at the start of a chain of ``raise ... from``."""
+    """Return the exception at the start of a chain of ``raise ... from``."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def explain(message: str, parser: Any) -> UsageError:
-    """What jsonargparse says in six lines, in one.
+def explain(message: str, parser: ArgumentParser) -> UsageError:
+    """Return in one line what argparse or jsonargparse reports, which may have six lines.
 
     Args:
-        message: its message; it nests "Parser key ..." and "Problem with given class_path ..." from outside in.
-        parser: the parser that said so, asked for the options it knows.
+        message: its message; jsonargparse nests "Parser key ..." and "Problem with given class_path ...", outermost
+            first.
+        parser: the parser that reports it; it is asked for the options it knows.
     """
     key = ".".join(re.findall(r'Parser key "([\w.+-]+)"', message))
     classes = re.findall(r"class_path[ =]'([\w.]+)'", message)
     prefix = f"{key}." if key else ""
-    if found := re.search(r"(?:arguments are|is) required: ([^\n]+)", message):
-        return _missing(found[1], prefix, classes)
-    if found := re.search(r"unrecognized arguments: (\S+)", message):
-        if not found[1].startswith("-"):
-            return UsageError(f"unexpected word {found[1]}; options start with --")
-        option = found[1].partition("=")[0].removeprefix("--")
+    of_class = f" of {classes[-1].rpartition('.')[2]}" if classes else ""
+    if match := re.search(r"(?:arguments are|is) required: ([^\n]+)", message):
+        return _missing(match[1], prefix, classes, parser)
+    if match := re.search(r"unrecognized arguments: (\S+)", message):
+        if not match[1].startswith("-"):
+            return UsageError(f"unexpected word {match[1]}; options start with --")
+        option = match[1].partition("=")[0].removeprefix("--")
         return unknown("option", f"--{prefix}{option}", _options(parser, prefix, classes))
-    if found := re.search(r"Option '([\w.+-]+)' is not accepted", message):
-        given = f"--{prefix}{found[1]}" + (f" of {classes[-1].rpartition('.')[2]}" if classes else "")
-        return unknown("option", given, _options(parser, prefix, classes))
-    if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.+-]+)'", message):
-        return unknown("option", f"--{prefix}{found[1]}.{found[2]}", _options(parser, prefix, classes))
-    if found := re.search(r"class_path '([\w.]+)':\s+((?:module|No module) [^\n]+)", message):
-        return _no_class(found[1], found[2])
-    if found := re.search(r"does not implement protocol (\w+).*?Given value: (\S+)", message, re.DOTALL):
-        return _no_protocol(key, found[2], found[1])
-    if key and (found := re.search(r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: ([^\n]+)", message)):
-        return UsageError(f"--{key} is {found[2][:_LONGEST]}, expected {found[1].replace(', ', ' or ')}")
-    if key and (found := re.search(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", message)):
-        given = found[1] or "".join(re.findall(r"Given value: ([\w.]+)", message)[:1])
-        return unknown(f"{found[2]} for --{key}:", given, _class_names(key), listed=True)
+    if match := re.search(r"Option '([\w.+-]+)' is not accepted", message):
+        return unknown("option", f"--{prefix}{match[1]}{of_class}", _options(parser, prefix, classes))
+    if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.+-]+)'", message):
+        return unknown("option", f"--{prefix}{match[1]}.{match[2]}", _options(parser, prefix, classes))
+    if match := re.search(r"class_path '([\w.]+)':\s+((?:module|No module) [^\n]+)", message):
+        return _no_class(match[1], match[2])
+    if match := re.search(r"does not implement protocol (\w+).*?Given value: (\S+)", message, re.DOTALL):
+        return _no_protocol(key, match[2], match[1])
+    if key and (match := re.search(_LITERAL, message, re.DOTALL)):
+        return UsageError(f"--{key} is {match[2][:_LONGEST]}, expected {match[1].replace(', ', ' or ')}")
+    if key and (match := re.search(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", message)):
+        name = match[1] or "".join(re.findall(r"Given value: ([\w.]+)", message)[:1])
+        return unknown(f"{match[2]} for --{key}:", name, _class_names(key), listed=True)
     types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
     types.pop("NoneType", None)
-    if (found := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
-        return unknown(f"class for --{key}:", found[1], _class_names(key), listed=True)
+    if (match := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
+        return unknown(f"class for --{key}:", match[1], _class_names(key), listed=True)
     if key and types:
-        values = re.findall(_GIVEN, message, re.MULTILINE)
-        given = f" is {values[0][:_LONGEST]}," if values else ":"
-        return UsageError(f"--{key}{given} expected {' or '.join(types)}")
+        values = re.findall(_VALUE, message, re.MULTILINE)
+        value = f" is {values[0][:_LONGEST]}," if values else ":"
+        return UsageError(f"--{key}{value} expected {' or '.join(types)}")
     return UsageError(one_line(message)[:_LONGEST])
 
 
-def _missing(names: str, prefix: str, classes: list[str]) -> UsageError:
-    needed = [f"--{prefix}{name.strip()}" for name in names.split(",")]
+def _missing(names: str, prefix: str, classes: list[str], parser: ArgumentParser) -> UsageError:
+    known = parser._option_string_actions
+    options = [f"--{prefix}{name}" for name in names.split(", ")]
+    needed = [option if prefix or option in known else option.removeprefix("--") for option in options]
     by = f" for {classes[-1].rpartition('.')[2]}" if classes else ""
-    hint = "" if prefix else "; give them, or a recipe such as --config sft.yaml"
+    hint = "; a recipe does, such as --config sft.yaml" if "--config" in known and not prefix else ""
     return UsageError(f"{' and '.join(needed)} must be given{by}{hint}")
 
 
@@ -115,20 +134,20 @@ def _no_class(path: str, reason: str) -> UsageError:
 
 
 def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
-    """A class that lacks a method of a protocol, or has it with other names or types: these are compared exactly."""
-    module = import_module({"Reward": "lovec.rewards", "Judge": "lovec.baselines"}.get(protocol, "lovec.types"))
-    wanted = [
+    """A class lacks a method of a protocol, or has it with other names or types, which are compared exactly."""
+    module = import_module(_PROTOCOLS.get(protocol, "lovec.types"))
+    methods = [
         f"{name}{signature(member)}".replace("(self, ", "(").replace("'", "")
         for name, member in vars(getattr(module, protocol)).items()
         if callable(member) and (name == "__call__" or not name.startswith("_"))
     ]
     return UsageError(
-        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: {'; '.join(wanted)}"
+        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: {'; '.join(methods)}"
     )
 
 
 def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:
-    """Options the parser knows; those of the innermost class of the complaint if there is one."""
+    """Options that the parser knows; those of the innermost class of the message if it names one."""
     if not classes:
         return [option for option in parser._option_string_actions if not option.endswith("help")]
     module, _, name = classes[-1].rpartition(".")
@@ -139,13 +158,14 @@ def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:
 
 
 def _class_names(key: str) -> Iterator[str]:
-    """Short names that an option of this name takes."""
+    """Short names of the classes that an option takes."""
     if key in _BASES:
         module, _, name = _BASES[key].rpartition(".")
-        yield from (name for name in _subclasses(getattr(import_module(module), name)) if not name.startswith("_"))
+        base = getattr(import_module(module), name)
+        yield from dict.fromkeys(name for name in _subclasses(base) if not name.startswith("_"))
 
 
 def _subclasses(base: type[Any]) -> Iterator[str]:
-    for heir in base.__subclasses__():
-        yield heir.__name__
-        yield from _subclasses(heir)
+    for subclass in base.__subclasses__():
+        yield subclass.__name__
+        yield from _subclasses(subclass)

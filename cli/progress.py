@@ -1,4 +1,4 @@
-"""What a labelling run shows: lines of progress, and a table at its end."""
+"""What a run over many records prints: lines of progress, and a table at its end."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from lovec.labelling import Counts, Progress
+from lovec.labelling import Counts, Progress
 
 _EVERY = 0.2, 30.0  # seconds between lines of progress, on a terminal and elsewhere
-_SHOWN = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
+_COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
 
 
 @contextmanager
-def progress(word: str, oracle: Any) -> Iterator[Callable[[Progress], None]]:
-    """Inside: lines of progress on standard error (a single one on a terminal), with what the oracle says of itself."""
+def progress(stage: str, oracle: Any) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that prints lines of progress on standard error: on a terminal, a single one.
+
+    Args:
+        stage: name of the stage.
+        oracle: what labels sentences; its ``status``, if it has one, ends the line.
+    """
     terminal = sys.stderr.isatty()
-    begin = shown = time.monotonic()
+    begin = printed = time.monotonic()
     last = ""
 
     def line(now: Progress) -> str:
         rate = (now.taken - now.before) / max(time.monotonic() - begin, 1e-9)
-        figures = [f"{int(now.counts[name])} {name}" for name in _SHOWN if now.counts.get(name)]
-        said = f"; {oracle.status}" if getattr(oracle, "status", None) else ""
-        return f"{word}: {', '.join([f'{now.taken} records', *figures])}; {rate:.0f} records/s{said}"
+        counts = [f"{int(now.counts[name])} {name}" for name in _COUNTS if now.counts.get(name)]
+        status = f"; {oracle.status}" if getattr(oracle, "status", None) else ""
+        return f"{stage}: {', '.join([f'{now.taken} records', *counts])}; {rate:.0f} records/s{status}"
 
     def notify(now: Progress) -> None:
-        nonlocal shown, last
+        nonlocal printed, last
         last = line(now)
-        if time.monotonic() - shown >= _EVERY[0 if terminal else 1]:
-            shown = time.monotonic()
+        if time.monotonic() - printed >= _EVERY[0 if terminal else 1]:
+            printed = time.monotonic()
             print(f"\r{last}\033[K" if terminal else last, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     try:
@@ -43,24 +47,24 @@ def progress(word: str, oracle: Any) -> Iterator[Callable[[Progress], None]]:
 
 
 def print_summary(counts: Mapping[str, Counts], oracle: Any) -> None:
-    """Prints a table of what the stages did; nothing where none has begun."""
+    """Print a table of what the stages counted; nothing where none has begun.
+
+    Args:
+        counts: by stage.
+        oracle: what labels sentences; its ``status``, if it has one, is part of the table.
+    """
     if not any(counts.values()):
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from lovec.reports.table import Cell, Column, Line, Table, print_table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for heading in ("stage", "what", "number"):
-        table.add_column(heading, justify="right" if heading == "number" else "left")
-    for stage, figures in counts.items():
-        total = figures.get("factuality")
-        shown = {name: f"{int(value)}" for name, value in figures.items() if name != "factuality" and value}
-        judged = figures.get("sentences", 0) - figures.get("sentences without a label", 0)
-        if total is not None and judged:
-            shown["mean factuality"] = f"{total / judged:.3f}"
+    lines = []
+    for stage, numbers in counts.items():
+        entries = {name: f"{int(value)}" for name, value in numbers.items() if name != "factuality" and value}
+        rated = numbers.get("sentences", 0) - numbers.get("sentences without a label", 0)
+        if "factuality" in numbers and rated:
+            entries["mean factuality"] = f"{numbers['factuality'] / rated:.3f}"
         if stage == "label" and getattr(oracle, "status", None):
-            shown["this run"] = str(oracle.status)
-        for number, (name, value) in enumerate(shown.items()):
-            table.add_row("" if number else stage, name, value)
-    Console(width=max(100, Console().width), highlight=False).print(table)
+            entries["this run"] = str(oracle.status)
+        for number, (name, value) in enumerate(entries.items()):
+            lines.append(Line("" if number else stage, (Cell(name), Cell(value))))
+    print_table(Table("stages", "", (Column("what", left=True), Column("number")), tuple(lines), corner="stage"))

@@ -1,4 +1,4 @@
-"""``lovec report``: tables, figures and one HTML page of what tests measured."""
+"""``lovec report``: tables, plots and one HTML page of what tests measured."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.files import write_text
 from lovec.types import LovecError
 
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
-    from lovec.reports.page import Answers
-    from lovec.reports.runs import Run
+    from lovec.reports.page import MethodAnswers
+    from lovec.reports.runs import RunResults
     from lovec.reports.table import Table
+
+_DRAWS = 1000  # of the bootstrap behind the intervals
 
 
 def run(words: list[str]) -> None:
-    """Writes index.html, tables/ and figures/, and prints the main table.
+    """Write index.html, tables/ and plots/, and print the main table.
 
     Args:
         words: the command line after ``report``.
@@ -28,94 +31,82 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: a run holds nothing to report, a file in it cannot be read, or the report cannot be written.
     """
-    parser = OneLineParser("report", "Tables, figures and one HTML page of what `lovec test` measured.")
+    parser = OneLineParser("report", "Write tables, plots and one HTML page of what `lovec test` measured.")
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="folder of a run, or one above several, such as runs/demo"
+        "runs", nargs="+", metavar="RUN", help="folder of a run, or one above several runs, such as runs/demo"
     )
     parser.add_argument(
-        "--out", help="folder of the report (default: report/ in RUN, or in what all RUNs have in common)"
+        "--out", help="folder of the report (default: report/ in RUN, or in the folder that all RUNs share)"
     )
-    parser.add_argument("--paper", metavar="MODEL", help="print the paper's figures beside: llama or gemma")
+    parser.add_argument("--paper", metavar="MODEL", help="show the paper's numbers beside ours: llama or gemma")
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
-    parser.add_argument("--answers", type=int, default=20, metavar="N", help="answers shown for every method and mode")
-    parser.add_argument("--no-intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
+    parser.add_argument(
+        "--answers", type=int, default=20, metavar="N", help="number of answers shown per method and mode"
+    )
+    parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
     if options.answers < 0:
         raise LovecError(f"--answers is {options.answers}, expected 0 or more")
-    from lovec.reports.paper_tables import sheets
+    from lovec.reports.paper_tables import report_tables
     from lovec.reports.runs import read_run
     from lovec.reports.table import print_table
 
-    found = read_run(*options.runs)
-    tables = sheets(found, draws=0 if options.no_intervals else 1000, paper=options.paper)
-    folder = Path(options.out) if options.out else _home(options.runs)
+    results = read_run(*options.runs)
+    tables = report_tables(results, draws=0 if options.no_intervals else _DRAWS, paper=options.paper)
+    folder = Path(options.out) if options.out else _default_folder(options.runs)
     try:
-        written = _write_all(found, tables, options, folder)
+        message = _write_report(results, tables, options, folder)
     except OSError as error:
         raise LovecError(
             f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
         ) from error
-    for sheet in tables[:1]:
-        print_table(sheet)
-    print(f"\n{written}")
+    for table in tables[:1]:
+        print_table(table)
+    print(f"\n{message}")
 
 
-def _write_all(found: Run, tables: Sequence[Table], options: argparse.Namespace, folder: Path) -> str:
-    """Writes the report and says what and where it is."""
+def _write_report(results: RunResults, tables: Sequence[Table], options: argparse.Namespace, folder: Path) -> str:
+    """Write the report and return a message that says where its parts are."""
     from lovec.reports.page import page
-    from lovec.reports.plots import pictures
+    from lovec.reports.plots import write_plots
+    from lovec.reports.table import csv_text, json_text, latex, markdown
 
-    figures, left_out = pictures(found, folder / "figures")
-    for sheet in tables:
-        _write_tables(sheet, folder / "tables", not options.no_intervals)
+    plots, left_out = write_plots(results, folder / "plots")
+    intervals = not options.no_intervals
+    for table in tables:
+        path = folder / "tables" / table.name
+        write_text(f"{path}.csv", csv_text(table), errors="replace")
+        write_text(f"{path}.json", json_text(table), errors="replace")
+        write_text(f"{path}.md", markdown(table, intervals), errors="replace")
+        write_text(f"{path}.tex", latex(table, intervals), errors="replace")
     html = page(
-        options.title or f"lovec report: {found.name}",
+        options.title or f"lovec report: {results.name}",
         options.runs,
         tables,
-        figures,
-        _answers(found, options.answers),
+        plots,
+        _answers(results, options.answers),
         left_out,
         f"Written by lovec {import_module('lovec').__version__}.",
     )
-    _write(folder / "index.html", html)
-    what = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {len(figures)} figures in "
-    where = f"{folder / 'figures'} (svg), all of it on one page: {folder / 'index.html'}"
-    return "\n".join([*left_out, what + where])
+    write_text(folder / "index.html", html, errors="replace")
+    written = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {len(plots)} plots in "
+    written += f"{folder / 'plots'} (svg), all of them on one page: {folder / 'index.html'}"
+    return "\n".join([*left_out, written])
 
 
-def _answers(run: Run, shown: int) -> list[Answers]:
-    """Tagged answers of every method and mode, those of trained methods first."""
-    from lovec.reports.page import answers
-    from lovec.reports.plots import methods
+def _answers(results: RunResults, limit: int) -> list[MethodAnswers]:
+    """Return the tagged answers of every method and mode, those of trained methods first; none if ``limit`` is 0."""
+    from lovec.reports.page import method_answers
+    from lovec.reports.plots import methods_with_records
 
-    trained = {row["method"] for row in run.rows if row["kind"] == "method"}
-    modes = dict.fromkeys(row["mode"] for row in run.rows) if shown else {}
-    places = sorted(((name, mode) for mode in modes for name in methods(run, mode)), key=lambda p: p[0] not in trained)
-    return [answers(name, mode, run.tagged(name, mode), shown) for name, mode in places]
-
-
-def _write_tables(sheet: Table, folder: Path, intervals: bool) -> None:
-    from lovec.reports.table import csv_text, json_text, latex, markdown
-
-    texts = {
-        "csv": csv_text(sheet),
-        "json": json_text(sheet),
-        "md": markdown(sheet, intervals),
-        "tex": latex(sheet, intervals),
-    }
-    for ending, text in texts.items():
-        _write(folder / f"{sheet.name}.{ending}", text)
+    trained = {row.method for row in results.rows if row.kind == "method"}
+    modes = dict.fromkeys(row.mode for row in results.rows) if limit else {}
+    places = [(method, mode) for mode in modes for method in methods_with_records(results, mode)]
+    places.sort(key=lambda place: place[0] not in trained)
+    return [method_answers(*place, results.tagged_records(*place), limit) for place in places]
 
 
-def _write(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(part, path)
-
-
-def _home(runs: list[str]) -> Path:
-    """Where the report goes unless told."""
-    given = Path(runs[0] if len(runs) == 1 else os.path.commonpath([Path(path).resolve() for path in runs]))
-    return (given.parent if given.name == "test" else given) / "report"
+def _default_folder(runs: Sequence[str]) -> Path:
+    """Return the folder of the report if none is given."""
+    folder = Path(runs[0] if len(runs) == 1 else os.path.commonpath([Path(path).resolve() for path in runs]))
+    return (folder.parent if folder.name == "test" else folder) / "report"

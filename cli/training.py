@@ -11,7 +11,7 @@ import signal
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -20,12 +20,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 import lovec
 from lovec.datamodules import RecordsDataModule
+from lovec.evaluation import EvaluationModule
 from lovec.modules import PolicyModule
 from lovec.reports import print_results
 from lovec.types import LovecError
 
 from .arguments import RECIPE_KEY, arrange
-from .errors import explain, one_line, root_cause
+from .errors import one_line
+from .signatures import SignatureParser
 
 _MISLEADING = (
     "Using ModelCheckpoint with manual optimization",  # weights after the step are the ones we want
@@ -41,21 +43,12 @@ TERMINATED = 128 + signal.SIGTERM
 _RECIPE = ("seed_everything", "trainer", "model", "data")
 
 
-class Parser(LightningArgumentParser):
-    """The parser of one command; what it refuses, it refuses in one line."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raises a one-line UsageError (parsers inside the parser keep raising what jsonargparse expects)."""
-        if not self.exit_on_error:
-            super().error(message, ex)
-        raise explain(message, self) from ex
+class TrainingParser(SignatureParser, LightningArgumentParser):
+    """Lightning's parser, with errors in one line."""
 
 
 def resolved(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
-    """Every setting of a run, those nobody gave included; the seed stands for what follows it."""
+    """Return every setting of a run, defaults included; the seeds that follow ``seed_everything`` are left out."""
     settings = yaml.safe_load(parser.dump(config, skip_unset=False))
     return {key: settings[key] for key in _RECIPE}
 
@@ -64,12 +57,12 @@ class SaveRecipe(SaveConfigCallback):
     """Writes the resolved recipe beside the logs and into every checkpoint."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Writes config.yaml, for training only."""
+        """Write config.yaml, for training only."""
         if stage == "fit":
             super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Puts the recipe into the checkpoint, as text."""
+        """Put the recipe into the checkpoint, as text."""
         checkpoint[RECIPE_KEY] = yaml.safe_dump(resolved(self.parser, self.config), sort_keys=False)
 
 
@@ -85,13 +78,13 @@ class TrainingCLI(LightningCLI):
         self.command = command
         self.words = arrange(command, words)
         super().__init__(
-            PolicyModule,
+            PolicyModule if command == "fit" else EvaluationModule,
             RecordsDataModule,
             save_config_callback=SaveRecipe,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={"use_distributed_sampler": False},  # the datamodules share out rows themselves
             parser_kwargs={"prog": f"lovec {command}", "description": f"lovec {command}"},
-            parser_class=Parser,
+            parser_class=TrainingParser,
             subclass_mode_model=True,
             subclass_mode_data=True,
             run=False,
@@ -99,59 +92,71 @@ class TrainingCLI(LightningCLI):
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the one seed; model and data take theirs from it."""
+        """Add the one seed; model and data take theirs from it."""
         parser.add_argument("--seed_everything", type=int, default=0, help="Seed of everything random.")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds what the trainer's method itself takes, such as ``--ckpt_path``."""
+        """Add what the trainer's method itself takes, such as ``--ckpt_path``."""
         parser.link_arguments("seed_everything", "model.init_args.seed")
         parser.link_arguments("seed_everything", "data.init_args.seed")
         ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
         self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=ours)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the arranged words."""
+        """Parse the arranged words."""
         self.config = parser.parse_args(self.words)
 
     def before_instantiate_classes(self) -> None:
-        """Sends a logger without a folder of its own to the folder of the run."""
+        """Send a logger without a folder of its own to the folder of the run."""
         logger = self.config.trainer.logger
         if logger is not None and not isinstance(logger, (bool, list)) and logger.init_args.get("save_dir") == ".":
             logger.init_args.save_dir = self.config.trainer.default_root_dir or "."
 
     def instantiate_classes(self) -> None:
-        """Builds data, model and trainer; jsonargparse wraps what goes wrong there, this unwraps it."""
+        """Build data, model and trainer.
+
+        Raises:
+            LovecError: a class refuses its settings, or needs a package that is not installed.
+        """
         try:
             super().instantiate_classes()
-        except ValueError as error:
-            cause = root_cause(error)
-            needed = re.findall(r"pip install -U '([\w-]+)", str(cause))
-            if isinstance(cause, ModuleNotFoundError) and needed:
-                raise LovecError(f"a package that is asked for is not installed; pip install {needed[-1]}") from error
-            raise cause from None
+        except ModuleNotFoundError as error:
+            if packages := re.findall(r"pip install -U '([\w-]+)", str(error)):
+                package = packages[-1]
+                raise LovecError(f"a package that is asked for is not installed; pip install {package}") from error
+            raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Builds the trainer; settings that do not go together are the user's to mend."""
+        """Build the trainer.
+
+        Raises:
+            LovecError: its settings do not go together.
+        """
         try:
             return super().instantiate_trainer(**kwargs)
         except (ValueError, MisconfigurationException) as error:
             raise LovecError(one_line(error)) from error
 
     def run_trainer(self, verbose: bool = True) -> None:
-        """Calls the trainer's method; only a verbose validation prints what it measured."""
+        """Call the trainer's method.
+
+        Args:
+            verbose: whether a validation prints its metrics.
+        """
         arguments = {name: self.config_init[name] for name in self.method_arguments}
         if arguments["ckpt_path"] and Path(arguments["ckpt_path"]).is_file():
             self.trainer.ckpt_path = arguments.pop("ckpt_path")  # so that the module knows it when it builds its policy
         if self.command in ("validate", "test"):
-            # A test ends with a table that says it better.
-            arguments["verbose"] = verbose and self.command == "validate"
+            arguments["verbose"] = (
+                verbose and self.command == "validate"
+            )  # a test ends with a table that says it better
         getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
         if self.trainer.received_sigterm:
             raise SystemExit(TERMINATED)
 
 
 def run(command: str, words: Sequence[str]) -> None:
-    """Runs one command; after a test, prints the table of results.
+    """Run one command; after a test, print the table of results.
 
     Args:
         command: fit, validate, test or predict.
@@ -162,11 +167,22 @@ def run(command: str, words: Sequence[str]) -> None:
     """
     cli = execute(command, words)
     if command == "test" and cli.trainer.is_global_zero:
-        print_results(cli.model.results, title=f"Test of {type(cli.model).__name__}")
+        print_results(
+            cli.model.results, title=f"Test of {type(cli.model).__name__}", metrics=cli.model.evaluator.metric_infos
+        )
 
 
 def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:
-    """Runs one command and returns what it ran with; see ``run``. A validation prints its figures where verbose."""
+    """Run one command and return the objects it ran with.
+
+    Args:
+        command: fit, validate, test or predict.
+        words: the command line after the command.
+        verbose: whether a validation prints its metrics.
+
+    Raises:
+        LovecError: something the user can mend.
+    """
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     for message in _MISLEADING:
         warnings.filterwarnings("ignore", message)
@@ -182,7 +198,7 @@ def execute(command: str, words: Sequence[str], verbose: bool = True) -> Trainin
 def _one_line_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of ours is a line for the user; those of other packages keep place and code."""
+    """A warning of lovec's is one line; those of other packages keep their place and code."""
     if Path(filename).is_relative_to(Path(lovec.__file__).parent):
         return f"lovec: warning: {message}\n"
     return _FORMAT(message, category, filename, lineno, line)

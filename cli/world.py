@@ -6,12 +6,12 @@ from .parser import OneLineParser
 
 
 def run(words: list[str]) -> None:
-    """Builds a world, or finds it in the cache, and prints where it lies.
+    """Build a world, or find it in the cache, and print its folder.
 
     Args:
         words: the command line after ``world``.
     """
-    parser = OneLineParser("world", "Build the embedded world (once; it is kept in the cache) and print where it lies.")
+    parser = OneLineParser("world", "Build the embedded world (once; it is kept in the cache) and print its folder.")
     parser.add_argument("--variant", default="world", help="world, or world-small for a quick look")
     options = parser.read(words)
     from lovec.datasets.world import ensure_world

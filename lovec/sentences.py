@@ -1,23 +1,24 @@
-"""Where the sentences of an untagged answer begin and end, and whether an answer declines to answer.
+"""Split untagged answers into sentences, and recognise answers that decline to answer.
 
-Rules for English prose as language models write it (paragraphs, lists, Markdown): no model, no files, no network, and
-linear time on any input. ``benchmarks/sentences.py`` measures how often both are right.
+The rules are for English prose as language models write it (paragraphs, lists, Markdown). They need no model, and take
+linear time on any input. ``benchmarks/sentences.py`` measures how often they are right.
 
-The rules of ``spans``, in their order:
+The rules of ``spans``, in order:
 
-1. A line break ends a sentence, unless the line above ends in a comma, or the line below goes on in small letters.
-   Behind a stop the rules below decide. A blank line, a list marker, a heading or a row of a table always begins anew.
-2. A run of ``. ! ? …`` ends a sentence, closing quotes, brackets, emphasis and references such as ``[3]`` included, if
-   white space follows, and then neither a small letter nor a mark that goes on (``, ; : )``).
-3. Not inside quotation marks or brackets that close soon: titles, quotations and asides stay whole.
-4. Not after a single full stop behind an abbreviation. Some never end a sentence ("Dr."), some only take a number
-   ("No. 5"); after the others, after initials and acronyms ("Jr.", "V.", "U.S.") a sentence ends only if the next word
-   is one that opens sentences ("He", "The", "In").
-5. A piece without a letter or a digit (a rule, a row of stars) joins its neighbour, so that every sentence can be
-   judged.
+1. A line break ends a sentence, unless the line above ends in a comma or the line below begins in lower case. After a
+   stop the rules below decide. A blank line, a list marker, a heading or a row of a table always starts a new
+   sentence.
+2. A run of ``. ! ? …``, with the closing quotes, brackets, emphasis and references such as ``[3]`` after it, ends a
+   sentence if white space follows, and after that neither a lower-case letter nor a mark such as ``, ; : )``.
+3. It does not inside quotation marks or brackets that close soon: titles, quotations and asides stay whole.
+4. It does not where it is a single full stop after an abbreviation. Some abbreviations never end a sentence ("Dr."),
+   some only stand before a number ("No. 5"); after the others, after initials and acronyms ("Jr.", "V.", "U.S.") a
+   sentence ends only if the next word often begins sentences ("He", "The", "In").
+5. A piece without a letter or a digit (a rule, a row of stars) is joined to its neighbour, so that every sentence can
+   be judged.
 """
 
-# Dashes and quotation marks of every kind are the subject here.
+# This file deals with dashes and quotation marks of every kind.
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from collections.abc import Iterator
 
 _LONGEST_PAIR = 250  # characters between quotation marks or brackets that are kept whole
 _LONGEST_SINGLE = 60  # the same for single quotation marks: apostrophes look like them
-_LOOK = 30  # characters of the word before a stop that are looked at
+_LONGEST_WORD = 30  # characters before a stop that are searched for its word
 _LONGEST_MARKER = 12  # characters of a list marker such as "> - (10."
 
 _STOPS = ".!?…"
 _WIDE_STOPS = "。！？"
 _CLOSERS = "\"'”’»)]}」』*_"
 _OPENERS = "\"'“‘«([{「『*_¿¡"
-_GOES_ON = ",;:.!?…)]}”»/%=<>|-–—"
+_CONTINUES = ",;:.!?…)]}”»/%=<>|-–—"
 _BULLETS = "•*+"
 _OPENED_BY = {'"': '"', "'": "'", "”": "“", "’": "‘", "»": "«", ")": "(", "]": "["}
-_SINGLE = "'‘"  # closed by what is an apostrophe elsewhere
+_SINGLE = "'‘"  # their closing marks are also apostrophes
 _BEFORE_QUOTE = "([{-–—/"
 
 _END = re.compile(
@@ -57,16 +58,16 @@ _TITLES = frozenset(
     "Adm Brig Capt Cdr Cmdr Col Cpl Dr Drs Fr Gen Gov Hon Lt Maj Messrs Mlle Mme Mr Mrs Ms Msgr Mt Mx Pres Prof Profs "
     "Pvt Rep Reps Rev Sen Sens Sgt Supt".split()
 )
-"""Before a name: never the end."""
+"""Abbreviations before a name: never the end of a sentence."""
 _MIDDLE = frozenset("approx ca cf eg e.g ie i.e feat viz vs".split())
-"""Never the end, by their meaning."""
+"""Abbreviations that are never the end of a sentence, by their meaning."""
 _NUMBERED = frozenset("ch chap fig figs no nos op pp vol vols".split())
-"""Abbreviations before a number, words otherwise."""
+"""Abbreviations where a number follows, words otherwise."""
 _MAYBE = frozenset(
     "al assn assoc ave bldg blvd bros co corp dept est esq ft inc jr llc ltd plc rd sr st univ "
     "jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
-"""At the end as often as not."""
+"""Abbreviations that end a sentence about as often as not."""
 _STARTERS = frozenset(
     "a about according additionally after also although an and another any apart as aside at because before besides "
     "beyond born both but by consequently currently despite due during each even eventually every finally following "
@@ -76,7 +77,7 @@ _STARTERS = frozenset(
     "throughout thus to today together ultimately under unlike until upon we what when where whether which while who "
     "with within without yet".split()
 )
-"""Words that open sentences and are hardly ever names."""
+"""Words that often begin sentences and are hardly ever names."""
 
 _DECLINES = re.compile(
     r"""
@@ -133,32 +134,32 @@ _DECLINES = re.compile(
     """,
     re.VERBOSE,
 )
-"""Openings of a sentence that declines; what needs a small letter is not taken for a title ("I'm Sorry")."""
+"""Beginnings of sentences that decline to answer; lower-case words keep titles ("I'm Sorry") from matching."""
 _TO_READER = re.compile(
     r"\b(?:I|[Mm]e|[Mm]y|[Ww]e|[Oo]ur|[Yy]ou|[Yy]our|[Pp]lease|[Ss]orry)\b|\?\W*\Z"
     r"|\b(?:possible|possibly|perhaps|likely|may\sbe|might\sbe|could\sbe|would\sbe)\b"
 )
-"""Talk with the reader, or a guess at why nothing was found."""
+"""Sentences that address the reader, or guess why nothing was found."""
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of an untagged text, in order, without white space at their edges.
+    """Split an untagged text into sentences, without white space at their edges.
 
-    Nothing but white space between them is lost, and a sentence that is split again gives itself.
+    Only white space between sentences is lost, and splitting a sentence again returns it unchanged.
 
     Args:
-        text: an answer of any length; tags would be taken for words.
+        text: an answer of any length; tags are treated as words.
 
     Returns:
-        Non-empty texts; none for a text of white space.
+        Non-empty texts, in order; none for a text of white space.
     """
     return [text[start:end] for start, end in spans(text)]
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of every sentence: ``text[start:end]`` is the sentence.
+    """Return start and end of every sentence: ``text[start:end]`` is the sentence.
 
-    The spans are in order, do not overlap, have no white space at their edges, and hold everything else.
+    The spans are in order, do not overlap, have no white space at their edges, and cover all other characters.
 
     Args:
         text: as for ``split_sentences``.
@@ -174,13 +175,14 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def is_abstention(answer: str) -> bool:
-    """Whether an answer declines: says that it cannot find, does not know or will not tell, and little else.
+    """Return whether an answer declines: it says that it cannot find, does not know or will not tell, and little else.
 
-    One of its first two sentences declines (in the first person, or of the information itself), and at most half of
-    all its sentences state something. What declines and then answers all the same is an answer. English only.
+    One of its first two sentences declines (in the first person, or by saying that there is no information), and at
+    most half of all its sentences state something. An answer that declines and then answers all the same does not
+    count. English only.
 
     Args:
-        answer: the whole untagged text; an empty one is no abstention.
+        answer: the whole untagged text; an empty answer is not an abstention.
     """
     sentences = split_sentences(answer.replace("’", "'"))
     if not any(_DECLINES.match(sentence) for sentence in sentences[:2]):
@@ -190,54 +192,54 @@ def is_abstention(answer: str) -> bool:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of the parts between hard line breaks, without white space at their edges."""
+    """Yield start and end of the parts between hard line breaks, without white space at their edges."""
     end = len(text.rstrip())
     first = line = len(text) - len(text.lstrip())
-    for found in _BREAK.finditer(text, first, end):
-        above = text[line : found.start()].rstrip()
-        if _is_hard(above, found):
+    for line_break in _BREAK.finditer(text, first, end):
+        above = text[line : line_break.start()].rstrip()
+        if _is_hard(above, line_break):
             yield first, line + len(above)
-            first = found.end()
-        line = found.end()
+            first = line_break.end()
+        line = line_break.end()
     if first < end:
         yield first, end
 
 
-def _is_hard(above: str, found: re.Match[str]) -> bool:
-    """Whether the line break ``found`` ends a sentence, whatever stops there are."""
-    below = found.end()
-    if found[0].count("\n") > 1 or above.startswith(("#", "|")) or _MARKER.match(found.string, below):
+def _is_hard(above: str, line_break: re.Match[str]) -> bool:
+    """Return whether a line break ends a sentence, with or without a stop; ``above`` is the line before it."""
+    below = line_break.end()
+    if line_break[0].count("\n") > 1 or above.startswith(("#", "|")) or _MARKER.match(line_break.string, below):
         return True
     if above.endswith(",") or above.rstrip(_CLOSERS).endswith(tuple(_STOPS)):
         return False
-    return above.endswith(":") or not found.string[below].islower()
+    return above.endswith(":") or not line_break.string[below].islower()
 
 
 def _ends(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Of every sentence of a block but the last: its end, and the start of the next."""
+    """Yield the end of every sentence of a block but the last, and the start of the next one."""
     start = first
     pairs = _pairs(text, first, last)
-    opened = reach = 0  # how many pairs open before the stop at hand, and where the last of them closes
-    for found in _END.finditer(text, first, last):
-        end, following = found.end("mark"), found.end()
-        while opened < len(pairs) and pairs[opened][0] < found.start():
+    opened = reach = 0  # the number of pairs that open before the current stop, and where the last of them closes
+    for stop in _END.finditer(text, first, last):
+        end, following = stop.end("mark"), stop.end()
+        while opened < len(pairs) and pairs[opened][0] < stop.start():
             reach = max(reach, pairs[opened][1])
             opened += 1
-        if following < last and reach < end and _is_end(found, start):
+        if following < last and reach < end and _is_end(stop, start):
             yield end, following
             start = following
 
 
 def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
-    """Where quotation marks and brackets open and close, in the order of their opening."""
+    """Return where quotation marks and brackets open and close, in the order of their opening."""
     pairs: list[tuple[int, int]] = []
     waiting: list[tuple[str, int]] = []
-    for found in _PAIRED.finditer(text, first, last):
-        mark, here = found[0], found.start()
+    for match in _PAIRED.finditer(text, first, last):
+        mark, here = match[0], match.start()
         before = text[here - 1] if here > first else " "
         after = text[here + 1] if here + 1 < last else " "
         opener = _OPENED_BY.get(mark)
-        if mark == opener and (before.isspace() or before in _BEFORE_QUOTE):  # the same sign opens and closes
+        if mark == opener and (before.isspace() or before in _BEFORE_QUOTE):  # the same character opens and closes
             opener = None if after.isalpha() or (mark == '"' and not after.isspace()) else opener
         if opener is None:
             waiting.append((mark, here))
@@ -245,7 +247,7 @@ def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
         if opener in _SINGLE:
             if after.isalnum():
                 continue
-        else:  # an apostrophe at the head of a word ("'Twas") opened nothing
+        else:  # what looked open was an apostrophe at the start of a word ("'Twas")
             while waiting and waiting[-1][0] in _SINGLE:
                 waiting.pop()
         if waiting and waiting[-1][0] == opener:
@@ -255,44 +257,43 @@ def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
-def _is_end(found: re.Match[str], start: int) -> bool:
-    """Whether the stop ``found``, outside quotes and brackets, ends the sentence that begins at ``start``."""
-    text, mark, following = found.string, found["mark"], found.end()
-    if any(stop in mark for stop in _WIDE_STOPS):  # white space does not follow them
-        return True
-    if text[following] in _BULLETS and _MARKER.match(text, following):
+def _is_end(stop: re.Match[str], start: int) -> bool:
+    """Return whether a stop outside quotes and brackets ends the sentence that begins at ``start``."""
+    text, mark, following = stop.string, stop["mark"], stop.end()
+    wide = any(character in mark for character in _WIDE_STOPS)  # no white space follows these
+    if wide or (text[following] in _BULLETS and _MARKER.match(text, following)):
         return True
     word = following
     while word < following + 4 and text[word : word + 1] in tuple(_OPENERS):
         word += 1
     first = text[word : word + 1]
-    if following == found.end("mark"):  # a space was forgotten, as in "in London.She", or it is an address
-        return mark in _STOPS and text[found.start() - 1 : found.start()].islower() and _opens_sentence(text, word)
-    if first.strip() == "" or first in _GOES_ON:
+    if following == stop.end("mark"):  # a missing space, as in "in London.She", or an address
+        return mark in _STOPS and text[stop.start() - 1 : stop.start()].islower() and _opens_sentence(text, word)
+    if first.strip() == "" or first in _CONTINUES:
         return False
-    if first.islower() and not text[word + 1 : word + 2].isupper() and "\n" not in text[found.end("mark") : following]:
+    if first.islower() and not text[word + 1 : word + 2].isupper() and "\n" not in text[stop.end("mark") : following]:
         return False
-    single = mark[0] == "." and not any(stop in _STOPS for stop in mark[1:])
-    return not (single and _is_abbreviated(text, start, found.start(), word))
+    single = mark[0] == "." and not any(character in _STOPS for character in mark[1:])
+    return not (single and _is_abbreviated(text, start, stop.start(), word))
 
 
 def _opens_sentence(text: str, word: int) -> bool:
-    """Whether the word that begins at ``word`` is one with which sentences open."""
-    found = _NEXT_WORD.match(text, word)
-    if not found or found[0].casefold() not in _STARTERS:
+    """Return whether the word at index ``word`` is one that often begins sentences."""
+    match = _NEXT_WORD.match(text, word)
+    if not match or match[0].casefold() not in _STARTERS:
         return False
-    initial = len(found[0]) == 1 and text[found.end() : found.end() + 1] == "."
-    return found[0][0].isupper() and not initial
+    initial = len(match[0]) == 1 and text[match.end() : match.end() + 1] == "."
+    return match[0][0].isupper() and not initial
 
 
 def _is_abbreviated(text: str, start: int, stop: int, word: int) -> bool:
-    """Whether the full stop at ``stop`` belongs to the word before it, given where the next word begins."""
+    """Return whether the full stop at ``stop`` belongs to the word before it; the next word is at ``word``."""
     if stop - start <= _LONGEST_MARKER and _NUMBER.fullmatch(text, start, stop):
         return True
-    found = _LAST_WORD.search(text[max(start, stop - _LOOK) : stop])
-    if not found:
+    match = _LAST_WORD.search(text[max(start, stop - _LONGEST_WORD) : stop])
+    if not match:
         return False
-    last, small = found[0], found[0].casefold()
+    last, small = match[0], match[0].casefold()
     if (last[0].isupper() and last.capitalize() in _TITLES) or small in _MIDDLE:
         return True
     opens = _opens_sentence(text, word)
@@ -303,7 +304,7 @@ def _is_abbreviated(text: str, start: int, stop: int, word: int) -> bool:
 
 
 def _joined(text: str, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pieces, those without a letter or a digit joined to the one before, or to the first of those behind."""
+    """Join pieces without a letter or a digit to the piece before, or to the first piece that has one."""
     joined: list[tuple[int, int]] = []
     begin = None
     for start, end in pieces:

@@ -1,7 +1,7 @@
-"""Tag any text: what `lovec tag` and `lovec.tag` do.
+"""Tag any text: the work behind ``lovec tag`` and ``lovec.tag``.
 
-A text that is there is scored sentence by sentence (iterative tagging); without one, the model answers a question and
-tags its own answer (free-form tagging).
+A given text is scored sentence by sentence (iterative tagging); without a text, the model answers a question and tags
+its own answer (free-form tagging).
 """
 
 from __future__ import annotations
@@ -19,35 +19,32 @@ from lovec.datasets.jsonl import parse_line, record_from_dict, record_to_dict
 from lovec.encoding import QUESTION
 from lovec.sentences import split_sentences
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.scoring import OnSentence, Readout
+from lovec.taggers.scoring import OnSentence
 from lovec.tags import TagFormat, strip
-from lovec.types import N_SCORES, Engine, LovecError, Record, Sampling, Sentence
+from lovec.types import Engine, LovecError, Readout, Record, Sampling, Sentence
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
-"""What a text is taken to answer where nobody says: the paper's question, about nothing in particular."""
+"""The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
 
-UNKNOWN = 0.2
-"""Share of words that a model may not know before a warning says that its scores mean little."""
-
-_JSONL = (".jsonl", ".ndjson")
-_BLANK = re.compile(r"\n\s*\n")
+_MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
+_BLANK_LINE = re.compile(r"\n\s*\n")
 
 log = logging.getLogger(__name__)
 
 
 class TextTagger:
-    """Tags texts, or has questions answered, with one model.
+    """Tags texts, or answers questions, with one model.
 
     Args:
         session: the model.
-        readout: what ``confidence`` is: "stated" is score / 10, "mean" the expected score / 10.
+        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores.
         max_new_tokens: longest answer, in tokens.
-        distributions: whether answers get the distribution over the 11 scores at every tag (texts always do).
-        min_score: sentences with a lower score, or none, are left out; ``meta["left_out"]`` counts them, and the
-            answer stays whole. None keeps all.
+        distributions: whether answers get the distribution over all scores at every tag (texts always do).
+        min_score: sentences with a lower score, or without one, are left out; ``meta["left_out"]`` counts them, and
+            the answer stays whole. None keeps all.
 
     Raises:
-        LovecError: min_score is no integer 0..10, or the readout is unknown.
+        LovecError: ``min_score`` is not a score of the model's scale, or the readout is unknown.
     """
 
     def __init__(
@@ -58,53 +55,51 @@ class TextTagger:
         distributions: bool = True,
         min_score: int | None = None,
     ) -> None:
-        if min_score is not None and (type(min_score) is not int or not 0 <= min_score < N_SCORES):
-            raise LovecError(f"min_score is {min_score!r}, expected an integer 0..10")
+        engine, encoder = session.engine, session.encoder
+        if min_score is not None and (type(min_score) is not int or not 0 <= min_score <= encoder.scale.top):
+            raise LovecError(f"min_score is {min_score!r}, expected an integer 0..{encoder.scale.top}")
         self.session = session
         self.min_score = min_score
-        engine, encoder = session.engine, session.encoder
         self._iterative = IterativeTagger(engine, encoder, readout)
-        self._free = FreeFormTagger(engine, encoder, Sampling(max_new_tokens), readout, distributions)
+        self._free_form = FreeFormTagger(engine, encoder, Sampling(max_new_tokens), readout, distributions)
 
-    def texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
-        """Records with a confidence for every sentence that is there, in the order given.
+    def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+        """Return the records with a confidence for every sentence, in the order given.
 
-        Answers without sentences are split; tags they hold already are taken out. ``meta["problems"]`` says what is
-        wrong with a text: words that the model does not know, sentences beyond its context.
-
-        Args:
-            records: what to tag.
-            on_sentence: is told every sentence as soon as it is scored, those that are left out as well.
-        """
-        cut = [cut_up(record, self.session.encoder.tags) for record in records]
-        tagged = self._iterative.tag(cut, on_sentence)
-        return [self._kept(self._noted(r, [s.text for s in c.sentences])) for r, c in zip(tagged, cut, strict=True)]
-
-    def answers(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
-        """Records with an answer of the model to their question, and its confidence, in the order given.
-
-        ``meta["problems"]`` says what is wrong with an answer: broken tags, words of the question that the model does
-        not know, an end that is missing.
+        Answers without sentences are split, and tags in them are removed. ``meta["problems"]`` names problems with a
+        text: words that the model does not know, sentences beyond its context.
 
         Args:
-            records: questions.
-            on_sentence: is told every sentence as soon as its tag is written; not what stands behind the last tag.
+            records: the texts.
+            on_sentence: called with every sentence as soon as it is scored, those that are left out included.
         """
-        tagged = self._free.tag(records, on_sentence)
-        return [self._kept(_cut_short(self._noted(record, [record.question]))) for record in tagged]
+        split = [split_record(record, self.session.encoder.tags) for record in records]
+        tagged = self._iterative.tag(split, on_sentence)
+        texts = [[sentence.text for sentence in record.sentences] for record in split]
+        return [self._filtered(self._with_unknown_words(*pair)) for pair in zip(tagged, texts, strict=True)]
 
-    def _noted(self, record: Record, read: Sequence[str]) -> Record:
-        """The record with a problem where the model knows too few words of what it read."""
-        unknown = self.session.unknown_words(read)
-        if unknown <= UNKNOWN:
+    def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+        """Return the records with the model's answer to their question, tagged by itself, in the order given.
+
+        ``meta["problems"]`` names problems with an answer: malformed tags, words of the question that the model does
+        not know, an answer that was cut off.
+
+        Args:
+            records: the questions.
+            on_sentence: called with every sentence as soon as its tag is complete; not with text after the last tag.
+        """
+        answers = self._free_form.tag(records, on_sentence)
+        return [self._filtered(_with_cut_off(self._with_unknown_words(a, [a.question]))) for a in answers]
+
+    def _with_unknown_words(self, record: Record, texts: Sequence[str]) -> Record:
+        """Add a problem to a record if the model knows too few words of the texts that it has read."""
+        unknown = self.session.unknown_words(texts)
+        if unknown <= _MAX_UNKNOWN:
             return record
-        return with_problem(
-            record,
-            f"the model does not know {100 * unknown:.0f} % of these words (it reads them byte by byte); its scores "
-            "mean little here",
-        )
+        words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
+        return _with_problem(record, f"the model does not know {words}; its scores mean little here")
 
-    def _kept(self, record: Record) -> Record:
+    def _filtered(self, record: Record) -> Record:
         if self.min_score is None:
             return record
         kept = tuple(s for s in record.sentences if s.score is not None and s.score >= self.min_score)
@@ -125,21 +120,22 @@ def tag(
     max_new_tokens: int = 512,
     **settings: Any,
 ) -> Any:
-    """Give every sentence of a text a confidence; without a text, answer a question and give that one.
+    """Give every sentence of a text a confidence; without a text, answer a question and tag the answer.
 
-    The model stays open for the next call that asks for the same one.
+    The model stays open for the next call with the same settings.
 
     Args:
-        text: one text, or a list of them.
-        question: what the text answers, or a list with one a text; by default ``DEFAULT_QUESTION``.
+        text: one text, or a list of texts.
+        question: the question that the text answers, or a list with one question per text; ``DEFAULT_QUESTION`` by
+            default.
         model: as in `lovec.taggers.open_session`, as are adapter and engine.
-        adapter: PEFT adapter folder, or the folder of its run.
+        adapter: folder of a PEFT adapter, or of the run that wrote it.
         engine: "transformers", "vllm", the address of a vLLM server, or an engine.
-        session: a model opened by `lovec.taggers.open_session`; then none of the others is read.
-        min_score: sentences with a lower score 0..10, or none, are left out.
-        readout: what ``confidence`` is: "stated" is score / 10, "mean" the expected score / 10.
-        max_new_tokens: longest answer to a question.
-        **settings: others of `open_session`, such as ``dtype`` and ``device``.
+        session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
+        min_score: sentences with a lower score, or without one, are left out.
+        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores.
+        max_new_tokens: longest answer to a question, in tokens.
+        **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
     Returns:
         The record as a dict (``{"id", "question", "answer", "sentences": [{"text", "confidence", "score", ...}],
@@ -148,97 +144,96 @@ def tag(
     Raises:
         LovecError: neither text nor question is given, their numbers differ, or the model cannot be opened.
     """
-    given = question if text is None else text
-    if given is None:
+    single = isinstance(question if text is None else text, str)
+    if text is None and question is None:
         raise LovecError("neither text nor question is given; tag('A sentence.') tags, tag(question='Who ...?') asks")
-    single = isinstance(given, str)
-    texts = [None] if text is None else [text] if isinstance(text, str) else list(text)
-    questions = [question] if question is None or isinstance(question, str) else list(question)
-    n = max(len(texts), len(questions)) if text is None else len(texts)
+    texts, questions = ([v] if v is None or isinstance(v, str) else list(v) for v in (text, question))
+    n = len(questions) if text is None else len(texts)
     if len(questions) not in (1, n) or (single and len(questions) != 1):
         raise LovecError(f"got {len(questions)} questions for {n} texts, expected one for all or one each")
-    questions = questions if len(questions) == n else questions * n
-    texts = texts if len(texts) == n else texts * n
+    texts, questions = (values if len(values) == n else values * n for values in (texts, questions))
     pairs = enumerate(zip(texts, questions, strict=True), 1)
-    records = [document(t or "", q, f"text-{number}") for number, (t, q) in pairs]
-    opened = session or _opened(model=model, adapter=adapter, engine=engine, **settings)
-    tagger = TextTagger(opened, readout, max_new_tokens, min_score=min_score)
-    tagged = tagger.answers(records) if text is None else tagger.texts(records)
+    records = [text_record(t or "", q, f"text-{number}") for number, (t, q) in pairs]
+    session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
+    tagger = TextTagger(session, readout, max_new_tokens, min_score=min_score)
+    tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    found = [record_to_dict(record) for record in tagged]
-    return found[0] if single else found
+    dicts = [record_to_dict(record) for record in tagged]
+    return dicts[0] if single else dicts
 
 
-def document(text: str, question: str | None = None, name: str = "text") -> Record:
-    """A record of a text, not yet cut up."""
-    return Record(name, question or DEFAULT_QUESTION, answer=text)
+def text_record(text: str, question: str | None = None, record_id: str = "text") -> Record:
+    """Return a record of a text that is not split into sentences yet."""
+    return Record(record_id, question or DEFAULT_QUESTION, answer=text)
 
 
-def cut_up(record: Record, tags: TagFormat) -> Record:
-    """The record with sentences, without tags: those it has, else those of its answer. Problems are forgotten."""
-    meta = {key: value for key, value in record.meta.items() if key not in ("problems", "left_out")}
-    record = replace(record, meta=meta)
-    clean = [strip(s.text, tags) if tags.open in s.text or tags.close in s.text else s.text for s in record.sentences]
-    if clean:
-        pairs = zip(record.sentences, clean, strict=True)
-        sentences = tuple(replace(s, text=text) for s, text in pairs if text)
-        return replace(record, sentences=sentences, rejected=record.rejected if all(clean) else None)
-    tagged = tags.open in record.answer or tags.close in record.answer
-    text = strip(record.answer, tags) if tagged else record.answer
-    return replace(record, sentences=tuple(map(Sentence, split_sentences(text))), rejected=None)
+def split_record(record: Record, tags: TagFormat) -> Record:
+    """Return a record with sentences, without tags: its own sentences, or else those of its answer.
+
+    Problems of an earlier run are removed from ``meta``.
+    """
+    record = replace(record, meta={k: v for k, v in record.meta.items() if k not in ("problems", "left_out")})
+    if texts := [_without_tags(sentence.text, tags) for sentence in record.sentences]:
+        pairs = zip(record.sentences, texts, strict=True)
+        sentences = tuple(replace(sentence, text=text) for sentence, text in pairs if text)
+        return replace(record, sentences=sentences, rejected=record.rejected if all(texts) else None)
+    sentences = tuple(map(Sentence, split_sentences(_without_tags(record.answer, tags))))
+    return replace(record, sentences=sentences, rejected=None)
+
+
+def _without_tags(text: str, tags: TagFormat) -> str:
+    return strip(text, tags) if tags.open in text or tags.close in text else text
 
 
 @dataclass
 class Documents:
-    """What is to be tagged or asked: files of text and of JSON lines, one after the other.
+    """The texts to tag or the questions to answer: text files and JSON Lines files, one after the other.
 
-    A text file is one document, or one a paragraph (blank lines are between them). A JSON line is one document: its
-    "text", "answer" or "sentences", and its "question"; or a question alone, where questions are asked.
+    A text file is one document, or one per paragraph (blank lines separate paragraphs). A JSON line is one document:
+    its "text", "answer" or "sentences", and its "question"; or a question alone, where questions are to be answered.
 
     Attributes:
-        files: name and path of each; a name is the id of its document.
-        question: of documents that bring none.
+        files: name and path of each file; the name is the id of its document.
+        question: the question of documents that have none.
         paragraphs: whether every paragraph of a text is a document of its own.
-        asking: whether questions are asked; then every line needs one, and nothing else.
-        report: is told of every line or file that cannot be read; the rest is not lost to it.
+        asking: whether questions are to be answered; then every line needs a question, and nothing else.
+        on_error: called with the error of every line or file that cannot be read; the others are read all the same.
     """
 
     files: Sequence[tuple[str, Path]]
     question: str = DEFAULT_QUESTION
     paragraphs: bool = False
     asking: bool = False
-    report: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
+    on_error: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
 
     def records(self, skip: int) -> Iterator[Record]:
-        """The records behind the first ``skip`` ones, one by one, with ids that differ."""
-        given: set[str] = set()
+        """Yield the records after the first ``skip`` ones, with unique ids."""
+        used: set[str] = set()
         for at, record in enumerate(self._all()):
-            names = chain([record.id], (f"{record.id}#{number}" for number in count(2)))
-            name = next(name for name in names if name not in given)
-            given.add(name)
+            candidates = chain([record.id], (f"{record.id}#{number}" for number in count(2)))
+            record_id = next(candidate for candidate in candidates if candidate not in used)
+            used.add(record_id)
             if at >= skip:
-                yield replace(record, id=name)
+                yield replace(record, id=record_id)
 
     def _all(self) -> Iterator[Record]:
         for name, path in self.files:
-            if self.asking or path.suffix in _JSONL or _holds_objects(path):
-                yield from self._lines(name, path)
-            else:
-                yield from self._text(name, path)
+            is_jsonl = self.asking or path.suffix in (".jsonl", ".ndjson") or _starts_with_object(path)
+            yield from self._lines(name, path) if is_jsonl else self._text(name, path)
 
     def _text(self, name: str, path: Path) -> Iterator[Record]:
         try:
             text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
-            self.report(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
+            self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
         if not self.paragraphs:
-            yield document(text, self.question, name)
+            yield text_record(text, self.question, name)
             return
-        for number, paragraph in enumerate(filter(None, map(str.strip, _BLANK.split(text))), 1):
-            yield document(paragraph, self.question, f"{name}:{number}")
+        for number, paragraph in enumerate(filter(None, map(str.strip, _BLANK_LINE.split(text))), 1):
+            yield text_record(paragraph, self.question, f"{name}:{number}")
 
     def _lines(self, name: str, path: Path) -> Iterator[Record]:
         with open(path, "rb") as file:
@@ -249,7 +244,7 @@ class Documents:
                 try:
                     yield self._record(parse_line(line, place, first=number == 1), place)
                 except LovecError as error:
-                    self.report(error)
+                    self.on_error(error)
 
     def _record(self, data: dict[str, Any], place: str) -> Record:
         if data.get("text") is not None and not data.get("answer"):
@@ -263,46 +258,46 @@ class Documents:
             raise LovecError(f"{place}: {error}") from None
         if not self.asking and not record.answer.strip() and not record.sentences:
             raise LovecError(
-                f"{place}: holds no 'text', 'answer' or 'sentences' to tag; have questions answered with --ask-file"
+                f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
         return record
 
 
-def _holds_objects(path: Path) -> bool:
-    """Whether the first line that is not blank is a JSON object."""
+def _starts_with_object(path: Path) -> bool:
+    """Return whether the first line that is not blank is a JSON object."""
     with open(path, "rb") as file:
         first = next((line for line in file if line.strip()), b"")
-    if not first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
-        return False
     try:
         return bool(parse_line(first, str(path), first=True))
     except LovecError:
         return False
 
 
-def with_problem(record: Record, problem: str) -> Record:
-    """The record with a problem more, before those it has."""
+def _with_problem(record: Record, problem: str) -> Record:
+    """Return a record with one more problem, before those that it has."""
     return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
 
 
-def _cut_short(record: Record) -> Record:
-    """The record with a problem where its answer was cut off."""
+def _with_cut_off(record: Record) -> Record:
+    """Add a problem to a record if its answer was cut off."""
     if record.meta.get("finished", True) or not record.answer:
         return record
-    return with_problem(record, "the answer was cut off at the longest length allowed (max_new_tokens, or the context)")
+    return _with_problem(
+        record, "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
+    )
 
 
 _last: tuple[Any, Session] | None = None
 
 
-def _opened(**wanted: Any) -> Session:
-    """The session of the last call, if it asked for the same, else a new one; adapters may have changed on the disk."""
+def _shared_session(**settings: Any) -> Session:
+    """Return the session of the last call if its settings and adapter weights are the same, else a new one."""
     global _last
-    weights = Path(wanted["adapter"] or "", "adapter_model.safetensors")
-    key = (wanted, os.stat(weights).st_mtime_ns if wanted["adapter"] and weights.exists() else None)
+    weights = Path(settings["adapter"] or "", "adapter_model.safetensors")
+    key = (settings, os.stat(weights).st_mtime_ns if settings["adapter"] and weights.exists() else None)
     if _last is None or _last[0] != key:
         if _last is not None:
             _last[1].close()
-            _last = None  # its memory is needed
-        _last = key, open_session(**wanted)
+            _last = None  # frees its memory before the next model is loaded
+        _last = key, open_session(**settings)
     return _last[1]

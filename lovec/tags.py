@@ -1,7 +1,7 @@
-"""The one file that knows how a confidence tag looks: ``A sentence. <confidence> 9 </confidence>``.
+"""Read and write confidence tags, such as ``A sentence. <confidence> 9 </confidence>``.
 
-Parsing is strict, takes linear time on any input and loses nothing: the raw spans of the sentences and the untagged
-tail, joined, are the input.
+This is the only module that knows what a tag looks like. Parsing is strict, takes linear time on any input and loses
+nothing: the raw spans of the sentences and the untagged tail, joined, are the input.
 """
 
 from __future__ import annotations
@@ -10,27 +10,31 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lovec.types import N_SCORES, LovecError
+from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
-_SCORES = {str(score): score for score in range(N_SCORES)}
-_QUOTED = 20  # characters of the model's text that an explanation may quote
+_QUOTED = 20  # characters of the model's text that an error message quotes at most
 
 
 @dataclass(frozen=True, slots=True)
 class TagFormat:
-    """The two words around a score.
+    """The two tag words around a score, and the scale that the score belongs to.
+
+    The words of the scale may contain each other ("1" and "10", "likely" and "unlikely"): what stands between the tag
+    words is compared as a whole string.
 
     Attributes:
-        open: word before the score.
-        close: word after it.
+        open: the word before the score.
+        close: the word after it.
+        scale: the levels that a tag can state.
 
     Raises:
-        LovecError: the words are empty, have white space at an edge, contain each other, or cannot be told apart
-            from a score.
+        LovecError: a tag word is empty or has white space at an edge, the tag words contain each other, or they cannot
+            be told apart from a word of the scale.
     """
 
     open: str = "<confidence>"
     close: str = "</confidence>"
+    scale: Scale = DEFAULT_SCALE
 
     def __post_init__(self) -> None:
         for name, word in (("open", self.open), ("close", self.close)):
@@ -43,18 +47,22 @@ class TagFormat:
                 f"tag words {self.open!r} and {self.close!r} contain each other; choose words that do not, "
                 "such as <c> and </c>"
             )
-        for score in range(N_SCORES):
-            head = f"{self.open} {score} "
-            tag = head + self.close
-            if tag.find(self.close) != len(head) or tag.rfind(self.open, 0, len(head)) != 0:
+        for score, word in enumerate(self.scale.words):
+            tag = self.tag(score)
+            head = len(tag) - len(self.close)
+            if tag.find(self.close) != head or tag.rfind(self.open, 0, head) != 0:
                 raise LovecError(
-                    f"tag words {self.open!r} and {self.close!r} cannot be told apart from the score {score} between "
-                    "them; choose words without numbers"
+                    f"tag words {self.open!r} and {self.close!r} cannot be told apart from the score {word!r} between "
+                    "them; choose tag words that share nothing with the words of the scale"
                 )
+
+    def tag(self, score: int) -> str:
+        """Return the tag that states a score, an index into the scale: ``<confidence> 9 </confidence>``."""
+        return f"{self.open} {self.scale.words[score]} {self.close}"
 
 
 DEFAULT_TAGS = TagFormat()
-"""``<confidence> X </confidence>``, as in the paper."""
+"""``<confidence> X </confidence>`` with X from 0 to 10, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,9 @@ class TaggedSentence:
     """One span of a text that ends in a tag, well-formed or not.
 
     Attributes:
-        text: what stands before the first tag word, stripped; it holds no tag word.
-        score: the integer 0..10, None where the tag is malformed.
-        problem: None where the tag is well-formed, else why it is not, in a few words.
+        text: what stands before the first tag word, stripped; it contains no tag word.
+        score: the stated score, an index into the scale (0..10 by default); None where the tag is malformed.
+        problem: why the tag is malformed, in a few words; None where it is well-formed.
         raw: the span as it was, tag and white space included.
     """
 
@@ -80,7 +88,7 @@ class TaggedText:
 
     Attributes:
         sentences: the tagged spans in their order.
-        tail: what follows the last tag, unstripped; it holds no tag word.
+        tail: what follows the last tag, unstripped; it contains no tag word.
     """
 
     sentences: tuple[TaggedSentence, ...]
@@ -88,22 +96,23 @@ class TaggedText:
 
 
 def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
-    r"""Cut a text behind every tag and read the scores.
+    r"""Cut a text after every tag and read the scores.
 
-    Well-formed is non-empty text followed by ``<confidence>\s*(10|[0-9])\s*</confidence>``. A span ends behind its
-    closing tag word; a span whose tag is anything else ("8.5", "11", "08", nothing, no text before it, two opening
-    words, no opening word) is malformed, and so is the whole rest of the text behind an opening word that is never
-    closed.
+    A span is well-formed if it is non-empty text followed by ``<confidence>\s*X\s*</confidence>``, where X is a word
+    of the scale. A span ends after its closing tag word. It is malformed if its tag is anything else ("8.5", "11",
+    "08", nothing, no text before it, two opening words, no opening word); so is the rest of the text after an opening
+    word that is never closed.
 
     Args:
-        text: what a model wrote; any string.
-        tags: the tag words.
+        text: any string, usually the output of a model.
+        tags: the tag words and the scale.
     """
+    scores = {word: score for score, word in enumerate(tags.scale.words)}
     sentences = []
     start = 0
     while (close := text.find(tags.close, start)) >= 0:
         end = close + len(tags.close)
-        sentences.append(_sentence(text[start:end], close - start, tags))
+        sentences.append(_parse_span(text[start:end], close - start, tags, scores))
         start = end
     rest = text[start:]
     if (opening := rest.find(tags.open)) >= 0:
@@ -118,11 +127,12 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
     ``parse`` gives the same texts and scores back.
 
     Args:
-        sentences: tagged sentences, or (text, score) pairs; texts are stripped.
-        tags: the tag words.
+        sentences: tagged sentences, or (text, score) pairs; a score is an index into the scale, texts are stripped.
+        tags: the tag words and the scale.
 
     Raises:
-        LovecError: a text is empty or holds a tag word, or a score is no integer 0..10 (None included).
+        LovecError: a text is empty or contains a tag word, or a score is not an integer 0..top of the scale (None
+            included).
     """
     pieces = []
     for number, sentence in enumerate(sentences, start=1):
@@ -130,13 +140,13 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
         text = text.strip()
         if not text:
             raise LovecError(f"sentence {number} is empty, expected text to tag; leave it out")
-        if type(score) is not int or not 0 <= score < N_SCORES:
-            raise LovecError(f"sentence {number} has the score {score!r}, expected an integer 0..10")
-        piece = f"{text} {tags.open} {score} {tags.close}"
-        # Read back rather than searched for tag words: a text may also complete one together with what follows it.
+        if type(score) is not int or not 0 <= score <= tags.scale.top:
+            raise LovecError(f"sentence {number} has the score {score!r}, expected an integer 0..{tags.scale.top}")
+        piece = f"{text} {tags.tag(score)}"
+        # Parsed again rather than searched for tag words: a text may also complete one together with what follows it.
         if [(s.text, s.score) for s in parse(piece, tags).sentences] != [(text, score)]:
             raise LovecError(
-                f"sentence {number} holds a tag word ({tags.open!r} or {tags.close!r}): {text[:_QUOTED]!r}...; "
+                f"sentence {number} contains a tag word ({tags.open!r} or {tags.close!r}): {text[:_QUOTED]!r}...; "
                 "remove it, or choose other tag words"
             )
         pieces.append(piece)
@@ -144,34 +154,39 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
 
 
 def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
-    """The text without its tags. Of malformed ones the tag words go, and a number behind an opening word.
+    """Return a text without its tags.
+
+    Of malformed tags the tag words are removed, and a number or a word of the scale right after an opening word.
 
     Args:
-        text: what a model wrote; any string.
-        tags: the tag words.
+        text: any string, usually the output of a model.
+        tags: the tag words and the scale.
     """
     parsed = parse(text, tags)
-    broken = re.compile(rf"{re.escape(tags.open)}(?:\s*\d+(?:\.\d+)?(?!\w))?|{re.escape(tags.close)}")
+    words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
+    broken = re.compile(rf"{re.escape(tags.open)}(?:\s*(?:\d+(?:\.\d+)?|{words})(?!\w))?|{re.escape(tags.close)}")
     pieces = [s.text if s.problem is None else " ".join(broken.sub(" ", s.raw).split()) for s in parsed.sentences]
     return " ".join(piece for piece in (*pieces, parsed.tail.strip()) if piece)
 
 
-def _sentence(raw: str, close: int, tags: TagFormat) -> TaggedSentence:
-    """Judge one span whose closing tag word begins at ``close`` and ends it."""
+def _parse_span(raw: str, close: int, tags: TagFormat, scores: dict[str, int]) -> TaggedSentence:
+    """Read one span, which ends with the closing tag word that begins at ``close``."""
     opening = raw.find(tags.open, 0, close)
     if opening < 0:
         return TaggedSentence(raw[:close].strip(), None, "closing tag without an opening one", raw)
     text = raw[:opening].strip()
     inside = raw[opening + len(tags.open) : close]
-    score = None
+    word = inside.strip()
     if tags.open in inside:
         problem = "second opening tag before the closing one"
     elif not text:
         problem = "no text before the tag"
-    elif (score := _SCORES.get(inside.strip())) is None:
-        given = inside.strip()
-        shown = given if len(given) <= _QUOTED else given[:_QUOTED] + "..."
-        problem = f"score is {shown!r}, expected an integer 0..10" if given else "no score in the tag"
+    elif not word:
+        problem = "no score in the tag"
+    elif word not in scores:
+        scale = tags.scale
+        expected = f"an integer 0..{scale.top}" if scale.is_numeric else f"one of {', '.join(scale.words)}"
+        problem = f"score is {word if len(word) <= _QUOTED else word[:_QUOTED] + '...'!r}, expected {expected}"
     else:
-        return TaggedSentence(text, score, None, raw)
+        return TaggedSentence(text, scores[word], None, raw)
     return TaggedSentence(text, None, problem, raw)

@@ -1,6 +1,6 @@
-"""Tiny models with random weights and a byte-level tokenizer: the shapes of real ones, for tests and dry runs.
+"""Tiny models of real architectures, with random weights and a byte-level tokenizer, for tests and dry runs.
 
-Every text without special tokens goes through the tokenizer unharmed, one token a byte, so "10" is two tokens and a
+The tokenizer reproduces every text without special tokens exactly, with one token per byte. So "10" is two tokens and a
 closing tag many: the hard case for scoring whole strings.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lovec.files import atomic_folder
 from lovec.types import LovecError
 
 _LLAMA = """\
@@ -45,7 +44,18 @@ _QWEN = """\
 
 @dataclass(frozen=True)
 class _Arch:
-    """What tells a family apart: chat template, special tokens, and settings of the config."""
+    """How an architecture differs from the others.
+
+    Attributes:
+        model_type: name of the architecture in transformers.
+        template: chat template.
+        bos: token at the beginning of a text; None for families without one.
+        eos: token at the end of a text.
+        pad: padding token.
+        others: further special tokens.
+        stops: tokens that end generation.
+        config: values of the transformers config that replace those of ``_SIZES``.
+    """
 
     model_type: str
     template: str
@@ -96,7 +106,7 @@ _SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
-    "head_dim": 32,  # the smallest that vLLM takes
+    "head_dim": 32,  # the smallest that vLLM supports
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
     # Wide enough that the next token depends visibly on the whole context; 0.02 gives a uniform distribution.
@@ -108,45 +118,39 @@ def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eo
     """Write a model folder: random fp32 weights of a real architecture, byte-level tokenizer, chat template.
 
     Args:
-        arch: "llama" (system turns), "gemma2" (refuses system turns, ends a turn with a token other than EOS,
-            sliding-window layers), "qwen2" (no BOS, biases; transformers reads it with Qwen's own tokenizer class,
-            which puts decomposed accents together) or "qwen3" (no BOS, normalised queries and keys).
-        path: folder to write; it must not exist or be empty. It appears whole or not at all.
-        seed: of the weights.
-        pad_is_eos: let the padding token be the end token, as in many published tokenizers.
+        arch: "llama" (supports system turns), "gemma2" (refuses system turns, ends a turn with a token other than EOS,
+            has sliding-window layers), "qwen2" (no BOS, biases; transformers loads it with Qwen's own tokenizer class,
+            which composes decomposed accents) or "qwen3" (no BOS, normalised queries and keys).
+        path: folder to write, which must not exist or must be empty. It is written whole or not at all.
+        seed: seed of the weights.
+        pad_is_eos: whether the padding token is the end token, as in many published tokenizers.
         **sizes: values of the transformers config that replace the defaults, e.g. ``hidden_size=128``.
 
     Returns:
         ``path``.
 
     Raises:
-        LovecError: the architecture is unknown, or the folder holds something.
+        LovecError: the architecture is unknown, or the folder is not empty.
     """
     if arch not in _ARCHS:
         raise LovecError(f"tiny architecture {arch!r} is unknown, expected one of {', '.join(_ARCHS)}")
     target = Path(path)
     if target.exists() and any(target.iterdir()):
         raise LovecError(f"{target} is not empty; give a new folder for the tiny model")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        _write(_ARCHS[arch], staging, seed, pad_is_eos, sizes)
-        staging.chmod(0o755)  # mkdtemp makes it private, but a cache may be shared
-        os.replace(staging, target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with atomic_folder(target) as folder:
+        _write(_ARCHS[arch], folder, seed, pad_is_eos, sizes)
     return target
 
 
 def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Folder of a tiny model, built on the first call and kept.
+    """Return the folder of a tiny model, which is built at the first call and cached.
 
     Args:
         name: "tiny-llama", "tiny-gemma2", "tiny-qwen2" or "tiny-qwen3".
         cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
 
     Returns:
-        The folder; its name carries a hash of the recipe, so a changed recipe never meets an old model.
+        The folder. Its name contains a hash of the settings, so that changed settings never meet an old model.
 
     Raises:
         LovecError: the name is unknown.
@@ -158,8 +162,8 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     if arch not in _ARCHS or arch == name:
         raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(f'tiny-{a}' for a in _ARCHS)}")
     root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "tiny"
-    recipe = json.dumps([asdict(_ARCHS[arch]), _SIZES])
-    target = root / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    settings = json.dumps([asdict(_ARCHS[arch]), _SIZES])
+    target = root / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
     if not target.exists():
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{target.name}.lock"):
@@ -202,7 +206,7 @@ def _tokenizer(arch: _Arch, pad_is_eos: bool) -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    if arch.bos:  # plain encoding writes a BOS as the real tokenizers do, and so may double the template's
+    if arch.bos:  # like the real tokenizers, this one writes a BOS, which may come in addition to the template's
         backend.post_processor = processors.TemplateProcessing(
             single=f"{arch.bos} $A", special_tokens=[(arch.bos, vocab[arch.bos])]
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,21 @@ N_SCORES = 11
 
 class LovecError(Exception):
     """An error that the user can mend: says what was given, what was expected, and the fix, in one line."""
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Refuse the value of a setting that is none of the values of a ``Literal``.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value.
+        choices: the ``Literal`` type, such as ``Readout``.
+
+    Raises:
+        LovecError: ``value`` is none of ``choices``.
+    """
+    if value not in get_args(choices):
+        raise LovecError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choices)))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,11 @@ class Scale:
     def top(self) -> int:
         """The highest score (10 for the default scale)."""
         return len(self.words) - 1
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the words are the integers "0", "1", ..., as those of the default scale are."""
+        return self.words == tuple(map(str, range(self.size)))
 
     def confidence(self, score: int) -> float:
         """Confidence in [0, 1] that a score 0..top stands for."""
@@ -122,7 +142,7 @@ class Record:
         answer: the raw text the model wrote ("" before there is one).
         sentences: the answer, sentence by sentence.
         meta: anything else; ``meta["domain"]`` groups rows of the result table.
-        rejected: one wrong score 0..10 a sentence (preference pairs only).
+        rejected: one wrong score per sentence (preference pairs only), an index into the scale (0..10 by default).
     """
 
     id: str
@@ -134,9 +154,26 @@ class Record:
     rejected: tuple[int, ...] | None = None
 
     @property
+    def domain(self) -> str:
+        """Group of the result table that the record belongs to: ``meta["domain"]``, or "in-domain" without one."""
+        return str(self.meta.get("domain", "in-domain"))
+
+    @property
     def labelled(self) -> bool:
         """Whether there is a sentence and every sentence has a factuality."""
         return bool(self.sentences) and all(s.factuality is not None for s in self.sentences)
+
+    def with_factuality(self, values: Sequence[float | None]) -> Record:
+        """Return a copy whose sentences have these factualities.
+
+        Args:
+            values: factuality in [0, 1] or None, one per sentence.
+
+        Raises:
+            ValueError: there are more or fewer values than sentences.
+        """
+        pairs = zip(self.sentences, values, strict=True)
+        return replace(self, sentences=tuple(replace(sentence, factuality=value) for sentence, value in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +242,7 @@ class Engine(Protocol):
         keys: Sequence[str] | None = None,
         on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
-        """Sample ``sampling.n`` completions a prompt; each ends at the first of ``stop_ids``, or as ``listen`` says.
+        """Sample ``sampling.n`` completions per prompt; each ends at a stop id, or where ``on_token`` returns False.
 
         ``keys`` name the prompts for their random streams (default: position in ``prompts``).
         """
@@ -271,6 +308,10 @@ class LossOutput:
     metrics: Mapping[str, Term] = field(default_factory=dict)
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
 
+
+Readout: TypeAlias = Literal["stated", "mean"]
+"""How a confidence is read: "stated" is the score that the model states, "mean" the expected score of its distribution
+over all scores; both as a share of the highest score."""
 
 Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]
 """What a row of results measures: a trained method, a baseline, the best constant score, a method's confidences after

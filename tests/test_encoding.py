@@ -1,4 +1,4 @@
-"""Prompts and completions as ids: one BOS, no merged boundary, the same pieces everywhere."""
+"""Prompts and answers as token ids: one BOS, no tokens across boundaries, the same pieces everywhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tinyrun import tiny
 from transformers import AutoTokenizer
 
-from lovec.encoding import INSTRUCTION, QUESTION, Encoder
-from lovec.tags import TagFormat, parse
-from lovec.types import LovecError
+from lovec.encoding import INSTRUCTION, QUESTION, Encoder, default_instruction
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse
+from lovec.types import LovecError, Scale
 
 ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
 PAPER = Path(__file__).parents[2] / "shared" / "paper" / "lovec.tex"
@@ -85,7 +85,7 @@ def test_ten_is_a_whole_string_however_many_tokens_it_has(models: Path) -> None:
     assert [encoder.decode(tail) for tail in encoder.tails] == [f" {score} </confidence>" for score in range(11)]
 
 
-def test_tag_words_of_ones_own(models: Path) -> None:
+def test_tag_words_can_be_chosen(models: Path) -> None:
     encoder = Encoder(tokenizer(models), "Rate it.", TagFormat("[sure", "]"))
     assert encoder.decode(encoder.completion(["A.", "B."], [10, 0])) == "A. [sure 10 ] B. [sure 0 ]"
 
@@ -126,3 +126,45 @@ def test_instruction_and_question_are_the_papers_word_for_word() -> None:
     text = PAPER.read_text(encoding="utf-8")
     assert INSTRUCTION in text
     assert QUESTION.format(entity="Stiff Person Syndrome") in text
+
+
+PERCENT = Scale(tuple(map(str, range(101))))
+WORDS = Scale(("no", "unlikely", "perhaps", "likely", "yes"))
+
+
+def test_every_level_of_a_scale_has_a_tail(models: Path) -> None:
+    for scale in (PERCENT, WORDS):
+        encoder = Encoder(tokenizer(models), "Rate it.", TagFormat("<c>", "</c>", scale))
+        assert encoder.scale == scale
+        assert [encoder.decode(tail) for tail in encoder.tails] == [f" {word} </c>" for word in scale.words]
+        scores = list(range(scale.size))
+        ids, marks = encoder.completion_with_marks(["A."] * scale.size, scores)
+        for mark, score in zip(marks, scores, strict=True):
+            assert ids[mark : mark + len(encoder.tails[score])] == encoder.tails[score]
+        assert [s.score for s in parse(encoder.decode(ids), encoder.tags).sentences] == scores
+
+
+def test_an_instruction_is_generated_for_other_tags(models: Path) -> None:
+    assert Encoder(tokenizer(models)).instruction == default_instruction(DEFAULT_TAGS) == INSTRUCTION
+    assert "- Include a confidence score from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10.\n" in INSTRUCTION
+    assert INSTRUCTION.endswith("<confidence> X </confidence>, \nwhere X is a number from 0 to 10.")
+    words = Encoder(tokenizer(models), tags=TagFormat("<c>", "</c>", WORDS)).instruction
+    assert "a confidence score from no, unlikely, perhaps, likely, yes." in words
+    assert "- no = very low confidence" in words and "- yes = very high confidence" in words
+    assert "the format: <c> X </c>" in words and "where X is one of no, unlikely, perhaps, likely, yes." in words
+    percent = default_instruction(TagFormat(scale=PERCENT))
+    assert "a confidence score from 0 to 100." in percent and "- 100 = very high confidence" in percent
+    assert percent.endswith("the format: <confidence> X </confidence>, \nwhere X is a number from 0 to 100.")
+    assert Encoder(tokenizer(models), "Mine.", TagFormat(scale=PERCENT)).instruction == "Mine."
+
+
+def test_a_conversation_is_encoded_with_its_roles_in_turn(models: Path) -> None:
+    encoder = Encoder(tokenizer(models), "Rate it.")
+    assert encoder.dialogue([("user", "Who?")]) == encoder.prompt("Who?")
+    turns = [("system", "Be brief."), ("user", "Who?"), ("assistant", "Ada."), ("user", "When?")]
+    text = encoder.tokenizer.decode(encoder.dialogue(turns))
+    parts = ["Rate it.\n\nBe brief.<|eot_id|>", "Who?<|eot_id|>", "Ada.<|eot_id|>", "When?<|eot_id|>"]
+    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
+    for wrong in ([], [("system", "x")], [("user", "a"), ("user", "b")], [("user", "a"), ("assistant", "b")]):
+        with pytest.raises(LovecError, match="expected user and assistant in turn, user first and last"):
+            encoder.dialogue(wrong)

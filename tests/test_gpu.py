@@ -1,7 +1,7 @@
-"""What must hold on a GPU, in the precision real runs have: a base in bfloat16, an adapter in float32.
+"""Checks that matter on a GPU, in the precision of real runs: a base in bfloat16, an adapter in float32.
 
-`make test-gpu` runs these where there is a CUDA device; elsewhere they are skipped by name. With LOVEC_TEST_DEVICE=cpu
-the same tests run on the CPU, and a few of them always do.
+`make test-gpu` runs these where there is a CUDA device; elsewhere they are skipped. With LOVEC_TEST_DEVICE=cpu the same
+tests run on the CPU, and a few of them always do.
 """
 
 from __future__ import annotations
@@ -92,27 +92,27 @@ def sampled() -> dict[str, Any]:
     }
 
 
-def made(objective: str | type, model: str, adapter: str | None = None, **options: Any) -> Any:
-    """A module with a base in bfloat16, unless told otherwise."""
-    cls, given = OBJECTIVES[objective]() if isinstance(objective, str) else (objective, {})
+def build(objective: str | type, model: str, adapter: str | None = None, **options: Any) -> Any:
+    """A module whose base is in bfloat16, unless the options say otherwise."""
+    cls, defaults = OBJECTIVES[objective]() if isinstance(objective, str) else (objective, {})
     names = ("dtype", "gradient_checkpointing", "lora_dropout")
     policy = {"dtype": "bfloat16", **{name: options.pop(name) for name in names if name in options}}
     config = PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8, **policy)
-    return module(cls, model, policy=config, **{**given, **options})
+    return module(cls, model, policy=config, **{**defaults, **options})
 
 
-def fit(folder: Path, it: Any, device: str, precision: str = "bf16-mixed", **settings: Any) -> Recorder:
+def fit(folder: Path, policy_module: Any, device: str, precision: str = "bf16-mixed", **settings: Any) -> Recorder:
     """Train on the device; the module comes back to it (Lightning leaves modules on the CPU)."""
-    recorder = Recorder(it)
-    trainer(folder, accelerator=device, devices=1, precision=precision, **settings).fit(it, Rows())
-    it.to(device)
+    recorder = Recorder(policy_module)
+    trainer(folder, accelerator=device, devices=1, precision=precision, **settings).fit(policy_module, Rows())
+    policy_module.to(device)
     return recorder
 
 
-def loaded(folder: Path, it: Any, device: str) -> Any:
+def loaded(folder: Path, policy_module: Any, device: str) -> Any:
     """The module on the device, with its policy, and nothing trained."""
-    trainer(folder, accelerator=device, devices=1, max_steps=0).fit(it, Rows())
-    return it.to(device)
+    trainer(folder, accelerator=device, devices=1, max_steps=0).fit(policy_module, Rows())
+    return policy_module.to(device)
 
 
 def weights(policy: Policy) -> dict[str, Tensor]:
@@ -133,13 +133,14 @@ def off(a: Tensor, b: Tensor) -> float:
 def test_a_step_moves_the_whole_adapter_and_nothing_else(
     precision: str, objective: str, device: str, models: Path, adapter: str, tmp_path: Path
 ) -> None:
-    it = loaded(tmp_path, made(objective, tiny(models), adapter), device)
-    before = weights(it.policy)
-    run = fit(tmp_path, it, device, precision, max_steps=2)
-    after, trained = weights(it.policy), {name for name, p in it.policy.named_parameters() if p.requires_grad}
+    policy_module = loaded(tmp_path, build(objective, tiny(models), adapter), device)
+    before = weights(policy_module.policy)
+    run = fit(tmp_path, policy_module, device, precision, max_steps=2)
+    after = weights(policy_module.policy)
+    trained = {name for name, p in policy_module.policy.named_parameters() if p.requires_grad}
     for gradient in run.gradients:
         assert gradient.device.type == device and gradient.dtype == torch.float32
-        parts = gradient.split([p.numel() for p in it.policy.trainable()])
+        parts = gradient.split([p.numel() for p in policy_module.policy.trainable()])
         assert all(part.isfinite().all() and part.any() for part in parts)
     assert trained == {name for name in before if is_adapter(name) and ".default." in name}
     for name, old in before.items():
@@ -152,8 +153,8 @@ def test_a_step_moves_the_whole_adapter_and_nothing_else(
 @on_gpu
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_architecture_learns(arch: str, device: str, models: Path, tmp_path: Path) -> None:
-    it = made(SFT, tiny(models, arch), lr=3e-2, gradient_checkpointing=True)
-    run = fit(tmp_path, it, device, max_epochs=4)
+    policy_module = build(SFT, tiny(models, arch), lr=3e-2, gradient_checkpointing=True)
+    run = fit(tmp_path, policy_module, device, max_epochs=4)
     assert run.logged[-1]["train/nll"] < run.logged[0]["train/nll"]
 
 
@@ -165,8 +166,8 @@ def test_dpo_starts_at_ln_2(
 ) -> None:
     """Exactly: policy and reference are one model, and their forward passes one computation, also in bfloat16."""
     start = adapter if continued else None
-    it = made(DPO, tiny(models), start, gradient_checkpointing=checkpointing, micro_batch_tokens=300)
-    logged = fit(tmp_path, it, device, max_steps=2).logged
+    policy_module = build(DPO, tiny(models), start, gradient_checkpointing=checkpointing, micro_batch_tokens=300)
+    logged = fit(tmp_path, policy_module, device, max_steps=2).logged
     assert logged[0]["train/loss"] == pytest.approx(math.log(2), abs=1e-12)
     assert logged[0]["train/margin"] == 0.0
     assert logged[1]["train/margin"] != 0.0
@@ -178,15 +179,15 @@ def test_grpo_starts_on_policy(device: str, models: Path, adapter: str, tmp_path
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Watch(GRPO):
-        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor) -> Tensor:
+        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor, mask: Tensor) -> Tensor:
             seen.append((token_logps.detach(), old))
-            return super().token_loss(token_logps, old, ref, advantages)
+            return super().token_loss(token_logps, old, ref, advantages, mask)
 
-    it = made(Watch, tiny(models), adapter, lr=5e-2, **sampled())
+    policy_module = build(Watch, tiny(models), adapter, lr=5e-2, **sampled())
     drawn: list[Any] = []
-    generate = it.engine.generate
-    it.engine.generate = lambda *args, **kwargs: drawn.append(generate(*args, **kwargs)) or drawn[-1]
-    logged = fit(tmp_path, it, device, max_steps=2).logged
+    generate = policy_module.engine.generate
+    policy_module.engine.generate = lambda *args, **kwargs: drawn.append(generate(*args, **kwargs)) or drawn[-1]
+    logged = fit(tmp_path, policy_module, device, max_steps=2).logged
     assert logged[0]["train/kl"] == 0.0 and logged[0]["train/clipped"] == 0.0 and logged[0]["train/zero_variance"] < 1
     assert logged[1]["train/kl"] > 0.0
     assert all(torch.equal(token_logps, old) for token_logps, old in seen)
@@ -201,9 +202,9 @@ def test_checkpointing_changes_no_gradient(
 ) -> None:
     gradients = []
     for checkpointing in (False, True):
-        it = made(objective, tiny(models), adapter, gradient_checkpointing=checkpointing)
-        gradients.append(fit(tmp_path, it, device, max_steps=1).gradients[0])
-        assert it.policy.model.is_gradient_checkpointing is checkpointing
+        policy_module = build(objective, tiny(models), adapter, gradient_checkpointing=checkpointing)
+        gradients.append(fit(tmp_path, policy_module, device, max_steps=1).gradients[0])
+        assert policy_module.policy.model.is_gradient_checkpointing is checkpointing
     assert off(*gradients) < 2e-2
 
 
@@ -216,10 +217,10 @@ def test_ragged_micro_batches_equal_one_batch(
     precision, bound = ("32-true", 1e-4) if dtype == "float32" else ("bf16-mixed", 0.15)
     runs = []
     for budget in (10**6, 300):
-        it = made(objective, tiny(models), adapter, dtype=dtype, sgd=True, micro_batch_tokens=budget)
-        runs.append(fit(tmp_path, it, device, precision, max_steps=1))
+        policy_module = build(objective, tiny(models), adapter, dtype=dtype, sgd=True, micro_batch_tokens=budget)
+        runs.append(fit(tmp_path, policy_module, device, precision, max_steps=1))
     if objective != "GRPO":
-        assert len(micro_batches([it.example(row) for row in records(4)], 300)) > 2
+        assert len(micro_batches([policy_module.example(row) for row in records(4)], 300)) > 2
     assert off(runs[0].gradients[0], runs[1].gradients[0]) < bound
     assert runs[1].logged[0]["train/loss"] == pytest.approx(runs[0].logged[0]["train/loss"], rel=bound, abs=bound)
 
@@ -227,12 +228,12 @@ def test_ragged_micro_batches_equal_one_batch(
 # Scores
 
 
-def asked(policy: Policy) -> tuple[list[TokenSequence], list[list[int]], list[list[int]]]:
+def tagged_answers(policy: Policy) -> tuple[list[TokenSequence], list[list[int]], list[list[int]]]:
     """Tagged answers as token ids, where their scores begin, and the scores as token ids."""
     encoder = Encoder(policy.tokenizer, "Rate each sentence.")
     rows, marks = [], []
     for i, row in enumerate(records(5)):
-        completion, at = encoder.marked([s.text for s in row.sentences], [i] * len(row.sentences))
+        completion, at = encoder.completion_with_marks([s.text for s in row.sentences], [i] * len(row.sentences))
         rows.append(TokenSequence(tuple(encoder.prompt(row.question)), tuple(completion)))
         marks.append(at)
     return rows, marks, encoder.tails
@@ -245,8 +246,8 @@ def planted(models: Path, arch: str, dtype: str, device: str) -> Policy:
 
 
 def scored(policy: Policy) -> tuple[Tensor, list[list[int]], list[list[int]]]:
-    """What an engine says of every score at every mark, [M, 11]; the contexts; the scores."""
-    rows, marks, tails = asked(policy)
+    """An engine's log-probability of every score at every tag, [M, 11]; the contexts; the scores."""
+    rows, marks, tails = tagged_answers(policy)
     contexts = [[*row.prompt, *row.completion[:mark]] for row, at in zip(rows, marks, strict=True) for mark in at]
     engine = TransformersEngine(max_rows=4)
     engine.sync(policy)
@@ -271,12 +272,12 @@ def agree(one: Tensor, other: Tensor, models: Path, arch: str, dtype: str) -> No
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, models: Path) -> None:
     policy = planted(models, arch, dtype, device)
-    found, contexts, tails = scored(policy)
+    scores, contexts, tails = scored(policy)
     plain = [TokenSequence(tuple(context), tuple(tail)) for context in contexts for tail in tails]
     with torch.no_grad():
         logps = policy.token_logps(TokenBatch.of(plain, device)).double().sum(-1).view(len(contexts), -1)
     assert logps.device.type == device
-    agree(found, logps, models, arch, dtype)
+    agree(scores, logps, models, arch, dtype)
 
 
 @on_gpu
@@ -284,7 +285,7 @@ def test_the_engine_scores_as_training_does(dtype: str, arch: str, device: str, 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: str, device: str, models: Path) -> None:
     policy = planted(models, arch, dtype, device)
-    rows, marks, tails = asked(policy)
+    rows, marks, tails = tagged_answers(policy)
     _, logps = policy.choice_logps(TokenBatch.of(rows, device), marks, tails)
     assert logps.device.type == device and logps.requires_grad
     agree(scored(policy)[0], logps.detach(), models, arch, dtype)
@@ -295,14 +296,14 @@ def test_choices_beside_a_sequence_score_as_the_engine_does(dtype: str, arch: st
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_log_probs_and_gradients_are_those_of_the_cpu(dtype: str, arch: str, device: str, models: Path) -> None:
     """Of the CPU in float32, whatever attention kernel the device and the precision choose."""
-    found = []
+    results = []
     for place, kind in (("cpu", "float32"), (device, dtype)):
         policy = planted(models, arch, kind, place)
-        logps = policy.token_logps(TokenBatch.of(asked(policy)[0], place))
+        logps = policy.token_logps(TokenBatch.of(tagged_answers(policy)[0], place))
         logps.sum().backward()
         gradient = torch.cat([p.grad.flatten() for p in policy.trainable()])  # type: ignore[union-attr]
-        found.append((logps.detach().cpu(), gradient.cpu()))
-    (logps, gradient), (other, turned) = found
+        results.append((logps.detach().cpu(), gradient.cpu()))
+    (logps, gradient), (other, turned) = results
     assert (logps - other).abs().max() < (1e-4 if dtype == "float32" else 0.75)
     assert off(gradient, turned) < (1e-3 if dtype == "float32" else 0.15)
 
@@ -312,7 +313,7 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(dtype: str, arch: str, dev
 def test_samples_are_a_function_of_the_seed(temperature: float, device: str, models: Path) -> None:
     policy = planted(models, "llama", "bfloat16", device)
     engine = TransformersEngine(max_rows=8)
-    prompts = [row.prompt for row in asked(policy)[0]]
+    prompts = [row.prompt for row in tagged_answers(policy)[0]]
 
     def sample(seed: int) -> Any:
         engine.sync(policy)
@@ -329,42 +330,42 @@ def test_samples_are_a_function_of_the_seed(temperature: float, device: str, mod
 @on_gpu
 @pytest.mark.parametrize("objective", ["SFT", "GRPO"])
 def test_a_run_resumes(objective: str, device: str, models: Path, adapter: str, tmp_path: Path) -> None:
-    """Dropout, order, optimiser, rollouts: as if never stopped, bit for bit on the CPU, but for rounding on a GPU."""
+    """Dropout, order, optimiser, rollouts: bit for bit as if never stopped on the CPU, up to rounding on a GPU."""
 
-    def begun() -> Any:
-        return made(objective, tiny(models), adapter, dtype="float32", lora_dropout=0.3, seed=5)
+    def new_module() -> Any:
+        return build(objective, tiny(models), adapter, dtype="float32", lora_dropout=0.3, seed=5)
 
     settings: dict[str, Any] = {"precision": "32-true", "max_steps": 4, "max_epochs": 2}
     saver = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=2, save_top_k=-1)
-    whole = begun()
+    whole = new_module()
     fit(tmp_path / "whole", whole, device, enable_checkpointing=True, callbacks=[saver], **settings)
     path = next((tmp_path / "ck").glob("*step=2.ckpt"))
-    again = begun()
+    again = new_module()
     settings |= {"accelerator": device, "devices": 1}
     run = trainer(tmp_path / "again", **settings)
     run.fit(again, Rows(), ckpt_path=path)
     assert run.global_step == 4
-    held = {name.removeprefix("policy."): p for name, p in read_checkpoint(path)["state_dict"].items()}
-    ends = [weights(it.policy) for it in (whole, again)]
-    start, end, resumed = (torch.cat([x[n].flatten() for n in held if ".default." in n]) for x in (held, *ends))
+    saved = {name.removeprefix("policy."): p for name, p in read_checkpoint(path)["state_dict"].items()}
+    ends = [weights(policy_module.policy) for policy_module in (whole, again)]
+    start, end, resumed = (torch.cat([x[n].flatten() for n in saved if ".default." in n]) for x in (saved, *ends))
     assert off(end - start, resumed - start) <= (0.0 if device == "cpu" else 1e-2)
 
 
 @on_gpu
-def test_figures_and_adapters_are_those_of_the_cpu(device: str, models: Path, tmp_path: Path) -> None:
-    """What a GPU has trained is measured alike on both."""
-    fit(tmp_path, made(SFT, tiny(models), dtype="float32"), device, "32-true", limit_val_batches=1)
+def test_metrics_are_those_of_the_cpu(device: str, models: Path, tmp_path: Path) -> None:
+    """An adapter trained on a GPU has the same metrics on both."""
+    fit(tmp_path, build(SFT, tiny(models), dtype="float32"), device, "32-true", limit_val_batches=1)
     results = []
     for place in (device, "cpu"):
-        it = made(SFT, tiny(models), dtype="float32", oracle=Lengths())
-        it.evaluation.modes = ["iterative"]
-        trainer(tmp_path, accelerator=place, devices=1).test(it, Rows(), verbose=False)
-        results.append([row for row in it.results if row["readout"] == "mean" and row["level"] == "sentence"])
-    assert {row["method"] for row in results[0]} == {"SFT", "Vanilla"}
+        policy_module = build(SFT, tiny(models), dtype="float32", oracle=Lengths())
+        policy_module.evaluation.modes = ["iterative"]
+        trainer(tmp_path, accelerator=place, devices=1).test(policy_module, Rows(), verbose=False)
+        results.append([row for row in policy_module.results if row.readout == "mean" and row.level == "sentence"])
+    assert {row.method for row in results[0]} == {"SFT", "Vanilla"}
     for one, other in zip(*results, strict=True):
-        assert one["n"] == other["n"] > 0
+        assert one.n == other.n > 0
         for name in ("brier", "mean_confidence", "mean_factuality"):
-            assert one[name] == pytest.approx(other[name], abs=1e-3), name
+            assert one.metrics[name] == pytest.approx(other.metrics[name], abs=1e-3), name
 
 
 # The benchmark
@@ -374,10 +375,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     spec = importlib.util.spec_from_file_location("gpu_benchmark", ROOT / "benchmarks" / "gpu.py")
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, found)
-    spec.loader.exec_module(found)
-    return found
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, script)
+    spec.loader.exec_module(script)
+    return script
 
 
 @everywhere
@@ -408,13 +409,13 @@ def test_the_benchmarks_model_has_the_shape_of_llama_3_8b(tmp_path: Path, monkey
     assert tokenizer.decode([300, 128255]) == " w300 w128255"  # whatever is sampled is a text that can be rated
 
 
-def test_the_benchmark_counts_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengths as in its docstring; a failed objective or one that is too big is an error, what was measured is kept."""
+def test_the_benchmark_has_the_lengths_that_it_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed objective or one that is too big is an error, and other results are kept."""
     gpu = benchmark(monkeypatch)
     model = gpu.write_shape(gpu.SHAPES["tiny"], tmp_path / "model")
-    it = gpu.objectives(gpu.SHAPES["tiny"], model)["SFT"]()
-    trainer(tmp_path, max_steps=0).fit(it, gpu.Rows(3))
-    sequences = [it.item(gpu.record(i)).sequences[0] for i in range(32)]
+    policy_module = gpu.objectives(gpu.SHAPES["tiny"], model)["SFT"]()
+    trainer(tmp_path, max_steps=0).fit(policy_module, gpu.Rows(3))
+    sequences = [policy_module.example(gpu.record(i)).sequences[0] for i in range(32)]
     assert all(150 <= len(s.prompt) <= 190 and 200 <= len(s.completion) <= 256 for s in sequences)
 
     def measure(make: Any, batch_size: int, *args: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,13 +21,16 @@ from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
-from lovec.cli.parser import OneLineParser
+from lovec.cli.parser import OneLineErrors
+from lovec.cli.training import TrainingCLI, TrainingParser
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import LovecError, Record, ResultRow, Sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.glob("**/*.md"))]
+EXTENDING = DOCS / "extending.md"
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 PLAIN = ("label", "agreement", "sweep", "curves", "world", "demo", "report", "tag", "serve", "export")
 """Commands with a parser of their own."""
@@ -84,9 +88,9 @@ def objective(page):
     return next(block for block in blocks(page, "python") if "class IPO" in block)
 
 
-def reward():
-    """The file my_reward.py, and the script that checks it."""
-    return blocks(ROOT / "docs" / "own-reward.md", "python")
+def short(text):
+    """Whether a file is as short as the pages promise."""
+    return len([line for line in text.splitlines() if line.strip()]) < 15
 
 
 # ---------------------------------------------------------------- links
@@ -111,16 +115,9 @@ def headings(page):
 
 
 def test_every_page_is_linked():
-    assert {page.name for page in PAGES[1:]} == set(re.findall(r"\(docs/(\w[\w-]*\.md)\)", README.read_text()))
-
-
-def test_paths_of_the_tree_exist_and_none_is_missing():
-    (tree,) = [block for block in blocks(README, "text") if "lovec/types.py" in block]
-    named = [line.split()[0] for line in tree.splitlines()]
-    assert all((ROOT / name).exists() for name in named)
-    rooms = {p.relative_to(ROOT).as_posix() + ("/" if p.is_dir() else "") for p in (ROOT / "lovec").iterdir()}
-    rooms = {name for name in rooms if not name.endswith(("__init__.py", "__pycache__/", "py.typed"))}
-    assert rooms == {name for name in named if name.startswith("lovec/")}
+    linked = {path for page in PAGES for path in re.findall(r"\]\(([^)#\s]+\.md)[#)]", page.read_text())}
+    assert {page.name for page in PAGES[1:]} <= {Path(path).name for path in linked}
+    assert {page.name for page in DOCS.glob("*.md")} <= set(re.findall(r"\(docs/(\w[\w-]*\.md)\)", README.read_text()))
 
 
 def test_badges_say_what_pyproject_says():
@@ -136,23 +133,25 @@ def test_badges_say_what_pyproject_says():
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
     from lovec.cli import arguments
-    from lovec.cli.training import TrainingCLI
 
     class Parsed(Exception):
         pass
 
-    def read_and_stop(parser, rest, read=OneLineParser.read):
-        read(parser, rest)
-        raise Parsed
+    def parse_and_stop(parser, args=None, *rest, parse=OneLineErrors.parse_args, **kwargs):
+        options = parse(parser, args, *rest, **kwargs)
+        if parser.exit_on_error and not isinstance(parser, TrainingParser):  # not a parser inside a parser
+            raise Parsed
+        return options
 
     def stop(*_):
         raise Parsed
 
-    monkeypatch.setattr(OneLineParser, "read", read_and_stop)
+    monkeypatch.setattr(OneLineErrors, "parse_args", parse_and_stop)
     monkeypatch.setattr("lovec.cli.sweep.execute_run", stop)
     monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
     # a checkpoint holds its recipe
-    monkeypatch.setattr(arguments, "saved_recipe", lambda path, command: (RECIPES / "dpo.yaml").read_text())
+    recipe = yaml.safe_load((RECIPES / "dpo.yaml").read_text())
+    monkeypatch.setattr(arguments, "saved_recipe", lambda path, command: recipe)
     command, rest = words[0], words[1:]
     assert command in COMMANDS
     if command in PLAIN:
@@ -164,34 +163,32 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
         assert not stop.value.code
     else:
         own = (word for option, word in pairwise(rest) if option == "--model" and word.startswith("my_"))
-        asked = next(own, "lovec.modules.")
-        assert TrainingCLI(command, rest).config.model.class_path.startswith(asked)
+        class_path = TrainingCLI(command, rest).config.model.class_path
+        assert class_path.startswith(next(own, ("lovec.modules.", "lovec.evaluation.Comparison")))
 
 
 def test_a_wrong_option_in_a_page_would_be_noticed(here):
-    from lovec.cli.training import TrainingCLI
-
     with pytest.raises(LovecError, match=r"unknown option --model\.bta of DPO; did you mean --model\.beta"):
         TrainingCLI("fit", ["--config", "dpo.yaml", "--model.bta", "1"])
 
 
 def test_make_targets_exist():
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    asked = re.findall(r"^make (\w+)", "\n".join(blocks(README, "bash")), re.MULTILINE)
-    assert asked == ["demo", "test"]
-    assert set(asked) <= set(targets)
+    targets_named = re.findall(r"^make (\w+)", "\n".join(blocks(README, "bash")), re.MULTILINE)
+    assert targets_named == ["demo", "test"]
+    assert set(targets_named) <= set(targets)
 
 
 def test_extras_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = set(re.findall(r'pip install "\.\[(\w+)\]"', README.read_text()))
+    named = set(re.findall(r'pip install "\.\[(\w+)\]"', (DOCS / "install.md").read_text()))
     assert named | {"dev"} == project["optional-dependencies"].keys()
 
 
 # ---------------------------------------------------------------- the objective
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "own-objective.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, EXTENDING], ids=lambda page: page.name)
 def test_the_printed_objective_trains(page, here, tmp_path_factory):
     Path("my_ipo.py").write_text(objective(page))
     write_records("pairs.jsonl", records(8))
@@ -208,31 +205,49 @@ def test_the_printed_objective_trains(page, here, tmp_path_factory):
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
     tau = float(line[line.index("--model.tau") + 1])
     names, *rows = [row.split(",") for row in (folder / "logs/version_0/metrics.csv").read_text().splitlines()]
-    found = [row[names.index("train/preference")] for row in rows]  # the recipe adds an SFT term to it
-    loss = float(next(value for value in found if value))  # a probe may have a row of its own
+    losses = [row[names.index("train/preference")] for row in rows]  # the recipe adds an SFT term to it
+    loss = float(next(value for value in losses if value))  # a probe may have a row of its own
     assert loss == pytest.approx((1 / (2 * tau)) ** 2, rel=1e-5)  # policy and reference agree at the start
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "loss"), [("my_rloo", "RLOO", "policy"), ("my_rps", "RankedProbability", "score")]
+    ("file", "name", "loss"),
+    [("my_rloo", "RLOO", "policy"), ("my_gspo", "GSPO", "policy"), ("my_rps", "RankedProbability", "score")],
 )
 def test_the_other_printed_objectives_take_a_step(file, name, loss, here, monkeypatch, tmp_path_factory):
-    class Turns:
+    class ByName:
         def rate(self, rows):
-            return [[(row.id + str(i)).__len__() % 11 / 10 for i, _ in enumerate(row.sentences)] for row in rows]
+            return [[len(row.id + str(i)) % 11 / 10 for i, _ in enumerate(row.sentences)] for row in rows]
 
     monkeypatch.syspath_prepend(here)
-    assert len([line for line in printed_files()[file].splitlines() if line.strip()]) < 15
-    own = getattr(importlib.import_module(file), name)
-    options = {"oracle": Turns(), "group_size": 2, "max_new_tokens": 8} if name == "RLOO" else {}
-    made, logged = module(own, tiny(tmp_path_factory.getbasetemp()), **options), {}
-    monkeypatch.setattr(made, "log_dict", lambda figures, **_: logged.update(figures))
-    trainer(here, max_steps=1).fit(made, Rows())
+    assert short(printed_files()[file])
+    cls = getattr(importlib.import_module(file), name)
+    options = {} if name == "RankedProbability" else {"oracle": ByName(), "group_size": 2, "max_new_tokens": 8}
+    options |= {"beta": 0.0} if name == "GSPO" else {}
+    objective, logged = module(cls, tiny(tmp_path_factory.getbasetemp()), **options), {}
+    monkeypatch.setattr(objective, "log_dict", lambda metrics, **_: logged.update(metrics))
+    trainer(here, max_steps=1).fit(objective, Rows())
     assert math.isfinite(logged[f"train/{loss}"])
     if name == "RLOO":  # a random model tags nothing, so all its rewards are alike
-        assert made.advantages(torch.tensor([[10.0, 20.0, 60.0]])).tolist() == [[-3.0, -1.5, 4.5]]
-    else:
+        assert objective.advantages(torch.tensor([[10.0, 20.0, 60.0]])).tolist() == [[-3.0, -1.5, 4.5]]
+    elif name == "RankedProbability":
         assert logged["train/grad_norm"] > 0
+
+
+def test_the_printed_gspo_has_one_ratio_per_answer(here, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    cls = importlib.import_module("my_gspo").GSPO
+    logps = torch.tensor([[-1.0, -2.0, -7.0], [-1.0, -1.0, -1.0]])
+    old = torch.tensor([[-1.5, -2.5, -1.0], [-3.0, -3.0, -3.0]])
+    mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    advantages = torch.tensor([[2.0] * 3, [1.0] * 3])
+    clipped = SimpleNamespace(clip_low=0.2, clip_high=0.3)
+    losses = cls.token_loss(clipped, logps, old, None, advantages, mask)
+    # the ratio of the first answer is exp(0.5), of the second exp(2): both are clipped to 1.3
+    assert losses[0, :2].tolist() == pytest.approx([-2 * 1.3] * 2)
+    assert losses[1].tolist() == pytest.approx([-1.3] * 3)
+    losses = cls.token_loss(clipped, logps, old, None, -advantages, mask)
+    assert losses[0, :2].tolist() == pytest.approx([2 * math.exp(0.5)] * 2)
 
 
 def test_the_objective_is_as_short_as_readme_says():
@@ -244,26 +259,33 @@ def test_the_objective_is_as_short_as_readme_says():
 
 
 def test_the_printed_reward_is_checked_as_printed(here, monkeypatch, capsys):
-    from lovec.rewards import answer_reward
+    from lovec.rewards import mean_reward, sentence_rewards
 
     monkeypatch.syspath_prepend(here)
-    own, check = reward()
-    assert len([line for line in own.splitlines() if line.strip()]) < 15
+    assert short(printed_files()["my_reward"])
+    (check,) = [block for block in blocks(EXTENDING, "python") if "reward_surface" in block]
     exec(check, {})
-    (printed,) = [block for block in blocks(ROOT / "docs" / "own-reward.md", "text") if block.startswith("[")]
+    (printed,) = [block for block in blocks(EXTENDING, "text") if block.startswith("[")]
     assert capsys.readouterr().out == printed
     assert Path("my_reward.svg").stat().st_size > 0
     mine = importlib.import_module("my_reward").MyReward(scale=5)
-    assert answer_reward(mine, [10, None, 5], [10, 3, 8]) == pytest.approx((5 - 30 + 5 * 0.5**0.5) / 3)
+    assert mean_reward(sentence_rewards(mine, [10, None, 5], [10, 3, 8])) == pytest.approx((5 - 30 + 5 * 0.5**0.5) / 3)
 
 
-def test_the_printed_reward_is_one_for_the_command(here):
-    from lovec.cli.training import TrainingCLI
-
-    (line,) = [p.values[0] for p in commands() if p.id.startswith("own-reward.md")]
+def test_the_printed_rewards_and_metric_are_ones_for_the_command(here):
     small = ["--model.policy.model", "none", "--trainer.logger", "false", "--trainer.callbacks", "[]"]
-    mine = TrainingCLI(line[0], [*line[1:], *small]).model.reward
-    assert (type(mine).__module__, type(mine).__name__, mine.scale) == ("my_reward", "MyReward", 5.0)
+
+    def build(file):
+        (line,) = [p.values[0] for p in commands() if any(f"{file}." in word for word in p.values[0])]
+        return TrainingCLI(line[0], [*line[1:], *small]).model
+
+    reward = build("my_reward").reward
+    assert (type(reward).__module__, type(reward).__name__, reward.scale) == ("my_reward", "MyReward", 5.0)
+    answer_reward = build("my_brevity").answer_reward
+    assert answer_reward(Record("a", "Q?", answer="word " * 43)) == pytest.approx(-0.3)
+    (metric,) = build("my_metric").evaluation.metrics
+    metric.update(torch.tensor([0.9, 0.9, 0.2]), torch.tensor([0.6, 0.75, 0.0]))
+    assert float(metric.compute()) == pytest.approx(1 / 3)  # 0.9 beside 0.6 is more than 0.2 too high
 
 
 # ---------------------------------------------------------------- data
@@ -301,7 +323,7 @@ def test_errors_are_as_printed(line, here):
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="benchmarks/world.py has not been run")
 def test_table_and_answer_are_those_of_the_results():
-    results = json.loads(RESULTS.read_text())
+    results = world.read_json(RESULTS)
     text = README.read_text()
     assert f"{world.BEGIN}\n{world.table(results)}\n{world.END}" in text
     assert f"{world.EXAMPLE_BEGIN}\n{world.example_table(results)}\n{world.EXAMPLE_END}" in text
@@ -309,14 +331,14 @@ def test_table_and_answer_are_those_of_the_results():
 
 def test_marks_stand_once_each():
     text = README.read_text()
-    for mark in (world.BEGIN, world.END, world.EXAMPLE_BEGIN, world.EXAMPLE_END, "<!-- demo output -->"):
+    for mark in (world.BEGIN, world.END, world.EXAMPLE_BEGIN, world.EXAMPLE_END):
         assert text.count(mark) == 1, mark
 
 
 def results_of(seeds):
-    figures = dict(ece_m=0.2, spearman=0.3, malformed=0.0, n=600, mean_confidence=0.5, mean_factuality=0.5)
-    places = dict(domain="in-domain", level="sentence", readout="stated")
-    rows = [{"method": method, "mode": mode, "seed": seed, "brier": 0.1 + 0.01 * seed, **places, **figures}
+    metrics = dict(ece_m=0.2, spearman=0.3, malformed=0.0, mean_confidence=0.5, mean_factuality=0.5)
+    rows = [ResultRow(method, "method", "in-domain", mode, "sentence", "stated", seed, 600,
+                      {"brier": 0.1 + 0.01 * seed, **metrics})
             for seed in range(seeds) for method in tables.METHODS for mode in tables.MODES]  # fmt: skip
     answer = {"id": "b", "question": "Q?", "sentences": [
         {"text": "True.", "score": 9, "factuality": 1.0}, {"text": "Half.", "score": None, "factuality": 0.45}

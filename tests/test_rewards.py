@@ -1,3 +1,5 @@
+"""Rewards: values by hand, which rules are proper, other scales, whole answers, and classes of the user's own."""
+
 import math
 import sys
 
@@ -14,11 +16,13 @@ from lovec.rewards import (
     Reward,
     answer_reward,
     best_score,
+    mean_reward,
     reward_table,
     sentence_rewards,
+    with_scale,
     worth_most,
 )
-from lovec.types import LovecError
+from lovec.types import LovecError, Record, Scale
 
 SCORES = range(11)
 TENTHS = [tenths / 10 for tenths in SCORES]
@@ -31,6 +35,10 @@ probabilities = st.floats(0.0, 1.0)
 
 def best(reward, truths=TENTHS):
     return [best_score(reward, truth) for truth in truths]
+
+
+def mean_of(reward, scores, ratings):
+    return mean_reward(sentence_rewards(reward, scores, ratings))
 
 
 def nearest(truth):
@@ -46,7 +54,7 @@ def nearest(truth):
     ("score", "rating", "expected"),
     [(10, 10, 33.1228), (0, 0, 31.6228), (10, 0, -31.6228), (0, 10, -30.1228), (5, 5, 27.7346), (8, 3, 24.2419)],
 )
-def test_log_is_that_of_the_listing(score, rating, expected):
+def test_log_equals_the_papers_listing(score, rating, expected):
     assert LogReward()(score, rating) == pytest.approx(expected, abs=5e-5)
 
 
@@ -77,7 +85,7 @@ def test_contrast_two_is_the_rule_of_expected_reward(score, rating):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_options_all_rules_share(rule):
+def test_options_that_all_rules_have(rule):
     plain = rule(scale=4, bonus=0, gamma=1)
     for score, rating in [(3, 9), (10, 0), (10, 10), (7, 7)]:
         value = plain(score, rating)
@@ -126,7 +134,7 @@ def test_a_bad_option_is_named(rule, options):
         rule(**options)
 
 
-# ---------------------------------------------------------------- what it pays to say
+# ---------------------------------------------------------------- which score pays best
 
 FINE = [step / 1000 for step in range(1001)]
 
@@ -142,7 +150,7 @@ def test_quadratic_is_proper(reward):
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=11, max_size=11), st.sampled_from([1.0, 2.0]))
-def test_quadratic_is_proper_for_ratings_too(weights, contrast):
+def test_quadratic_is_proper_for_graded_ratings(weights, contrast):
     """For any distribution over ratings the best score is the one nearest its mean."""
     reward = QuadraticReward(contrast=contrast)
     mean = sum(w * rating for rating, w in enumerate(weights)) / sum(weights)
@@ -164,7 +172,7 @@ def test_log_without_stretch_is_proper(clip, worst):
     assert best(LogReward(gamma=1, clip=clip, worst=worst)) == list(SCORES)
 
 
-def test_log_is_proper_no_more_once_clip_and_stretch_are_mixed():
+def test_log_is_not_proper_with_another_clip_and_a_stretch():
     assert best(LogReward(clip=0.05), [0.6]) == [8]
     assert best(LogReward(clip=0.1, gamma=1), [0.0, 0.1]) == [0, 0]  # 0 and 1 are worth the same
 
@@ -178,7 +186,7 @@ def test_linear_is_not_proper():
     assert best(LinearReward(gamma=0.5), [0.6, 0.7]) == [7, 8]
 
 
-def test_what_a_stretch_does_to_quadratic():
+def test_a_stretch_moves_the_best_score_of_quadratic():
     assert best(QuadraticReward(gamma=1.5), [0.8, 0.2]) == [9, 1]
     assert best(QuadraticReward(gamma=0.5), [0.9, 0.1]) == [8, 2]
 
@@ -234,51 +242,99 @@ def test_log_treats_true_and_false_alike(clip, score, rating):
     assert reward(score, rating) == pytest.approx(reward(10 - score, 10 - rating), abs=1e-6)
 
 
+# ---------------------------------------------------------------- other scales
+
+FIVE = Scale(("no", "hardly", "perhaps", "likely", "yes"))
+HUNDRED = Scale(tuple(map(str, range(101))))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_worth_the_same_at_the_same_confidence_on_any_scale(rule):
+    reward = rule(bonus=0.5, gamma=1.5)
+    five, hundred = (with_scale(reward, scale) for scale in (FIVE, HUNDRED))
+    assert type(five) is rule and five.malformed == reward.malformed
+    for score, rating in [(0, 0), (10, 0), (0, 10), (10, 10), (5, 10), (5, 0)]:
+        assert five(score * 4 // 10, rating * 4 // 10) == pytest.approx(reward(score, rating))
+    for score, rating in [(0, 0), (10, 3), (7, 7), (1, 9)]:
+        assert hundred(10 * score, 10 * rating) == pytest.approx(reward(score, rating))
+    assert reward(10, 10) == rule(bonus=0.5, gamma=1.5)(10, 10)  # it is unchanged
+
+
+@pytest.mark.parametrize("scale", [FIVE, HUNDRED], ids=["five", "hundred"])
+def test_quadratic_is_proper_on_any_scale(scale):
+    truths = [score / scale.top for score in range(scale.size)]
+    assert [best_score(QuadraticReward(), truth, scale) for truth in truths] == list(range(scale.size))
+    assert best_score(LinearReward(), 0.6, scale) == scale.top
+
+
+def test_the_table_of_another_scale_has_its_size():
+    table = reward_table(QuadraticReward(), FIVE)
+    assert [len(row) for row in table] == [5] * 5
+    assert table[1][3] == 10 * (1 - (2 / 4) ** 2)
+
+
+def test_a_users_reward_gets_scores_of_the_scale():
+    def distance(score, rating):
+        return -abs(score - rating)
+
+    assert with_scale(distance, FIVE) is distance
+    assert reward_table(distance, FIVE)[0] == [0, -1, -2, -3, -4]
+
+
 # ---------------------------------------------------------------- whole answers
 
 
 def test_the_reward_of_an_answer_is_the_mean_over_sentences():
-    assert answer_reward(QuadraticReward(), [10, 5, 0], [10, 6, 10]) == pytest.approx((10 + 9.9 + 0) / 3)
-    assert answer_reward(QuadraticReward(), [10, None], [10, 6]) == pytest.approx((10 - 30) / 2)
+    assert mean_of(QuadraticReward(), [10, 5, 0], [10, 6, 10]) == pytest.approx((10 + 9.9 + 0) / 3)
+    assert mean_of(QuadraticReward(), [10, None], [10, 6]) == pytest.approx((10 - 30) / 2)
 
 
 def test_a_sentence_without_a_label_counts_only_if_it_is_malformed():
-    assert answer_reward(QuadraticReward(), [10, 3], [10, None]) == 10.0
-    assert answer_reward(QuadraticReward(), [10, None], [10, None]) == -10.0
-    assert answer_reward(QuadraticReward(), [None], [None]) == -30.0
-    assert answer_reward(QuadraticReward(), [3, 4], [None, None]) is None
-    assert answer_reward(QuadraticReward(), [], []) is None
-    assert answer_reward(QuadraticReward(), [0], [0]) == 10.0  # a rating of 0 is a label
+    assert mean_of(QuadraticReward(), [10, 3], [10, None]) == 10.0
+    assert mean_of(QuadraticReward(), [10, None], [10, None]) == -10.0
+    assert mean_of(QuadraticReward(), [None], [None]) == -30.0
+    assert mean_of(QuadraticReward(), [3, 4], [None, None]) is None
+    assert mean_of(QuadraticReward(), [], []) is None
+    assert mean_of(QuadraticReward(), [0], [0]) == 10.0  # a rating of 0 is a label
 
 
 @given(st.lists(st.tuples(st.none() | scores, st.none() | ratings)))
 def test_the_reward_of_an_answer_does_not_depend_on_order(pairs):
     def of(pairs):
-        return answer_reward(LogReward(), [score for score, _ in pairs], [rating for _, rating in pairs])
+        return mean_of(LogReward(), [score for score, _ in pairs], [rating for _, rating in pairs])
 
     assert of(pairs) == of(pairs[::-1])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_is_named(value):
+def test_a_reward_that_is_not_finite_is_named(value):
     def peculiar(score, rating):
         return value if score == 4 else 1.0
 
-    for ask in (lambda: answer_reward(peculiar, [3, 4], [1, 7]), lambda: reward_table(peculiar)):
+    for ask in (lambda: mean_of(peculiar, [3, 4], [1, 7]), lambda: reward_table(peculiar)):
         with pytest.raises(LovecError, match=rf"^peculiar gives {value} for the score 4 and the rating [07], expected"):
             ask()
-    assert answer_reward(peculiar, [3, 4], [1, None]) == 1.0  # it is not asked
+    assert mean_of(peculiar, [3, 4], [1, None]) == 1.0  # it is not called for the second sentence
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_answer_reward_that_is_not_finite_is_named(value):
+    def peculiar(answer):
+        return value if answer.answer else 2
+
+    assert answer_reward(peculiar, Record("r1", "Who?")) == 2.0
+    with pytest.raises(LovecError, match=rf"^peculiar gives {value} for an answer to 'r1', expected a finite number"):
+        answer_reward(peculiar, Record("r1", "Who?", answer="Ada."))
 
 
 def test_rewards_of_sentences_keep_their_places():
-    found = sentence_rewards(QuadraticReward(), [10, 3, None, None, 0], [10, None, None, 7, 10])
-    assert found == [10.0, None, -30.0, -30.0, 0.0]
+    rewards = sentence_rewards(QuadraticReward(), [10, 3, None, None, 0], [10, None, None, 7, 10])
+    assert rewards == [10.0, None, -30.0, -30.0, 0.0]
 
 
-@pytest.mark.parametrize("ask", [answer_reward, sentence_rewards])
-def test_scores_and_ratings_must_match(ask):
-    with pytest.raises(LovecError, match="2 scores and 1 ratings"):
-        ask(QuadraticReward(), [1, 2], [3])
+def test_scores_and_ratings_must_match():
+    with pytest.raises(LovecError, match="2 scores and 1 ratings, expected one of each per sentence"):
+        sentence_rewards(QuadraticReward(), [1, 2], [3])
 
 
 def test_the_table_is_by_score_then_rating():
@@ -300,7 +356,7 @@ def test_equal_up_to_rounding_is_equal():
 
 # ---------------------------------------------------------------- by class path
 
-OWN = """
+USER_FILE = """
 class Cautious:
     def __init__(self, fine: float = 1.0) -> None:
         self.fine = fine
@@ -315,7 +371,7 @@ def constant(score: int | None, rating: int) -> float:
 
 
 class Learner:
-    """What takes a reward as an option."""
+    """A class that takes a reward as an option."""
 
     def __init__(self, reward: Reward | None = None, steps: int = 1) -> None:
         self.reward = reward
@@ -336,11 +392,11 @@ def test_rules_come_by_class_path_with_their_options():
     assert isinstance(root_cause(error.value), LovecError)  # what the command prints
 
 
-def test_a_reward_of_ones_own_needs_no_base(tmp_path, monkeypatch):
-    (tmp_path / "cautious.py").write_text(OWN)
+def test_a_users_reward_needs_no_base_class(tmp_path, monkeypatch):
+    (tmp_path / "cautious.py").write_text(USER_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cautious", raising=False)
     reward = parsed("--model.reward", "cautious.Cautious", "--model.reward.fine", "2")
-    assert answer_reward(reward, [9, None, 2], [4, None, 5]) == pytest.approx((-10 - 9 + 0) / 3)
+    assert mean_of(reward, [9, None, 2], [4, None, 5]) == pytest.approx((-10 - 9 + 0) / 3)
     assert best(reward) == [0] * 11
     assert parsed("--model.reward", "cautious.constant")(None, 0) == 3.0

@@ -1,4 +1,4 @@
-"""Sentences of untagged answers: the rules, what is lost (nothing), time on hostile text, and figures on real data."""
+"""Sentences of untagged answers: the rules, no lost text, linear time on hostile text, and metrics on real data."""
 
 # ruff: noqa: RUF001 - quotation marks and stops of other scripts
 
@@ -114,7 +114,7 @@ GOLDEN = [
 
 
 def load(name):
-    """A script as a module, with its folder on the path as when it runs."""
+    """Return a script as a module, with its folder on the path as when it is run."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -203,7 +203,7 @@ def test_a_megabyte_takes_linear_time(unit):
 
 
 @pytest.mark.parametrize("answer", ABSTENTIONS)
-def test_abstentions_are_seen(answer):
+def test_abstentions_are_recognised(answer):
     assert is_abstention(answer)
 
 
@@ -222,7 +222,7 @@ def test_ends_agree_with_factscore():
 
 
 @needs(WIKIBIO)
-def test_held_out_figures_are_those_published():
+def test_held_out_metrics_are_the_published_ones():
     assert benchmark.compare(split_sentences, read_wikibio(WIKIBIO))[0] == row("lovec")["wikibio"]
 
 
@@ -233,7 +233,7 @@ def test_every_abstention_of_factscore_and_nothing_else():
     assert [r.id for r in records if is_abstention(r.answer) != r.meta["abstained"]] == []
 
 
-def test_the_measure_counts_both_ways():
+def test_extra_and_missed_ends_are_counted():
     from lovec.types import Record, Sentence
 
     record = Record("a", "Q?", answer="A b. C d. E f.", sentences=(Sentence("A b. C d."), Sentence("E f.")))
@@ -244,24 +244,24 @@ def test_the_measure_counts_both_ways():
 
 
 def row(name):
-    (found,) = [row for row in RESULTS["splitters"] if row["name"] == name]
-    return found
+    (result,) = [row for row in RESULTS["splitters"] if row["name"] == name]
+    return result
 
 
-def test_the_page_shows_the_figures_of_the_file():
+def test_the_page_shows_the_metrics_of_the_file():
     page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     ours = row("lovec")
-    for found in RESULTS["splitters"]:
-        cells = [f"{found[part][key]:.2%}" for part in ("factscore", "wikibio") for key in ("precision", "recall")]
+    for result in RESULTS["splitters"]:
+        cells = [f"{result[part][key]:.2%}" for part in ("factscore", "wikibio") for key in ("precision", "recall")]
         cells = [cell.replace("%", " %") for cell in cells]
-        cells.append(f"{found['characters_per_cpu_second'] / ours['characters_per_cpu_second']:.2g}")
-        seconds = found["hostile_cpu_seconds"]
+        cells.append(f"{result['characters_per_cpu_second'] / ours['characters_per_cpu_second']:.2g}")
+        seconds = result["hostile_cpu_seconds"]
         cells.append(f"over {benchmark.PATIENCE} s" if seconds is None else f"{seconds} s")
-        name = " ".join(filter(None, (found["name"], found["version"])))
+        name = " ".join(filter(None, (result["name"], result["version"])))
         assert f"| {name} | {' | '.join(cells)} |" in page
-    for found in RESULTS["abstention"].values():
-        missed, words = found["abstentions"] - found["found"], re.sub(r"\s+", " ", page)
-        assert missed == found["mistaken"] == 0
-        assert str(found["answers"]) in words
+    for result in RESULTS["abstention"].values():
+        missed, words = result["abstentions"] - result["found"], re.sub(r"\s+", " ", page)
+        assert missed == result["mistaken"] == 0
+        assert str(result["answers"]) in words
     counts = RESULTS["abstention"]["paraphrases"]
     assert (counts["abstentions"], counts["answers"]) == (len(ABSTENTIONS), len(ANSWERS))

@@ -1,4 +1,4 @@
-"""Sessions, sentences told as they finish, and tagging from Python."""
+"""Sessions, sentences that are reported as they finish, and tagging from Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.session import SETTINGS, settings_file
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, cut_up, document
+from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, split_record, text_record
 from lovec.tags import TagFormat, parse
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
@@ -37,7 +37,7 @@ TEXT = "Ada wrote notes. She was born in London. It rained."
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model folder of a world that is quickly made."""
+    """The model folder of a very small world."""
     return ensure_built("mini", MINI, tmp_path_factory.mktemp("world"), progress=False) / "model"
 
 
@@ -60,7 +60,7 @@ TRAINED = "Rate each sentence."
 """The instruction of the runs in tinyrun.py."""
 
 
-def test_a_session_scores_as_its_policy(model: str, adapter: str) -> None:
+def test_a_session_scores_like_its_policy(model: str, adapter: str) -> None:
     records = prepared(3, 1)
     policy = Policy(PolicyConfig(model, adapter=adapter), reference=False).eval()
     engine = TransformersEngine()
@@ -80,7 +80,7 @@ def test_a_session_scores_as_its_policy(model: str, adapter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "no model is given; offline, `--model world --adapter runs/dpo/adapter`"),
         (
@@ -94,14 +94,14 @@ def test_a_session_scores_as_its_policy(model: str, adapter: str) -> None:
         ({"model": "{model}", "tag_words": ("<c>", "<c>")}, "contain each other"),
     ],
 )
-def test_what_cannot_be_opened_is_one_line(model: str, options: dict[str, Any], said: str) -> None:
-    given = {name: value.format(model=model) if name == "model" else value for name, value in options.items()}
+def test_what_cannot_be_opened_is_one_line(model: str, options: dict[str, Any], message: str) -> None:
+    arguments = {name: value.format(model=model) if name == "model" else value for name, value in options.items()}
     with pytest.raises(LovecError) as caught:
-        open_session(**given)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+        open_session(**arguments)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_model_of_the_world_brings_its_instruction_and_knows_its_words_only(world: Path, session: Session) -> None:
+def test_a_model_of_the_world_has_its_own_instruction_and_knows_only_its_words(world: Path, session: Session) -> None:
     opened = open_session(str(world))
     assert opened.encoder.instruction == "Give every sentence a confidence from 0 to 10."
     assert open_session(str(world), instruction="Rate.").encoder.instruction == "Rate."
@@ -112,7 +112,9 @@ def test_a_model_of_the_world_brings_its_instruction_and_knows_its_words_only(wo
     assert session.unknown_words(["Any word, naïve or 日本語."]) == 0  # bytes are letters to a byte-level tokenizer
 
 
-def test_an_engine_that_opens_models_gets_no_copy(model: str, adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_opens_models_itself_gets_no_second_copy(
+    model: str, adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Own(TransformersEngine):
         closed = False
 
@@ -136,7 +138,7 @@ def test_an_engine_that_opens_models_gets_no_copy(model: str, adapter: str, monk
     assert not hasattr(untouched, "opened")  # nothing is loaded for what cannot be asked
 
 
-def test_how_a_model_is_asked_may_lie_beside_it(model: str, adapter: str, tmp_path: Path) -> None:
+def test_instruction_and_tags_are_read_from_beside_the_model(model: str, adapter: str, tmp_path: Path) -> None:
     copies = {}
     for name, source in (("model", model), ("adapter", adapter)):
         copies[name] = tmp_path / name
@@ -165,74 +167,74 @@ def test_how_a_model_is_asked_may_lie_beside_it(model: str, adapter: str, tmp_pa
 # Sentences as they finish
 
 
-def test_iterative_sentences_are_told_as_they_are_scored(session: Session) -> None:
+def test_iterative_sentences_are_reported_as_they_are_scored(session: Session) -> None:
     records = prepared(3, 0, 5, 1)
-    told: list[tuple[int, int, Sentence]] = []
+    reported: list[tuple[int, int, Sentence]] = []
     calls = []
     engine = session.engine
     score = engine.score
 
     def counted(contexts: Any, choices: Any) -> Any:
-        calls.append(len(told))
+        calls.append(len(reported))
         return score(contexts, choices)
 
     spied = SimpleNamespace(score=counted, context_length=engine.context_length, max_rows=engine.max_rows)
-    tagged = IterativeTagger(spied, session.encoder).tag(records, lambda *each: told.append(each))  # type: ignore[arg-type]
+    tagged = IterativeTagger(spied, session.encoder).tag(records, lambda *each: reported.append(each))  # type: ignore[arg-type]
     assert tagged == IterativeTagger(engine, session.encoder).tag(records)
-    assert sorted(told, key=lambda each: each[:2]) == [
+    assert sorted(reported, key=lambda each: each[:2]) == [
         (n, i, sentence) for n, record in enumerate(tagged) for i, sentence in enumerate(record.sentences)
     ]
     for number in range(4):  # those of one record in their order
-        assert [at for n, at, _ in told if n == number] == list(range(len(records[number].sentences)))
+        assert [at for n, at, _ in reported if n == number] == list(range(len(records[number].sentences)))
     assert calls[:5] == [0, 3, 5, 7, 8]  # after every step, the sentences it scored
 
 
-def test_sentences_beyond_the_context_are_told_too(tmp_path: Path) -> None:
+def test_sentences_beyond_the_context_are_reported_as_well(tmp_path: Path) -> None:
     opened = open_session(str(build_tiny("llama", tmp_path / "m", max_position_embeddings=128)), instruction="Rate.")
     records = [Record("long", "Who?", sentences=(Sentence("One."), Sentence("x" * 100), Sentence("Three.")))]
-    told: list[tuple[int, int, Sentence]] = []
-    [tagged] = IterativeTagger(opened.engine, opened.encoder).tag(records, lambda *each: told.append(each))
+    reported: list[tuple[int, int, Sentence]] = []
+    [tagged] = IterativeTagger(opened.engine, opened.encoder).tag(records, lambda *each: reported.append(each))
     assert [sentence.score is None for sentence in tagged.sentences] == [False, True, True]
-    assert told == [(0, at, sentence) for at, sentence in enumerate(tagged.sentences)]
+    assert reported == [(0, at, sentence) for at, sentence in enumerate(tagged.sentences)]
 
 
 class Scripted(TransformersEngine):
-    """Writes given answers token by token, as an engine that listens to them does."""
+    """Writes given answers token by token, as an engine with a callback does."""
 
     def __init__(self, encoder: Encoder, *answers: str) -> None:
         super().__init__()
         self.encoder, self.answers = encoder, answers
-        self.streamed: list[tuple[int, int]] = []  # after how many tokens of all, how many sentences were told
-        self.told: list[Any] = []
+        self.streamed: list[tuple[int, int]] = []  # after how many tokens of all, how many sentences were reported
+        self.reported: list[Any] = []
 
     def generate(self, prompts: Any, sampling: Any, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
-        found = [(*self.encoder.pieces(answer), self.encoder.end_id) for answer in self.answers]
-        for step in range(max(map(len, found))):
-            for prompt, ids in enumerate(found):
+        tokens = [(*self.encoder.pieces(answer), self.encoder.end_id) for answer in self.answers]
+        for step in range(max(map(len, tokens))):
+            for prompt, ids in enumerate(tokens):
                 if step < len(ids):
                     assert on_token(prompt, 0, ids[step])
-                    self.streamed.append((step, len(self.told)))
-        return [[Completion(ids, (0.0,) * len(ids), True)] for ids in found]
+                    self.streamed.append((step, len(self.reported)))
+        return [[Completion(ids, (0.0,) * len(ids), True)] for ids in tokens]
 
 
-def test_answers_are_told_when_their_tag_is_closed(session: Session) -> None:
+def test_sentences_of_answers_are_reported_when_their_tag_is_closed(session: Session) -> None:
     first, second = "Ada. <confidence> 9 </confidence>", " Bob wrote. <confidence> 8.5 </confidence>"
     engine = Scripted(session.encoder, first + second + " And a tail", "None at all", "C. <confidence> 1 </confidence>")
     engine.sync(SimpleNamespace(model=session.engine._model))  # type: ignore[attr-defined]
     tagger = FreeFormTagger(engine, session.encoder, Sampling(99))
     records = [replace(record, sentences=()) for record in prepared(0, 0, 0, 0)]
     records[1] = replace(records[1], question="x" * 5000)  # no room for it: the engine is asked the other three
-    tagged = tagger.tag(records, lambda *each: engine.told.append(each))
+    tagged = tagger.tag(records, lambda *each: engine.reported.append(each))
     assert [len(record.sentences) for record in tagged] == [3, 0, 1, 1]
-    assert engine.told == [
+    assert engine.reported == [
         (3, 0, Sentence("C.", confidence=0.1, score=1)),
         (0, 0, Sentence("Ada.", confidence=0.9, score=9)),
         (0, 1, Sentence("Bob wrote.")),
     ]
-    assert [sentence for _, _, sentence in engine.told[1:]] == list(tagged[0].sentences[:2])  # not the tail
-    assert next(step for step, told in engine.streamed if told == 1) == len("C. <confidence> 1 </confidence>") - 1
-    assert next(step for step, told in engine.streamed if told == 2) == len(first) - 1
-    assert next(step for step, told in engine.streamed if told == 3) == len(first + second) - 1
+    assert [sentence for _, _, sentence in engine.reported[1:]] == list(tagged[0].sentences[:2])  # not the tail
+    assert next(step for step, count in engine.streamed if count == 1) == len("C. <confidence> 1 </confidence>") - 1
+    assert next(step for step, count in engine.streamed if count == 2) == len(first) - 1
+    assert next(step for step, count in engine.streamed if count == 3) == len(first + second) - 1
 
 
 PIECES = ["Ada. ", "<c>", "</c>", " 7 ", " 11 ", "é", "»", "日", "<", "/c>", "\n", " "]
@@ -240,11 +242,13 @@ PIECES = ["Ada. ", "<c>", "</c>", " 7 ", " 11 ", "é", "»", "日", "<", "/c>", 
 
 @settings(max_examples=200, deadline=None)
 @given(parts=st.lists(st.sampled_from(PIECES), max_size=25), words=st.sampled_from([("<c>", "</c>"), ("«", "»")]))
-def test_reading_along_gives_the_sentences_of_the_whole(model: str, parts: list[str], words: tuple[str, str]) -> None:
+def test_reading_token_by_token_gives_the_sentences_of_the_whole(
+    model: str, parts: list[str], words: tuple[str, str]
+) -> None:
     encoder = encoders(model)[words]
     ids = encoder.pieces("".join(parts))
     reader = AnswerReader(encoder)
-    streamed = [found for token in ids for found in reader.on_token(token)]
+    streamed = [sentence for token in ids for sentence in reader.on_token(token)]
     whole = parse(encoder.decode(ids), encoder.tags)
     rest = reader.rest()
     assert len(streamed) == "".join(parts).count(words[1])
@@ -263,7 +267,7 @@ def encoders(model: str, _made: dict[Any, Encoder] = {}) -> dict[Any, Encoder]: 
 
 
 def scores(record: dict[str, Any]) -> list[Any]:
-    """Of every sentence, the score and its probability (rounded: batches of other shapes round otherwise)."""
+    """Return text, score and probability of every sentence (rounded: other batch shapes round differently)."""
     return [(s["text"], s["score"], round(s["distribution"][s["score"]], 4)) for s in record["sentences"]]
 
 
@@ -277,10 +281,10 @@ def test_one_text_gives_one_record_and_a_list_a_list(session: Session) -> None:
     many = lovec.tag([TEXT, "", "Alone."], "Who was Ada?", session=session)
     assert [record["id"] for record in many] == ["text-1", "text-2", "text-3"]
     assert [len(record["sentences"]) for record in many] == [3, 0, 1]
-    asked = lovec.tag(TEXT, "Who was Ada?", session=session)
-    assert scores(many[0]) == scores(asked) and scores(asked) != scores(one)
+    answer = lovec.tag(TEXT, "Who was Ada?", session=session)
+    assert scores(many[0]) == scores(answer) and scores(answer) != scores(one)
     each = lovec.tag([TEXT, "Alone."], ["Who was Ada?", "Who?"], session=session)
-    assert [record["question"] for record in each] == ["Who was Ada?", "Who?"] and scores(each[0]) == scores(asked)
+    assert [record["question"] for record in each] == ["Who was Ada?", "Who?"] and scores(each[0]) == scores(answer)
     assert lovec.tag([], session=session) == []
 
 
@@ -298,7 +302,7 @@ def test_the_mean_is_the_expected_score(session: Session) -> None:
         assert sentence["confidence"] == pytest.approx(sum(c * p for c, p in enumerate(shares)) / sum(shares) / 10)
 
 
-def test_what_does_not_pass_is_left_out_and_counted(session: Session) -> None:
+def test_sentences_below_min_score_are_left_out_and_counted(session: Session) -> None:
     whole = lovec.tag(TEXT, session=session)
     scores = [s["score"] for s in whole["sentences"]]
     for least in range(11):
@@ -306,46 +310,59 @@ def test_what_does_not_pass_is_left_out_and_counted(session: Session) -> None:
         assert kept["sentences"] == [s for s in whole["sentences"] if s["score"] >= least]
         assert kept["meta"]["left_out"] == sum(score < least for score in scores) and kept["answer"] == TEXT
     assert "left_out" not in whole["meta"]
-    unscored = TextTagger(session, min_score=0)._kept(
+    unscored = TextTagger(session, min_score=0)._filtered(
         Record("a", "?", sentences=(Sentence("A."), Sentence("B.", score=0)))
     )
     assert [s.text for s in unscored.sentences] == ["B."]  # no score is no pass
 
 
-def test_wrong_calls_are_told(session: Session) -> None:
-    for call, said in (
+def test_texts_are_tagged_on_the_scale_of_the_model(model: str) -> None:
+    words = ["no", "perhaps", "yes"]
+    with open_session(model, scale=words) as session:
+        tagged = lovec.tag(TEXT, session=session)
+        for sentence in tagged["sentences"]:
+            assert sentence["score"] in range(3) and sentence["confidence"] == sentence["score"] / 2
+            assert len(sentence["distribution"]) == sentence["levels"] == 3
+        best = lovec.tag(TEXT, session=session, min_score=2)
+        assert best["sentences"] == [sentence for sentence in tagged["sentences"] if sentence["score"] == 2]
+        with pytest.raises(LovecError, match=r"min_score is 3, expected an integer 0\.\.2"):
+            lovec.tag(TEXT, session=session, min_score=3)
+
+
+def test_wrong_calls_are_refused(session: Session) -> None:
+    for call, message in (
         (lambda: lovec.tag(session=session), "neither text nor question"),
         (lambda: lovec.tag(["A.", "B."], ["1?"] * 3, session=session), "got 3 questions for 2 texts"),
         (lambda: lovec.tag("A.", ["1?", "2?"], session=session), "got 2 questions for 1 texts"),
-        (lambda: lovec.tag("A.", session=session, min_score=11), "min_score is 11"),
+        (lambda: lovec.tag("A.", session=session, min_score=11), "min_score is 11, expected an integer 0..10"),
         (lambda: lovec.tag("A.", session=session, min_score=0.7), "min_score is 0.7"),
         (lambda: lovec.tag("A.", session=session, readout="median"), "readout is 'median'"),
     ):
-        with pytest.raises(LovecError, match=said.replace("?", r"\?")):
+        with pytest.raises(LovecError, match=message.replace("?", r"\?")):
             call()
 
 
-def test_the_model_stays_open_while_the_same_is_asked_for(model: str, adapter: str, tmp_path: Path) -> None:
+def test_the_model_stays_open_while_the_settings_are_the_same(model: str, adapter: str, tmp_path: Path) -> None:
     import shutil
 
     import lovec.tagging as tagging
 
-    own = tmp_path / "adapter"
-    shutil.copytree(adapter, own)
-    first = lovec.tag(TEXT, model=model, adapter=str(own))
+    copy = tmp_path / "adapter"
+    shutil.copytree(adapter, copy)
+    first = lovec.tag(TEXT, model=model, adapter=str(copy))
     opened = tagging._last
-    assert lovec.tag(TEXT, model=model, adapter=str(own)) == first and tagging._last is opened
+    assert lovec.tag(TEXT, model=model, adapter=str(copy)) == first and tagging._last is opened
     lovec.tag(TEXT, model=model)
     assert tagging._last is not opened
-    lovec.tag(TEXT, model=model, adapter=str(own))
+    lovec.tag(TEXT, model=model, adapter=str(copy))
     kept = tagging._last
-    weights = own / "adapter_model.safetensors"
+    weights = copy / "adapter_model.safetensors"
     weights.touch()  # trained on
-    lovec.tag(TEXT, model=model, adapter=str(own))
+    lovec.tag(TEXT, model=model, adapter=str(copy))
     assert tagging._last is not kept
 
 
-def test_the_world_says_that_it_does_not_know_the_words(world: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_words_of_the_world_are_a_problem(world: Path, caplog: pytest.LogCaptureFixture) -> None:
     strange = lovec.tag(TEXT, model=str(world))
     assert "does not know" in strange["meta"]["problems"][0] and "text-1: the model does not know" in caplog.text
     caplog.clear()
@@ -354,8 +371,8 @@ def test_the_world_says_that_it_does_not_know_the_words(world: Path, caplog: pyt
     ]
     known = lovec.tag("".join(word for word in words if word.strip().isalpha())[:200].strip() + ".", model=str(world))
     assert "problems" not in known["meta"] and not caplog.text
-    asked = lovec.tag(question="Zebras?", model=str(world), max_new_tokens=4)
-    assert any("does not know 100 %" in problem for problem in asked["meta"]["problems"])
+    answer = lovec.tag(question="Zebras?", model=str(world), max_new_tokens=4)
+    assert any("does not know 100 %" in problem for problem in answer["meta"]["problems"])
 
 
 def test_importing_lovec_loads_no_torch() -> None:
@@ -367,34 +384,39 @@ def test_importing_lovec_loads_no_torch() -> None:
 # What is tagged
 
 
-def test_tags_and_problems_of_an_earlier_run_are_forgotten() -> None:
+def test_tags_and_problems_of_an_earlier_run_are_removed() -> None:
     tagged = Record(
         "a", "?", answer="One. <c> 3 </c> Two. <c> x </c>", meta={"problems": ["old"], "left_out": 1, "k": 2}
     )
-    fresh = cut_up(tagged, SHORT)
+    fresh = split_record(tagged, SHORT)
     assert [s.text for s in fresh.sentences] == ["One.", "Two. x"] and fresh.meta == {"k": 2}
-    given = Record("a", "?", answer="No.", sentences=(Sentence("B <c> 3 </c>", 0.5), Sentence("<c>")), rejected=(1, 2))
-    assert cut_up(given, SHORT).sentences == (Sentence("B", 0.5),) and cut_up(given, SHORT).rejected is None
-    assert cut_up(Record("a", "?", answer="Ada  did.\nBo."), SHORT).sentences == (
+    labelled = Record(
+        "a", "?", answer="No.", sentences=(Sentence("B <c> 3 </c>", 0.5), Sentence("<c>")), rejected=(1, 2)
+    )
+    assert (
+        split_record(labelled, SHORT).sentences == (Sentence("B", 0.5),)
+        and split_record(labelled, SHORT).rejected is None
+    )
+    assert split_record(Record("a", "?", answer="Ada  did.\nBo."), SHORT).sentences == (
         Sentence("Ada  did."),
         Sentence("Bo."),
     )
-    assert cut_up(document("  \n"), SHORT).sentences == ()
+    assert split_record(text_record("  \n"), SHORT).sentences == ()
 
 
-def written(tmp_path: Path, **files: str | bytes) -> list[tuple[str, Path]]:
-    found = []
-    for name, content in files.items():
+def written(tmp_path: Path, **contents: str | bytes) -> list[tuple[str, Path]]:
+    files = []
+    for name, content in contents.items():
         path = tmp_path / name.replace("_", ".")
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        found.append((path.name, path))
-    return found
+        files.append((path.name, path))
+    return files
 
 
 def read(documents: Documents, skip: int = 0) -> tuple[list[Record], list[str]]:
-    said: list[str] = []
-    documents.report = lambda error: said.append(str(error))
-    return list(documents.records(skip)), said
+    errors: list[str] = []
+    documents.on_error = lambda error: errors.append(str(error))
+    return list(documents.records(skip)), errors
 
 
 def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
@@ -402,8 +424,8 @@ def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
         '{"text": "A.", "extra": 1}\n\n{"id": 7, "question": "Q?", "sentences": [{"text": "S.", "factuality": 1}]}\n'
     )
     files = written(tmp_path, page_txt="\ufeffOne.\r\n\r\nTwo.", a_jsonl=lines, piped='{"answer": "B."}')
-    records, said = read(Documents(files, question="Why?"))
-    assert not said
+    records, errors = read(Documents(files, question="Why?"))
+    assert not errors
     assert [(r.id, r.question, r.answer) for r in records] == [
         ("page.txt", "Why?", "One.\n\nTwo."),
         ("a.jsonl:1", "Why?", "A."),
@@ -415,30 +437,30 @@ def test_texts_and_json_lines_are_documents(tmp_path: Path) -> None:
     assert [(r.id, r.answer) for r in paragraphs] == [("page.txt:1", "One."), ("page.txt:2", "Two.")]
 
 
-def test_a_broken_line_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_a_broken_line_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     lines = b'{"text": "A."}\n{"text": oops}\n[1]\n{"text": "\xff"}\n{"question": "Q?"}\n{"text": 3}\n{"text": "Z."}'
     files = written(tmp_path, a_jsonl=lines, b_txt=b"\xff\xfe", c_txt="C.")
-    records, said = read(Documents(files))
+    records, errors = read(Documents(files))
     assert [record.answer for record in records] == ["A.", "Z.", "C."]
-    assert [line.partition(": ")[0] for line in said] == [f"a.jsonl:{n}" for n in (2, 3, 4, 5, 6)] + ["b.txt"]
-    assert "no 'text', 'answer' or 'sentences'" in said[3] and all("\n" not in line for line in said)
+    assert [line.partition(": ")[0] for line in errors] == [f"a.jsonl:{n}" for n in (2, 3, 4, 5, 6)] + ["b.txt"]
+    assert "no 'text', 'answer' or 'sentences'" in errors[3] and all("\n" not in line for line in errors)
 
 
 def test_questions_need_a_question_only(tmp_path: Path) -> None:
     lines = '{"question": "Who?"}\n{"text": "A."}\n{"question": "Where?", "id": "w"}\n'
-    records, said = read(Documents(written(tmp_path, q_txt=lines), asking=True))
+    records, errors = read(Documents(written(tmp_path, q_txt=lines), asking=True))
     assert [(r.id, r.question) for r in records] == [("q.txt:1", "Who?"), ("w", "Where?")]
-    assert len(said) == 1 and "q.txt:2: 'question' is missing" in said[0]
+    assert len(errors) == 1 and "q.txt:2: 'question' is missing" in errors[0]
 
 
 def test_a_text_that_begins_like_json_is_a_text(tmp_path: Path) -> None:
-    records, said = read(Documents(written(tmp_path, a_txt="{braces} in prose.\nMore.", b_txt="{1}", c_txt="")))
-    assert [record.answer for record in records] == ["{braces} in prose.\nMore.", "{1}", ""] and not said
+    records, errors = read(Documents(written(tmp_path, a_txt="{braces} in prose.\nMore.", b_txt="{1}", c_txt="")))
+    assert [record.answer for record in records] == ["{braces} in prose.\nMore.", "{1}", ""] and not errors
 
 
 @settings(max_examples=50, deadline=None)
 @given(names=st.lists(st.sampled_from(["a", "a#2", "b", None]), min_size=1, max_size=8))
-def test_ids_differ_and_do_not_depend_on_where_one_begins(
+def test_ids_are_unique_and_do_not_depend_on_the_start(
     tmp_path_factory: pytest.TempPathFactory, names: Sequence[str | None]
 ) -> None:
     lines = "\n".join(json.dumps({"text": "A.", "id": name}) for name in names)
@@ -450,7 +472,7 @@ def test_ids_differ_and_do_not_depend_on_where_one_begins(
         assert read(Documents(files), skip)[0] == whole[skip:]
 
 
-def test_blank_lines_part_paragraphs_in_linear_time(tmp_path: Path) -> None:
+def test_blank_lines_separate_paragraphs_in_linear_time(tmp_path: Path) -> None:
     text = "A.\n \t\n\n" + "\n" * 200_000 + " " * 200_000 + "B.\nC.\n\n"
     records, _ = read(Documents(written(tmp_path, a_txt=text), paragraphs=True))
     assert [record.answer for record in records] == ["A.", "B.\nC."]
@@ -458,7 +480,7 @@ def test_blank_lines_part_paragraphs_in_linear_time(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """No model of one test stays open for the next."""
+    """Close the shared model after each test."""
     yield
     import lovec.tagging as tagging
 

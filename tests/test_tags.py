@@ -1,3 +1,5 @@
+"""Tags: the grammar, what is malformed, the canonical form, texts without tags, and scales other than 0 to 10."""
+
 import re
 import time
 
@@ -6,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, render, strip
-from lovec.types import LovecError
+from lovec.types import LovecError, Scale
 
 OPEN, CLOSE = DEFAULT_TAGS.open, DEFAULT_TAGS.close
 PIECES = st.sampled_from(
@@ -52,7 +54,7 @@ def test_reads_the_example_of_the_readme():
 
 @pytest.mark.parametrize("score", range(11))
 @pytest.mark.parametrize("space", ["", " ", "\n\t ", "\u00a0"])
-def test_every_score_with_any_white_space(score, space):
+def test_every_score_is_read_with_any_white_space_around_it(score, space):
     assert only(f"A.{OPEN}{space}{score}{space}{CLOSE}").score == score
 
 
@@ -73,7 +75,7 @@ def test_every_score_with_any_white_space(score, space):
         ("  ", "no score"),
     ],
 )
-def test_anything_but_an_integer_is_malformed(inside, words):
+def test_anything_but_an_integer_from_0_to_10_is_malformed(inside, words):
     sentence = only(f"A. {OPEN}{inside}{CLOSE}")
     assert (sentence.text, sentence.score) == ("A.", None)
     assert words in sentence.problem
@@ -96,7 +98,7 @@ def test_anything_but_an_integer_is_malformed(inside, words):
         ("", [], ""),
     ],
 )
-def test_structure(text, expected, tail):
+def test_texts_are_cut_after_closing_tag_words(text, expected, tail):
     parsed = parse(text)
     assert [(s.text, s.score) for s in parsed.sentences] == [e[:2] for e in expected]
     for sentence, (_, _, words) in zip(parsed.sentences, expected, strict=True):
@@ -106,7 +108,7 @@ def test_structure(text, expected, tail):
 
 @given(HOSTILE)
 @example(f"{OPEN}{CLOSE}{OPEN}")
-def test_loses_nothing_and_follows_the_grammar(text):
+def test_parsing_loses_nothing_and_follows_the_grammar(text):
     parsed = parse(text)
     assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
     assert OPEN not in parsed.tail and CLOSE not in parsed.tail
@@ -133,7 +135,7 @@ def test_render_then_parse_gives_texts_and_scores_back(pairs):
     assert render(parsed.sentences) == canonical
 
 
-def test_canonical_form_has_single_spaces():
+def test_the_canonical_form_has_single_spaces():
     assert render([(" a. ", 9), ("b.", 10)]) == "a. <confidence> 9 </confidence> b. <confidence> 10 </confidence>"
     assert render(parse(f"a.{OPEN}9{CLOSE}\n b.  {OPEN} 10{CLOSE}").sentences) == render([("a.", 9), ("b.", 10)])
     assert render([]) == ""
@@ -154,13 +156,13 @@ def test_canonical_form_has_single_spaces():
         ((f"a {CLOSE} b", 3), "tag word"),
     ],
 )
-def test_render_refuses_what_cannot_be_read_back(sentence, words):
+def test_render_refuses_what_parse_would_not_give_back(sentence, words):
     with pytest.raises(LovecError, match=words) as caught:
         render([("fine.", 1), sentence])
     assert "sentence 2" in str(caught.value)
 
 
-def test_own_tag_words():
+def test_tag_words_can_be_chosen():
     tags = TagFormat("[sure", "of ten]")
     text = "A. [sure 7 of ten] B. [sure 12 of ten]"
     assert [s.score for s in parse(text, tags).sentences] == [7, None]
@@ -205,7 +207,7 @@ def test_a_hostile_megabyte_takes_linear_time(unit):
     assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
 
 
-# ---------------------------------------------------------------- strip
+# Texts without tags
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_hostile_megabyte_takes_linear_time(unit):
         ("", ""),
     ],
 )
-def test_strip(text, plain):
+def test_strip_removes_tags_and_the_numbers_in_malformed_ones(text, plain):
     assert strip(text) == plain
 
 
@@ -236,3 +238,97 @@ def test_strip_leaves_no_tag_word(text):
 @given(st.lists(st.tuples(st.sampled_from(["A cat.", "9 lives.", "B,\nc."]), st.integers(0, 10)), max_size=5))
 def test_strip_undoes_render(sentences):
     assert strip(render(sentences)) == " ".join(text for text, _ in sentences)
+
+
+# Other scales
+
+WORDS = Scale(("no", "unlikely", "perhaps", "likely", "very likely"))
+SCALES = {"0 to 100": Scale(tuple(map(str, range(101)))), "words": WORDS, "percent": Scale(("0 %", "50 %", "100 %"))}
+
+
+def other_tags(name):
+    return TagFormat("<c>", "</c>", SCALES[name])
+
+
+PLAIN_TEXTS = st.text(min_size=1).filter(lambda s: s.strip() and "<c>" not in s and "</c>" not in s)
+
+
+@pytest.mark.parametrize("name", SCALES)
+@given(data=st.data())
+def test_other_scales_give_texts_and_scores_back(name, data):
+    tags = other_tags(name)
+    pairs = data.draw(st.lists(st.tuples(PLAIN_TEXTS, st.integers(0, tags.scale.top)), max_size=6))
+    canonical = render(pairs, tags)
+    parsed = parse(canonical, tags)
+    assert [(s.text, s.score) for s in parsed.sentences] == [(text.strip(), score) for text, score in pairs]
+    assert parsed.tail == ""
+    assert render(parsed.sentences, tags) == canonical
+
+
+@pytest.mark.parametrize("name", SCALES)
+@given(data=st.data())
+def test_other_scales_lose_nothing_and_know_only_their_own_words(name, data):
+    tags = other_tags(name)
+    pieces = st.sampled_from(["<c>", "</c>", " ", "A.", "\n", "7", "0", *tags.scale.words])
+    text = "".join(data.draw(st.lists(pieces | st.text(max_size=3), max_size=30)))
+    parsed = parse(text, tags)
+    assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
+    for sentence in parsed.sentences:
+        if sentence.score is not None:
+            inside = sentence.raw.partition("<c>")[2].removesuffix("</c>").strip()
+            assert inside == tags.scale.words[sentence.score]
+    plain = strip(text, tags)
+    assert "<c>" not in plain and "</c>" not in plain
+
+
+def test_scores_are_compared_as_whole_strings():
+    tags = other_tags("0 to 100")
+    text = " ".join(f"A. <c>{word}</c>" for word in ("1", "10", "100", "01", "1 0", "101"))
+    assert [s.score for s in parse(text, tags).sentences] == [1, 10, 100, None, None, None]
+    text = " ".join(f"A. <c> {word} </c>" for word in ("likely", "unlikely", "very likely", "very  likely", "Likely"))
+    assert [s.score for s in parse(text, other_tags("words")).sentences] == [3, 1, 4, None, None]
+
+
+def test_a_wrong_score_is_explained_by_the_scale():
+    problem = "score is '101', expected an integer 0..100"
+    assert parse("A. <c> 101 </c>", other_tags("0 to 100")).sentences[0].problem == problem
+    problem = "score is '7', expected one of no, unlikely, perhaps, likely, very likely"
+    assert parse("A. <c> 7 </c>", other_tags("words")).sentences[0].problem == problem
+    with pytest.raises(LovecError, match=r"sentence 1 has the score 5, expected an integer 0\.\.4"):
+        render([("A.", 5)], other_tags("words"))
+
+
+@pytest.mark.parametrize(
+    ("open_word", "close_word", "scale"),
+    [
+        ("<likely>", "likely", ("no", "very likely")),  # refused already because one contains the other
+        ("<c>", "lik", ("no", "likely")),
+        ("no", "</c>", ("no", "yes")),
+        ("<c>", "0", ("1", "10")),
+        ("<c>", "50 </c>", ("0 %", "50 </c> %")),
+    ],
+)
+def test_tag_words_inside_the_words_of_the_scale_are_refused(open_word, close_word, scale):
+    with pytest.raises(LovecError, match=r"cannot be told apart from the score|contain each other"):
+        TagFormat(open_word, close_word, Scale(scale))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("A. <c> likely </c> B.<c>very likely</c>", "A. B."),
+        ("A. <c> very likely B. <c> 7 C.", "A. B. C."),  # malformed: the word or the number is removed as well
+        ("A. <c> unlikelyhood </c>", "A. unlikelyhood"),
+    ],
+)
+def test_strip_removes_the_words_of_the_scale(text, plain):
+    assert strip(text, other_tags("words")) == plain
+
+
+@pytest.mark.parametrize("unit", ["<c>", "</c>", "<c> very likely", "<c> 7", "a <c> no </c>", "<c></c>"])
+@pytest.mark.parametrize("function", [parse, strip])
+def test_other_scales_take_linear_time(unit, function):
+    text = unit * (2**20 // len(unit))
+    start = time.process_time()
+    function(text, other_tags("words"))
+    assert time.process_time() - start < 2.0  # about 0.3 s; quadratic time is many seconds

@@ -1,4 +1,4 @@
-"""Tiny models: real architectures, a tokenizer that loses nothing, folders that appear whole."""
+"""Tiny models: real architectures, a tokenizer that loses nothing, folders that are written whole or not at all."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def tokenizers(folders):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_is_the_real_architecture_and_answers_to_its_context(arch, folders, tokenizers):
+def test_models_have_the_real_architecture_and_depend_on_their_context(arch, folders, tokenizers):
     model = AutoModelForCausalLM.from_pretrained(folders[arch])
     assert model.config.model_type == arch
     assert model.config.head_dim >= 32 if hasattr(model.config, "head_dim") else True
@@ -59,7 +59,7 @@ def test_tokenizer_loses_nothing(arch, tokenizers, text):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_encoder_round_trip(arch, tokenizers):
+def test_an_encoder_gives_tagged_answers_back(arch, tokenizers):
     encoder = Encoder(tokenizers[arch], instruction="Say how sure you are.")
     assert len(encoder.tails[10]) == len(encoder.tails[9]) + 1  # "10" is two tokens
     ids = encoder.completion(["Ann was born in 1953.", "She sang."], [10, 3])
@@ -86,7 +86,7 @@ def test_gemma_refuses_a_system_turn_and_ends_turns_without_eos(tokenizers):
 
 
 @pytest.mark.parametrize("pad_is_eos", [False, True])
-def test_padding_token(tmp_path, pad_is_eos):
+def test_the_padding_token_can_be_the_end_token(tmp_path, pad_is_eos):
     tokenizer = AutoTokenizer.from_pretrained(build_tiny("llama", tmp_path / "m", pad_is_eos=pad_is_eos))
     assert (tokenizer.pad_token_id == tokenizer.eos_token_id) is pad_is_eos
 
@@ -103,7 +103,7 @@ def test_weights_are_a_function_of_the_seed_alone(tmp_path):
     assert not torch.equal(a.lm_head.weight, c.lm_head.weight)
 
 
-def test_a_failed_build_leaves_nothing(tmp_path):
+def test_a_failed_build_leaves_no_files(tmp_path):
     with pytest.raises(Exception, match="hidden"):
         build_tiny("llama", tmp_path / "m", hidden_size="wide")
     assert list(tmp_path.iterdir()) == []
@@ -121,7 +121,7 @@ def test_errors_name_the_choices(tmp_path):
     assert (tmp_path / "full" / "x").exists()
 
 
-def test_ensure_builds_once(tmp_path, monkeypatch):
+def test_a_cached_model_is_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
     folder = ensure_tiny("tiny-llama")
     assert folder.is_relative_to(tmp_path / "cache" / "tiny")
@@ -131,6 +131,6 @@ def test_ensure_builds_once(tmp_path, monkeypatch):
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_import_is_light():
+def test_importing_tiny_loads_no_torch():
     code = "import sys, lovec.tiny; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})

@@ -1,4 +1,4 @@
-"""The wheel, installed away from the checkout: commands run, recipes are found, nothing else lands beside lovec."""
+"""The wheel, installed outside the checkout: commands run, recipes are found, and it holds the package only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lovec(wheel, tmp_path_factory):
-    """Runs the installed command in an empty folder, with the checkout out of sight."""
+    """Run the installed command in an empty folder, without the checkout on the path."""
     site, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site, wheel)
     env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
@@ -71,6 +71,7 @@ def test_the_command_runs(lovec):
 
 
 def test_packaged_recipes_are_found(lovec):
-    said = lovec("fit", "--config", "dpo.yaml", "--config", "world-small.yaml", "--print_config")
-    assert "class_path: lovec.modules.DPO" in said
-    assert "variant: world-small" in said
+    printed = lovec("fit", "--config", "dpo.yaml", "--config", "world-small.yaml", "--print_config")
+    assert "class_path: lovec.modules.DPO" in printed
+    assert "variant: world-small" in printed
+    assert "micro_batch_tokens: 16384" in printed  # of base.yaml

@@ -1,35 +1,36 @@
-"""Baselines: taggers with the same interface as the trained ones."""
+"""Baselines: other ways to give the sentences of an answer a confidence, with the interface of the trained taggers."""
 
-from lovec.baselines.base import Baseline, Bench, Claim, Judge, Wording
+from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Wording
 from lovec.baselines.consistency import LUQ, SelfConsistency
 from lovec.baselines.constant import ConstantTagger, best_constant
-from lovec.baselines.hybrid import Hybrid, hybrid
+from lovec.baselines.hybrid import HybridTagger, average_confidences
 from lovec.baselines.judges import FactsJudge, YesNoJudge
 from lovec.baselines.nli import NLIJudge
 from lovec.baselines.ptrue import PTrue
-from lovec.baselines.recalibrated import Isotonic, Platt, Recalibrated
+from lovec.baselines.recalibration import Isotonic, Platt, RecalibratedTagger, recalibrate
 from lovec.baselines.samples import Samples
 from lovec.baselines.verbal import VerbalConfidence
 
 __all__ = [
     "LUQ",
     "Baseline",
-    "Bench",
+    "BaselineResources",
     "Claim",
     "ConstantTagger",
     "FactsJudge",
-    "Hybrid",
+    "HybridTagger",
     "Isotonic",
     "Judge",
     "NLIJudge",
     "PTrue",
     "Platt",
-    "Recalibrated",
+    "RecalibratedTagger",
     "Samples",
     "SelfConsistency",
     "VerbalConfidence",
     "Wording",
     "YesNoJudge",
+    "average_confidences",
     "best_constant",
-    "hybrid",
+    "recalibrate",
 ]

@@ -1,95 +1,68 @@
-"""What every baseline shares: its bench, how it tags, and the clock that says what it costs."""
+"""What all baselines share: the resources they work with, and tagging by a list of confidences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from lovec.baselines.samples import Samples
 from lovec.encoding import Encoder
+from lovec.prompts import prompt
 from lovec.stopwatch import Stopwatch
 from lovec.types import Engine, LovecError, Record
 
-P_TRUE = """\
-You are required to determine whether a sentence is factually correct based on real-world knowledge.\x20
-A context is provided for reference, but your judgment should not be limited to it.
-
-Respond with 'True' or 'False' only. Do not include any explanations.
-
-Context (for reference): {context}
-Sentence: {sentence}
-
-True or False:"""
+P_TRUE_PROMPT = prompt("p_true")
 """The paper's prompt for p(true), word for word."""
 
-VERBAL = """\
-You are required to determine whether a sentence is factually correct based on real-world knowledge.\x20
-A context is provided for reference, but your judgment should not be limited to it.
-
-For each sentence:
-- Assign a confidence score from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10.
-- The score indicates how certain you are that the sentence is factually correct:
-    - 0 = very low confidence (likely incorrect)
-    - 10 = very high confidence (very likely correct)
-
-Context (for reference): {context}
-Sentence: {sentence}
-
-Confidence:"""
+VERBAL_PROMPT = prompt("verbal_confidence")
 """The paper's prompt for verbalized confidence, word for word."""
 
-SUPPORT = """\
-Here is a text and a sentence. Does the text support the sentence? Go by the text alone, and reply with Yes or No only.
-
-Text: {context}
-Sentence: {sentence}
-
-Yes or No:"""
-"""What a model is asked where it judges itself whether one of its samples supports a sentence; ours."""
+SUPPORT_PROMPT = prompt("support")
+"""Asks the model itself whether one of its samples supports a sentence; not from the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a model is asked, as user turns, and the replies it may give.
+    """The prompts that baselines ask a model, as user turns, and the replies that it may give.
 
-    Prompts may hold ``{question}``, ``{context}`` and ``{sentence}``, each at most once.
+    Prompts have the slots ``{question}``, ``{context}`` and ``{sentence}``, each at most once.
 
     Attributes:
         p_true: asks whether a sentence of the answer ``{context}`` is true.
         true: the reply that it is.
         false: the reply that it is not.
-        verbal: asks for the confidence in a sentence of the answer ``{context}``.
-        score: the reply that gives it, ``{score}`` being 0..10.
+        verbal: asks how confident the model is of a sentence of the answer ``{context}``.
+        score: the reply to it, with the slot ``{score}`` for the numbers 0 to 10.
         support: asks whether the text ``{context}`` supports a sentence.
         yes: the reply that it does.
         no: the reply that it does not.
 
     Raises:
-        LovecError: a prompt holds another field, or one twice, or does not hold the sentence.
+        LovecError: a prompt has another slot, has one twice, or has no slot for the sentence; or a text is empty.
     """
 
-    p_true: str = P_TRUE
+    p_true: str = P_TRUE_PROMPT
     true: str = "True"
     false: str = "False"
-    verbal: str = VERBAL
+    verbal: str = VERBAL_PROMPT
     score: str = "{score}"
-    support: str = SUPPORT
+    support: str = SUPPORT_PROMPT
     yes: str = "Yes"
     no: str = "No"
 
     def __post_init__(self) -> None:
         for name in ("p_true", "verbal", "support"):
             prompt = getattr(self, name)
-            held = [prompt.count(f"{{{field}}}") for field in ("sentence", "context", "question")]
+            counts = [prompt.count(f"{{{slot}}}") for slot in ("sentence", "context", "question")]
             try:
                 prompt.format(question="", context="", sentence="")
             except (KeyError, IndexError, ValueError, AttributeError):
-                held = []
-            if not held or held[0] != 1 or max(held) > 1:
+                counts = []
+            if not counts or counts[0] != 1 or max(counts) > 1:
                 raise LovecError(
                     f"the prompt {name} is {prompt!r}, expected {{sentence}} once and {{context}} and {{question}} at "
-                    "most once; write braces that are meant as such twice"
+                    "most once; write other braces twice"
                 )
         for field in fields(self):
             if not getattr(self, field.name).strip():
@@ -98,10 +71,10 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Does a text support a sentence?
+    """The claim that a text supports a sentence, for a ``Judge`` to rate.
 
     Attributes:
-        record: the answer that the sentence stands in.
+        record: the answer that contains the sentence.
         premise: the text; never blank.
         hypothesis: the sentence.
     """
@@ -112,25 +85,28 @@ class Claim:
 
 
 class Judge(Protocol):
-    """Says how well texts support sentences."""
+    """Rates how well texts support sentences."""
 
-    def attach(self, bench: Bench) -> None:
-        """Work with this bench from now on."""
+    def attach(self, resources: BaselineResources) -> None:
+        """Use these resources from now on."""
 
     def support(self, claims: Sequence[Claim]) -> list[float]:
-        """How well each claim's text supports its sentence, in [0, 1]; all claims come together, to be batched."""
+        """Return how well the text of each claim supports its sentence, in [0, 1].
+
+        All claims come in one call, so that they can be run in batches.
+        """
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What baselines work with; all of one test share it.
+class BaselineResources:
+    """What baselines work with; all baselines of one test share it.
 
     Attributes:
-        engine: runs the model; whoever calls a baseline has it wear the adapter that the baseline names.
-        encoder: prompts of the model's tokenizer.
-        wording: what the model is asked.
-        samples: other answers to the questions, drawn once for all who want them.
-        judge: what the data themselves have that can tell whether a text supports a sentence.
+        engine: runs the model, with the adapter that the baseline names or without any; the caller sees to that.
+        encoder: makes prompts for the tokenizer of the model.
+        wording: the prompts that baselines ask the model.
+        samples: other answers to the same questions, sampled once for all baselines.
+        judge: tells whether a text supports a sentence; None where the data come without a judge.
     """
 
     engine: Engine
@@ -140,69 +116,69 @@ class Bench:
     judge: Judge | None = None
 
 
+def with_confidences(record: Record, confidences: Iterable[float | None]) -> Record:
+    """Return a record with one confidence per sentence, and without scores and distributions."""
+    pairs = zip(record.sentences, confidences, strict=True)
+    return replace(record, sentences=tuple(replace(s, confidence=c, score=None, distribution=None) for s, c in pairs))
+
+
 class Baseline:
-    """A tagger that judges given answers, without training or with an adapter of its own.
+    """A tagger of answers that exist already, untrained or with an adapter of its own.
 
     A subclass overrides :meth:`confidences`.
 
     Args:
-        name: what tables call it; null is the name of the class.
-        adapter: PEFT adapter that it works with; null is the bare base model.
+        name: its name in tables; None takes the name of the class.
+        adapter: PEFT adapter that it works with; None is the bare base model.
 
     Attributes:
-        name: see above.
-        adapter: as given.
-        watch: seconds spent since it was attached, by phase: "sampling", "judging", "scoring".
+        name: its name in tables.
+        adapter: as passed.
+        watch: seconds spent since ``attach``, by phase: "sampling", "judging", "scoring".
     """
 
     def __init__(self, name: str | None = None, adapter: str | None = None) -> None:
         self.name = name or type(self).__name__
         self.adapter = adapter
         self.watch = Stopwatch()
-        self._bench: Bench | None = None
+        self._resources: BaselineResources | None = None
 
     @property
-    def bench(self) -> Bench:
-        """What it works with.
+    def resources(self) -> BaselineResources:
+        """The engine, the encoder, and whatever else the baseline works with.
 
         Raises:
-            LovecError: nothing is attached.
+            LovecError: ``attach`` has not been called.
         """
-        if self._bench is None:
-            raise LovecError(f"the baseline {self.name!r} has no model to work with; call attach(bench) first")
-        return self._bench
+        if self._resources is None:
+            raise LovecError(f"the baseline {self.name!r} has no model to work with; call attach(resources) first")
+        return self._resources
 
-    def attach(self, bench: Bench) -> None:
-        """Work with this bench from now on; the clock starts anew."""
-        self._bench = bench
+    def attach(self, resources: BaselineResources) -> None:
+        """Use these resources from now on, and start a new stopwatch."""
+        self._resources = resources
         self.watch = Stopwatch()
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Records with a confidence for every sentence, in the order given; neither score nor distribution.
+        """Return the records with a confidence for every sentence, and without scores and distributions.
 
         Raises:
-            LovecError: there is not one confidence in [0, 1] or None for every sentence.
+            LovecError: :meth:`confidences` did not return one number in [0, 1], or None, for every sentence.
         """
         rows = self.confidences(records)
         sizes = [len(record.sentences) for record in records]
         if [len(row) for row in rows] != sizes:
             raise LovecError(
                 f"the baseline {self.name!r} gave {[len(row) for row in rows]} confidences for records of {sizes} "
-                "sentences; confidences() must give one for every sentence, or None"
+                "sentences; confidences() must return one for every sentence, or None"
             )
         if wrong := [c for row in rows for c in row if c is not None and not 0.0 <= c <= 1.0]:
             raise LovecError(f"the baseline {self.name!r} gave a confidence of {wrong[0]:g}, expected one in [0, 1]")
-        return [
-            replace(
-                record,
-                sentences=tuple(
-                    replace(sentence, confidence=c, score=None, distribution=None)
-                    for sentence, c in zip(record.sentences, row, strict=True)
-                ),
-            )
-            for record, row in zip(records, rows, strict=True)
-        ]
+        return [with_confidences(record, row) for record, row in zip(records, rows, strict=True)]
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Confidence in [0, 1] for every sentence of every record, None where there is none. To be overridden."""
-        raise LovecError(f"the baseline {self.name!r} gives no confidences; override confidences(records)")
+        """Return a confidence in [0, 1] for every sentence of every record; None where there is none.
+
+        Subclasses override this method.
+        """
+        raise LovecError(f"the baseline {self.name!r} has no confidences; override confidences(records)")

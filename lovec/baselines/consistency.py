@@ -1,4 +1,4 @@
-"""What the model says again when it is asked again: Self-Consistency and LUQ."""
+"""Self-Consistency and LUQ: how well other answers of the model to the same question support a sentence."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from lovec.baselines.base import Baseline, Bench, Claim, Judge
+from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
 from lovec.baselines.judges import YesNoJudge
 from lovec.sentences import split_sentences
 from lovec.types import LovecError, Record
 
 
-class _Compared(Baseline, ABC):
-    """Compares every sentence with other answers to the same question; a subclass says in what pieces.
+class _SampleComparison(Baseline, ABC):
+    """Compares every sentence with samples, other answers to the same question; see :meth:`pieces`.
 
-    The confidence is the mean over samples of what the best piece of each gives as support; a sample without text
-    gives 0. An answer without any sample has no confidence.
+    The confidence of a sentence is the mean, over the samples, of the largest support that a piece of the sample
+    gives it; a sample without text gives 0. Without any sample there is no confidence.
 
     Args:
-        samples: other answers a question.
-        judge: says whether a text supports a sentence; null takes what the data have, else the model's own yes or no.
-        name: what tables call it.
+        samples: number of other answers per question.
+        judge: rates whether a text supports a sentence; None takes the judge that comes with the data, or else the
+            model's own yes or no.
+        name: its name in tables.
 
     Raises:
         LovecError: ``samples`` is not positive.
@@ -33,80 +34,82 @@ class _Compared(Baseline, ABC):
             raise LovecError(f"the baseline {name!r} got samples={samples}, expected a positive number")
         self.samples = samples
         self.judge = judge
-        self._chosen: Judge | None = None
+        self._attached_judge: Judge | None = None
 
-    def attach(self, bench: Bench) -> None:
-        """Compare with the samples of this bench from now on."""
-        super().attach(bench)
-        self._chosen = self.judge or bench.judge or YesNoJudge()
-        self._chosen.attach(bench)
+    def attach(self, resources: BaselineResources) -> None:
+        """Use these resources, and the judge they have where none was passed, from now on."""
+        super().attach(resources)
+        self._attached_judge = self.judge or resources.judge or YesNoJudge()
+        self._attached_judge.attach(resources)
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Mean support of every sentence by the samples; None where there are no samples."""
-        bench = self.bench
+        """Return the mean support of every sentence by the samples; None where there are no samples."""
+        resources = self.resources
         answers = [record for record in records if record.sentences]
-        drawn = bench.samples.of(answers, self.samples, bench.engine, bench.encoder, self.watch)
+        samples = resources.samples.answers(answers, self.samples, resources.engine, resources.encoder, self.watch)
         with self.watch.phase("judging"):
-            found = iter(self._judged(answers, [[self.pieces(text) for text in texts] for texts in drawn]))
-        return [next(found) if record.sentences else [] for record in records]
+            support = iter(self._mean_support(answers, [[self.pieces(text) for text in texts] for texts in samples]))
+        return [next(support) if record.sentences else [] for record in records]
 
     @abstractmethod
     def pieces(self, sample: str) -> list[str]:
-        """The pieces of a sample that a sentence is compared with; none of them blank. To be overridden."""
+        """Return the pieces of a sample that sentences are compared with, none of them blank."""
 
-    def _judged(
+    def _mean_support(
         self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[float | None]]:
-        """Confidences from [records][samples][pieces]; all claims go to the judge at once, equal ones once."""
-        assert self._chosen is not None
+        """Return confidences from [records][samples][pieces]; the judge gets all different claims in one call."""
+        assert self._attached_judge is not None
         claims: dict[tuple[int, str, str], Claim] = {}
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             for sentence in record.sentences:
                 for piece in (piece for pieces in texts for piece in pieces):
                     claims.setdefault((number, piece, sentence.text), Claim(record, piece, sentence.text))
-        support = dict(zip(claims, self._chosen.support(list(claims.values())), strict=True))
-        found: list[list[float | None]] = []
+        support = dict(zip(claims, self._attached_judge.support(list(claims.values())), strict=True))
+        confidences: list[list[float | None]] = []
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             rows = (
                 [max((support[number, piece, sentence.text] for piece in pieces), default=0.0) for pieces in texts]
                 for sentence in record.sentences
             )
-            found.append([math.fsum(row) / len(row) if row else None for row in rows])
-        return found
+            confidences.append([math.fsum(row) / len(row) if row else None for row in rows])
+        return confidences
 
 
-class SelfConsistency(_Compared):
-    """Agreement with other answers: how well the best sentence of each supports it, mean over them.
+class SelfConsistency(_SampleComparison):
+    """Agreement with other answers: the support by the best sentence of each, averaged over the answers.
 
-    The paper does not say how agreement is found; this is the form of SelfCheckGPT's BERTScore variant (Manakul et al.
-    2023, section 5.1), in which every sentence looks for its match in each sample.
+    The paper does not say how agreement is measured; this is the form of SelfCheckGPT's BERTScore variant (Manakul et
+    al. 2023, section 5.1), in which every sentence looks for its best match in each sample.
 
     Args:
-        samples: other answers a question.
-        judge: says whether a text supports a sentence; null takes what the data have, else the model's own yes or no.
-        name: what tables call it.
+        samples: number of other answers per question.
+        judge: rates whether a text supports a sentence; None takes the judge that comes with the data, or else the
+            model's own yes or no.
+        name: its name in tables.
     """
 
     def __init__(self, samples: int = 10, judge: Judge | None = None, name: str = "Self-Cons") -> None:
         super().__init__(samples, judge, name)
 
     def pieces(self, sample: str) -> list[str]:
-        """Its sentences."""
+        """Return the sentences of a sample."""
         return split_sentences(sample)
 
 
-class LUQ(_Compared):
-    """LUQ (Zhang et al. 2024, arXiv 2403.20279): how well each other answer as a whole supports it, mean over them.
+class LUQ(_SampleComparison):
+    """LUQ (Zhang et al. 2024, arXiv 2403.20279): the support by each other answer as a whole, averaged over them.
 
     Args:
-        samples: other answers a question.
-        judge: says whether a text supports a sentence; null takes what the data have, else the model's own yes or no.
-        name: what tables call it.
+        samples: number of other answers per question.
+        judge: rates whether a text supports a sentence; None takes the judge that comes with the data, or else the
+            model's own yes or no.
+        name: its name in tables.
     """
 
     def __init__(self, samples: int = 10, judge: Judge | None = None, name: str = "LUQ") -> None:
         super().__init__(samples, judge, name)
 
     def pieces(self, sample: str) -> list[str]:
-        """The sample as it is."""
+        """Return the sample as its only piece; none for a blank one."""
         return [sample] if sample.strip() else []

@@ -1,43 +1,46 @@
-"""The best constant: one score for every sentence, the row a method must beat to have told sentences apart."""
+"""The best constant: one score for all sentences. A method must beat it to show that it tells sentences apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from lovec.types import N_SCORES, Record
+from lovec.types import DEFAULT_SCALE, Record, Scale
 
 
-def best_constant(records: Iterable[Record]) -> int | None:
-    """The score 0..10 with the least Brier score on the labelled sentences of ``records``.
+def best_constant(records: Iterable[Record], scale: Scale = DEFAULT_SCALE) -> int | None:
+    """Return the score with the lowest Brier score on the labelled sentences of ``records``, the lowest of equals.
 
-    Choose it on validation data, never on the test set. None without any labelled sentence.
+    Choose it on validation data, never on the test set.
+
+    Args:
+        records: answers with factuality labels.
+        scale: the scale that the score belongs to.
+
+    Returns:
+        A score 0..top of the scale; None without any labelled sentence.
     """
     labels = [s.factuality for record in records for s in record.sentences if s.factuality is not None]
     if not labels:
         return None
-    return min(range(N_SCORES), key=lambda score: sum((score / 10 - f) ** 2 for f in labels))
+    return min(range(scale.size), key=lambda score: sum((scale.confidence(score) - f) ** 2 for f in labels))
 
 
 class ConstantTagger:
-    """Says the same score of every sentence.
+    """Tags every sentence with the same score.
 
     Args:
-        score: integer 0..10.
+        score: the score, 0..top of the scale.
+        scale: the scale that it belongs to.
     """
 
-    def __init__(self, score: int) -> None:
+    def __init__(self, score: int, scale: Scale = DEFAULT_SCALE) -> None:
         self.score = score
+        self.scale = scale
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Records with the constant on every sentence."""
-        confidence = self.score / 10
-        return [
-            replace(
-                record,
-                sentences=tuple(
-                    replace(s, score=self.score, confidence=confidence, distribution=None) for s in record.sentences
-                ),
-            )
-            for record in records
-        ]
+        """Return the records with the constant score, and its confidence, on every sentence."""
+        confidence, levels = self.scale.confidence(self.score), self.scale.size
+        constant = partial(replace, score=self.score, confidence=confidence, distribution=None, levels=levels)
+        return [replace(record, sentences=tuple(map(constant, record.sentences))) for record in records]

@@ -1,15 +1,15 @@
-"""Two methods in one: the mean of their confidences (the paper's LUQ + DPO)."""
+"""Hybrids: the mean of the confidences of two methods (the paper's LUQ + DPO)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from lovec.baselines.base import with_confidences
 from lovec.types import LovecError, Record, Sentence, Tagger
 
 
-class Hybrid:
-    """Tags with two taggers and takes the mean; see ``hybrid``.
+class HybridTagger:
+    """Tags given answers with two taggers and averages their confidences, see ``average_confidences``.
 
     Args:
         first: a tagger of given answers.
@@ -21,42 +21,37 @@ class Hybrid:
         self.second = second
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Records with the mean confidence of both, in the order given."""
-        return hybrid(self.first.tag(records), self.second.tag(records))
+        """Return the records with the mean confidence of both taggers, in the order given."""
+        return average_confidences(self.first.tag(records), self.second.tag(records))
 
 
-def hybrid(first: Sequence[Record], second: Sequence[Record]) -> list[Record]:
-    """The same answers tagged twice, with the mean of both confidences and neither score nor distribution.
+def average_confidences(first: Sequence[Record], second: Sequence[Record]) -> list[Record]:
+    """Average the confidences of the same answers tagged twice.
 
     Args:
         first: tagged records.
-        second: the same records, tagged by something else.
+        second: the same records, tagged by another method.
 
     Returns:
-        The records of ``first``. A sentence that has no confidence in either has none.
+        The records of ``first`` with the mean confidence of every sentence, None where either has none, and without
+        scores and distributions.
 
     Raises:
-        LovecError: the two are not the same answers.
+        LovecError: the answers are not the same.
     """
     if len(first) != len(second):
         raise LovecError(f"a hybrid got {len(first)} and {len(second)} records, expected the same ones tagged twice")
-    return [
-        replace(one, sentences=tuple(map(_mean, one.sentences, _matching(one, other))))
-        for one, other in zip(first, second, strict=True)
-    ]
+    averaged = []
+    for record, other in zip(first, second, strict=True):
+        if record.id != other.id or [s.text for s in record.sentences] != [s.text for s in other.sentences]:
+            raise LovecError(
+                f"a hybrid got different answers in records {record.id!r} and {other.id!r}, expected the same ones "
+                "tagged twice; free-form answers of two methods differ, so tag given ones"
+            )
+        averaged.append(with_confidences(record, map(_mean, record.sentences, other.sentences)))
+    return averaged
 
 
-def _mean(one: Sentence, other: Sentence) -> Sentence:
-    stated = [s.confidence for s in (one, other) if s.confidence is not None]
-    confidence = sum(stated) / 2 if len(stated) == 2 else None
-    return replace(one, confidence=confidence, score=None, distribution=None)
-
-
-def _matching(one: Record, other: Record) -> tuple[Sentence, ...]:
-    """The sentences of the other record, which must have the same text."""
-    if one.id != other.id or [s.text for s in one.sentences] != [s.text for s in other.sentences]:
-        raise LovecError(
-            f"a hybrid got different answers in records {one.id!r} and {other.id!r}, expected the same ones tagged "
-            "twice; free-form answers of two methods differ, so tag given ones"
-        )
-    return other.sentences
+def _mean(sentence: Sentence, other: Sentence) -> float | None:
+    both = [s.confidence for s in (sentence, other) if s.confidence is not None]
+    return sum(both) / 2 if len(both) == 2 else None

@@ -1,4 +1,4 @@
-"""A natural language inference model as judge: does the text entail the sentence, or contradict it?"""
+"""A natural language inference model as a judge: does a text entail a sentence, or contradict it?"""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from lovec.baselines.base import Bench, Claim
+from lovec.baselines.base import BaselineResources, Claim, Judge
+from lovec.notices import DoublingWarning
 from lovec.types import LovecError
 
 log = logging.getLogger(__name__)
-_ENDLESS = 10**6  # tokenizers that know no longest input say a far larger number
-_SLAB = 4096  # claims whose token ids are in memory at once
+_NO_LIMIT = 10**6  # tokenizers without a longest input report a far larger number
+_CHUNK = 4096  # claims whose token ids are in memory at once
 _loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
 
 
-class NLIJudge:
-    """Judges with any transformers model that tells entailment from contradiction.
+class NLIJudge(Judge):
+    """Judges with any transformers model that classifies pairs of texts as entailment or contradiction.
 
     Support is p(entailment) / (p(entailment) + p(contradiction)), the softmax over these two labels only, as in
     SelfCheckGPT and LUQ. Claims run in batches of similar length, and no result depends on its batch.
 
-    A pair that is too long loses the end of its text, never of its sentence; how many did is said with the first one
-    and whenever their number has doubled. A sentence that leaves no room for any text is not supported.
+    Where a pair is too long, the end of its text is cut, never its sentence; a warning names the records. A sentence
+    that leaves no room for any text is not supported.
 
     Args:
-        model: folder or hub name of a sequence classification model and its tokenizer. Judges of the same one share
-            it.
-        batch_size: pairs that run together.
-        device: where it runs; null takes a GPU if there is one.
-        max_length: longest pair, in tokens; null takes what tokenizer and model name.
+        model: folder or hub name of a sequence classification model and its tokenizer. Judges with the same model
+            share it.
+        batch_size: number of pairs that run together.
+        device: device of the model; None takes a GPU if there is one.
+        max_length: longest pair, in tokens; None takes the limit of tokenizer and model.
 
     Attributes:
-        cut: pairs so far whose text was cut.
+        cut: the warning about records with a text that was cut, since ``attach``; ``cut.ids`` holds their ids.
 
     Raises:
         LovecError: an option is out of range.
@@ -50,15 +51,13 @@ class NLIJudge:
         self.batch_size = batch_size
         self.device = device
         self.max_length = max_length
-        self.cut = 0
-        self._told = 0
         self._classifier: _Classifier | None = None
 
-    def attach(self, bench: Bench) -> None:
-        """Load the model; the bench's own is not needed.
+    def attach(self, resources: BaselineResources) -> None:
+        """Load the NLI model; the resources are not needed.
 
         Raises:
-            LovecError: there is no such model, or it does not say which label is entailment.
+            LovecError: there is no such model, or its labels do not name entailment and contradiction.
         """
         import torch
 
@@ -68,22 +67,30 @@ class NLIJudge:
         if classifier is None:
             _loaded[key] = classifier = _Classifier(self.model, device)
         self._classifier = classifier
+        self._limit = self.max_length or classifier.longest
+        self.cut = DoublingWarning(
+            log,
+            "texts too long for the NLI model %s (%s tokens) are cut at their end, for %d records so far: %s",
+            self.model,
+            self._limit,
+        )
 
     def support(self, claims: Sequence[Claim]) -> list[float]:
-        """Support of each claim in [0, 1].
+        """Return the support of each claim in [0, 1].
 
         Raises:
-            LovecError: nothing is attached.
+            LovecError: ``attach`` has not been called.
         """
         if self._classifier is None:
-            raise LovecError("NLIJudge has no model yet; call attach(bench) first")
-        slabs = (claims[start : start + _SLAB] for start in range(0, len(claims), _SLAB))
-        return [value for slab in slabs for value in self._classified(self._classifier, slab)]
+            raise LovecError("NLIJudge has no model yet; call attach(resources) first")
+        chunks = (claims[start : start + _CHUNK] for start in range(0, len(claims), _CHUNK))
+        return [value for chunk in chunks for value in self._classified(self._classifier, chunk)]
 
     def _classified(self, classifier: _Classifier, claims: Sequence[Claim]) -> list[float]:
-        limit = self.max_length or classifier.longest
-        pairs, cut = classifier.pairs([(claim.premise, claim.hypothesis) for claim in claims], limit)
-        self._tell(cut, limit)
+        pairs, cut = classifier.pairs([(claim.premise, claim.hypothesis) for claim in claims], self._limit)
+        for at in cut:
+            self.cut.add(claims[at].record.id)
+        self.cut.flush()
         support = [0.0] * len(claims)
         order = sorted((len(pair["input_ids"]), at) for at, pair in enumerate(pairs) if pair is not None)
         rows = self.batch_size if classifier.pads else 1
@@ -94,28 +101,16 @@ class NLIJudge:
                 support[at] = share
         return support
 
-    def _tell(self, cut: int, limit: int | None) -> None:
-        """Say that texts were cut, if more than twice as many were as when it was last said."""
-        self.cut += cut
-        if self.cut >= max(1, 2 * self._told):
-            self._told = self.cut
-            log.warning(
-                "%d texts so far do not fit the %s tokens of the NLI model %s and are cut at their end",
-                self.cut,
-                limit,
-                self.model,
-            )
-
 
 class _Classifier:
     """A sequence classification model and its tokenizer.
 
     Attributes:
-        longest: most tokens of a pair; None where nothing names a limit.
+        longest: the most tokens of a pair; None without a limit.
         pads: whether pairs of different lengths can run together.
 
     Raises:
-        LovecError: it cannot be loaded, or not exactly one label each is entailment and contradiction.
+        LovecError: it cannot be loaded, or it does not have exactly one label each for entailment and contradiction.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -137,27 +132,27 @@ class _Classifier:
 
     def pairs(
         self, texts: Sequence[tuple[str, str]], limit: int | None
-    ) -> tuple[list[dict[str, list[int]] | None], int]:
-        """Token ids and the like of (premise, hypothesis) pairs, and how many premises are cut.
+    ) -> tuple[list[dict[str, list[int]] | None], list[int]]:
+        """Return the model's inputs for (premise, hypothesis) pairs, and the indices of those whose premise is cut.
 
         A pair whose hypothesis leaves no room for its premise is None, and counts as cut.
         """
         if not texts:
-            return [], 0
+            return [], []
         encoded = self._encoded([p for p, _ in texts], [h for _, h in texts])
         long = [at for at, pair in enumerate(encoded) if limit is not None and len(pair["input_ids"]) > limit]
-        made: list[dict[str, list[int]] | None] = list(encoded)
+        pairs: list[dict[str, list[int]] | None] = list(encoded)
         for at in long:
             premise, hypothesis = texts[at]
             (without,) = self._encoded([""], [hypothesis])
             if limit is not None and len(without["input_ids"]) < limit:
-                (made[at],) = self._encoded([premise], [hypothesis], truncation="only_first", max_length=limit)
+                (pairs[at],) = self._encoded([premise], [hypothesis], truncation="only_first", max_length=limit)
             else:
-                made[at] = None
-        return made, len(long)
+                pairs[at] = None
+        return pairs, long
 
     def shares(self, pairs: Sequence[Mapping[str, list[int]]]) -> list[float]:
-        """p(entailment) / (p(entailment) + p(contradiction)) of every pair; they run as one batch."""
+        """Return p(entailment) / (p(entailment) + p(contradiction)) of every pair; they run as one batch."""
         import torch
 
         size = max(len(pair["input_ids"]) for pair in pairs)
@@ -173,7 +168,7 @@ class _Classifier:
         return shares
 
     def _encoded(self, premises: list[str], hypotheses: list[str], **options: Any) -> list[dict[str, list[int]]]:
-        """One dictionary a pair; special tokens in the texts are letters only."""
+        """Return one dictionary per pair; special tokens in the texts are read as plain characters."""
         columns = self._tokenizer(
             premises,
             hypotheses,
@@ -187,14 +182,14 @@ class _Classifier:
 
 
 def nli_labels(names: Mapping[int, str], model: str) -> tuple[int, int]:
-    """Indices of entailment and contradiction among a classifier's labels.
+    """Return the indices of entailment and contradiction among a classifier's labels.
 
     Args:
-        names: label of every index (``config.id2label``); upper and lower case are the same.
-        model: for the message.
+        names: label of every index (``config.id2label``), in upper or lower case.
+        model: name of the model, for the error message.
 
     Raises:
-        LovecError: not exactly one label each says so.
+        LovecError: there is not exactly one label for each.
     """
     plain = {index: str(label).lower() for index, label in names.items()}
     entail = [index for index, label in plain.items() if "entail" in label and not label.startswith("no")]
@@ -208,11 +203,11 @@ def nli_labels(names: Mapping[int, str], model: str) -> tuple[int, int]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int | None:
-    """Most tokens that tokenizer and position embeddings allow."""
-    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < _ENDLESS else []
+    """Return the most tokens that tokenizer and position embeddings allow; None without a limit."""
+    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < _NO_LIMIT else []
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions:
         embeddings = getattr(model.base_model, "embeddings", None)
-        offset = getattr(embeddings, "padding_idx", None)  # RoBERTa and its kin count positions from behind this one
+        offset = getattr(embeddings, "padding_idx", None)  # RoBERTa counts positions from the one after it
         limits.append(positions - (0 if offset is None else offset + 1))
     return min(limits, default=None)

@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from lovec.baselines.asking import Asking
-from lovec.baselines.base import Baseline, Bench, Wording
+from lovec.baselines.base import Baseline, BaselineResources, Wording
 from lovec.encoding import Encoder
+from lovec.questions import SentenceQuestion, first_reply_probability
 from lovec.types import Record
 
 
 class PTrue(Baseline):
-    """Asks of every sentence whether it is true, with the whole answer as context.
+    """Asks whether each sentence is true, with the whole answer as context.
 
     c = p(True) / (p(True) + p(False)), with the exact probabilities of the two replies, end of turn included.
 
     Args:
-        adapter: PEFT adapter that was trained for it; null asks the bare base model.
-        name: what tables call it; null is "p(true)", or "p(true)-ft" with an adapter.
+        adapter: PEFT adapter that was trained for this question; None asks the bare base model.
+        name: its name in tables; None is "p(true)", or "p(true)-ft" with an adapter.
     """
 
     def __init__(self, adapter: str | None = None, name: str | None = None) -> None:
         super().__init__(name or ("p(true)" if adapter is None else "p(true)-ft"), adapter)
-        self._asking: Asking | None = None
+        self._question: SentenceQuestion | None = None
 
     @staticmethod
-    def asking(encoder: Encoder, wording: Wording, name: str = "p(true)") -> Asking:
-        """The prompt, for training too: ``about`` gives a sentence's ids, ``turn.replies`` those of True and False."""
-        return Asking(encoder, wording.p_true, (wording.true, wording.false), name)
+    def question(encoder: Encoder, wording: Wording, name: str = "p(true)") -> SentenceQuestion:
+        """Return the question, which training asks as well; its replies are True and False, in this order."""
+        return SentenceQuestion(encoder, wording.p_true, (wording.true, wording.false), name)
 
-    def attach(self, bench: Bench) -> None:
-        """Ask the model of this bench from now on."""
-        super().attach(bench)
-        self._asking = self.asking(bench.encoder, bench.wording, self.name)
+    def attach(self, resources: BaselineResources) -> None:
+        """Ask the model of these resources from now on."""
+        super().attach(resources)
+        self._question = self.question(resources.encoder, resources.wording, self.name)
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Probability of True among the two replies; None where sentence and prompt fill the model's context."""
-        engine = self.bench.engine
-        assert self._asking is not None
+        """Return the probability of True among the two replies; None where the prompt does not fit the context."""
+        engine = self.resources.engine
+        assert self._question is not None
         with self.watch.phase("scoring"):
-            replies = self._asking.of_answers(engine, records)
-        return [[share_of_first(logps) for logps in row] for row in replies]
-
-
-def share_of_first(logps: Sequence[float] | None) -> float | None:
-    """Probability of the first of two replies, given that it is one of them: softmax of two log-probabilities."""
-    if logps is None:
-        return None
-    first, second = logps
-    low = math.exp(-abs(first - second))
-    return (1.0 if first >= second else low) / (1.0 + low)
+            logps = self._question.score_sentences(engine, records)
+        return [[first_reply_probability(replies) for replies in row] for row in logps]

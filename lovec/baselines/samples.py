@@ -1,4 +1,4 @@
-"""Other answers to the same questions, drawn once for every baseline that compares with them."""
+"""Other answers to the same questions, sampled once for all baselines that compare answers with them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from lovec.encoding import Encoder
+from lovec.notices import DoublingWarning
 from lovec.stopwatch import Stopwatch
 from lovec.tags import strip
 from lovec.types import Engine, LovecError, Record, Sampling
@@ -15,19 +16,19 @@ _PHASE = "sampling"
 
 
 class Samples:
-    """Draws plain answers to questions and keeps them, with the time each took.
+    """Samples plain answers to questions and keeps them, with the time that each took.
 
-    An answer depends on the seed, the id of its record and its number only, so it is the same whichever baseline asks
-    first and however many processes share the records. A record that brings answers of its own, in
-    ``meta["samples"]``, is compared with those; nothing is drawn for it.
+    An answer depends only on the seed, the id of its record and its number, so it is the same whichever baseline asks
+    first and however many processes share the records. A record that brings other answers in ``meta["samples"]`` is
+    compared with those, and none are sampled for it.
 
     Args:
-        temperature: of the samples; 1 in the paper.
+        temperature: sampling temperature; 1 in the paper.
         max_new_tokens: longest sample, in tokens.
-        seed: of the samples.
+        seed: seed of the random streams.
 
     Raises:
-        LovecError: the temperature is not above 0 (all samples would be the same), or the length not positive.
+        LovecError: the temperature is not above 0 (all samples would be equal), or the length is not positive.
     """
 
     def __init__(self, temperature: float = 1.0, max_new_tokens: int = 512, seed: int = 0) -> None:
@@ -39,49 +40,60 @@ class Samples:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self._held: dict[tuple[str, int], tuple[list[str], float]] = {}
-        self._told: set[str] = set()
+        self._cache: dict[tuple[str, int], tuple[list[str], float]] = {}
+        self._fewer = DoublingWarning(
+            log, "%d records so far bring fewer samples than a baseline asks for, and are compared with those: %s"
+        )
+        self._no_room = DoublingWarning(
+            log, "the questions of %d records so far leave no room for a sample; shorten them: %s"
+        )
 
-    def of(
+    def answers(
         self, records: Sequence[Record], n: int, engine: Engine, encoder: Encoder, watch: Stopwatch
     ) -> list[list[str]]:
-        """``n`` other answers to every record's question, confidence tags removed; fewer where a record brings fewer.
+        """Return ``n`` other answers to the question of every record, without confidence tags: [records][samples].
 
-        A question that leaves no room for an answer gets none.
+        There are fewer where a record brings fewer, and none where the question leaves no room for an answer; both
+        are logged.
 
         Args:
             records: the answers to compare with.
-            n: samples a record.
+            n: number of samples per record.
             engine: runs the bare base model.
-            encoder: its prompts; the question goes without the instruction.
-            watch: is told what the samples took, in the phase "sampling": those held already as much as when drawn.
+            encoder: makes its prompts; the question comes without the instruction.
+            watch: gets the seconds that the samples took, in the phase "sampling": the full time for every baseline,
+                also where the samples exist already.
 
         Raises:
-            LovecError: ``meta["samples"]`` is no list of texts.
+            LovecError: ``meta["samples"]`` is not a list of texts.
         """
-        own = {record.id: texts for record in records if (texts := _given(record))}
-        new = {record.id: record for record in records if record.id not in own and (record.id, n) not in self._held}
-        if new:
-            self._draw(list(new.values()), n, engine, encoder)
-        self._tell({name: len(texts) for name, texts in own.items() if len(texts) < n}, n)
-        found = []
+        brought = {record.id: texts for record in records if (texts := _brought_samples(record))}
+        missing = {r.id: r for r in records if r.id not in brought and (r.id, n) not in self._cache}
+        if missing:
+            self._draw(list(missing.values()), n, engine, encoder)
+        for record_id, texts in brought.items():
+            if len(texts) < n:
+                self._fewer.add(f"{record_id} ({len(texts)} of {n})")
+        self._fewer.flush()
+        self._no_room.flush()
+        answers = []
         for record in records:
-            if record.id in own:
-                texts = own[record.id][:n]
+            if record.id in brought:
+                texts = brought[record.id][:n]
             else:
-                texts, seconds = self._held[record.id, n]
+                texts, seconds = self._cache[record.id, n]
                 watch.seconds[_PHASE] = watch.seconds.get(_PHASE, 0.0) + seconds
-            found.append([strip(text, encoder.tags) for text in texts])
-        return found
+            answers.append([strip(text, encoder.tags) for text in texts])
+        return answers
 
     def _draw(self, records: list[Record], n: int, engine: Engine, encoder: Encoder) -> None:
-        """Keep ``n`` answers a record, and an equal share of the time they took together."""
-        clock = Stopwatch()
-        with clock.phase(_PHASE):
+        """Sample ``n`` answers per record; each record is charged an equal share of the time."""
+        watch = Stopwatch()
+        with watch.phase(_PHASE):
             prompts = [encoder.prompt(record.question, instruct=False) for record in records]
             room = engine.context_length
             fits = [room is None or len(prompt) < room for prompt in prompts]
-            drawn = iter(
+            completions = iter(
                 engine.generate(
                     [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit],
                     Sampling(self.max_new_tokens, self.temperature, n, self.seed),
@@ -89,25 +101,15 @@ class Samples:
                     keys=[f"sample\x1f{record.id}" for record, fit in zip(records, fits, strict=True) if fit],
                 )
             )
-            texts = [[encoder.decode(c.ids).strip() for c in next(drawn)] if fit else [] for fit in fits]
-        for record, own, fit in zip(records, texts, fits, strict=True):
-            self._held[record.id, n] = own, clock.seconds[_PHASE] / len(records)
+            texts = [[encoder.decode(c.ids).strip() for c in next(completions)] if fit else [] for fit in fits]
+        for record, samples, fit in zip(records, texts, fits, strict=True):
+            self._cache[record.id, n] = samples, watch.seconds[_PHASE] / len(records)
             if not fit:
-                log.warning("record %s: its question leaves no room for samples, shorten it", record.id)
-
-    def _tell(self, fewer: dict[str, int], n: int) -> None:
-        """Say once of each record that it brings fewer samples than asked for."""
-        if new := {name: count for name, count in fewer.items() if name not in self._told}:
-            self._told |= set(new)
-            first = next(iter(new))
-            log.warning(
-                "%d records bring fewer than %d samples and are compared with those they have, such as %s with %d",
-                len(new), n, first, new[first],
-            )  # fmt: skip
+                self._no_room.add(record.id)
 
 
-def _given(record: Record) -> list[str]:
-    """The samples that a record brings; [] where it brings none."""
+def _brought_samples(record: Record) -> list[str]:
+    """Return the samples that a record brings; [] where it brings none."""
     texts = record.meta.get("samples")
     if texts is None:
         return []

@@ -6,58 +6,61 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lovec.baselines.asking import Asking
-from lovec.baselines.base import Baseline, Bench
-from lovec.types import N_SCORES, Record
+from lovec.baselines.base import Baseline, BaselineResources
+from lovec.questions import SentenceQuestion
+from lovec.types import DEFAULT_SCALE, Record, Sentence
 
 
 class VerbalConfidence(Baseline):
-    """Asks of every sentence for a confidence from 0 to 10, with the whole answer as context.
+    """Asks for a confidence from 0 to 10 in each sentence, with the whole answer as context.
 
-    The eleven replies are scored as whole strings, end of turn included: the confidence is the most probable of them,
-    and none has to be parsed.
+    The eleven replies are scored as whole strings, end of turn included: the stated score is the most probable one,
+    and no reply has to be parsed.
 
     Args:
-        name: what tables call it.
+        name: its name in tables.
     """
 
     def __init__(self, name: str = "Verb-Conf") -> None:
         super().__init__(name)
-        self._asking: Asking | None = None
+        self._question: SentenceQuestion | None = None
 
-    def attach(self, bench: Bench) -> None:
-        """Ask the model of this bench from now on."""
-        super().attach(bench)
-        replies = [bench.wording.score.format(score=score) for score in range(N_SCORES)]
-        self._asking = Asking(bench.encoder, bench.wording.verbal, replies, self.name)
+    def attach(self, resources: BaselineResources) -> None:
+        """Ask the model of these resources from now on."""
+        super().attach(resources)
+        wording = resources.wording
+        replies = [wording.score.format(score=word) for word in DEFAULT_SCALE.words]
+        self._question = SentenceQuestion(resources.encoder, wording.verbal, replies, self.name)
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Records with score, confidence and distribution; all None where sentence and prompt fill the context."""
+        """Return the records with score, confidence and distribution of every sentence.
+
+        The score is the most probable number, the lowest of equals; all three are None where the prompt does not fit
+        the model's context.
+        """
+        engine = self.resources.engine
+        assert self._question is not None
+        with self.watch.phase("scoring"):
+            logps = self._question.score_sentences(engine, records)
         return [
-            replace(
-                record,
-                sentences=tuple(
-                    replace(sentence, score=None, confidence=None, distribution=None)
-                    if logps is None
-                    else replace(
-                        sentence,
-                        score=(score := logps.index(max(logps))),
-                        confidence=score / 10,
-                        distribution=tuple(map(math.exp, logps)),
-                    )
-                    for sentence, logps in zip(record.sentences, row, strict=True)
-                ),
-            )
-            for record, row in zip(records, self._replies(records), strict=True)
+            replace(record, sentences=tuple(map(_scored, record.sentences, row)))
+            for record, row in zip(records, logps, strict=True)
         ]
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """The most probable number / 10, the lowest of equals; None where the sentence does not fit."""
+        """Return the most probable number / 10 of every sentence; None where the prompt does not fit the context."""
         return [[sentence.confidence for sentence in record.sentences] for record in self.tag(records)]
 
-    def _replies(self, records: Sequence[Record]) -> list[list[list[float] | None]]:
-        """Log-probabilities of the replies 0..10 for every sentence."""
-        engine = self.bench.engine
-        assert self._asking is not None
-        with self.watch.phase("scoring"):
-            return self._asking.of_answers(engine, records)
+
+def _scored(sentence: Sentence, logps: list[float] | None) -> Sentence:
+    """Return a sentence with the score, the confidence and the distribution that log-probabilities give it."""
+    if logps is None:
+        return replace(sentence, score=None, confidence=None, distribution=None)
+    score = logps.index(max(logps))
+    return replace(
+        sentence,
+        score=score,
+        confidence=DEFAULT_SCALE.confidence(score),
+        distribution=tuple(map(math.exp, logps)),
+        levels=DEFAULT_SCALE.size,
+    )

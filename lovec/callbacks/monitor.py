@@ -1,6 +1,6 @@
-"""Live warnings: the format is breaking, confidence has collapsed, or a reward is earned without what it was for.
+"""Warn during training when the format breaks, confidence collapses, or a reward is earned without what it is for.
 
-``judge`` decides, from plain numbers; ``Monitor`` watches a run and says each thing once.
+``judge`` decides from plain numbers; ``Monitor`` follows a run and gives each warning once.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lovec.callbacks.probe import PLACE as PROBE
-from lovec.callbacks.probe import probe_due
+from lovec.callbacks.probe import PROBE_PREFIX, Probe
 from lovec.evaluation.evaluator import MODES
 from lovec.types import LovecError
 
-VALIDATION = ("val/", *(f"val/{mode}/" for mode in MODES))
-ROLLOUTS = "train/"
+VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
+ROLLOUT_PREFIX = "train/"
 _NAMES = ("malformed", "entropy", "distinct", "words", "confidence", "factuality", "brier", "zero_variance", "kl")
-_LONG = {"confidence": "mean_confidence", "factuality": "mean_factuality"}  # their names in validation
-_HALF_A_SCORE = 0.05
-_SPEAKS = 0.5  # an answer with most of its tags broken is no measure of later ones
+_VALIDATION_NAMES = {"confidence": "mean_confidence", "factuality": "mean_factuality"}
+_HALF_A_LEVEL = 0.05  # of the default scale: factuality that varies by less is the same everywhere
+_MOSTLY_MALFORMED = 0.5  # answers with more malformed tags than that are nothing to compare later ones with
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where worry begins.
+    """The values of metrics from which on ``Monitor`` warns.
 
     Attributes:
         malformed: highest share of sentences without a valid score.
-        entropy: least entropy of the stated scores, in nats (0.1: 98 of 100 sentences get the same score).
-        distinct: as many distinct scores are as bad as too little entropy.
+        entropy: lowest entropy of the stated scores, in nats (0.1: 98 of 100 sentences get the same score).
+        distinct: this number of distinct scores, or fewer, is as bad as too little entropy.
         gap: largest difference between mean confidence and mean factuality.
-        words: least share of the words that answers had at first.
-        factuality: largest drop of the mean factuality since the first figures.
-        zero_variance: highest share of groups whose answers all earn the same.
-        kl: highest mean k3 a token to the reference, in nats. At 0.5 it is as large as what is left unsure of a token
-            of fluent text, and adds up to tens of nats over an answer; runs of ``grpo.yaml`` stay below 0.2.
+        words: lowest number of words per answer, as a share of that at the beginning of the run.
+        factuality: largest drop of the mean factuality since the beginning of the run.
+        zero_variance: highest share of groups whose answers all earn the same reward.
+        kl: highest mean k3 estimate of the KL divergence from the reference per token, in nats. At 0.5 it is as large
+            as the remaining uncertainty about a token of fluent text, and adds up to tens of nats over an answer; runs
+            of ``grpo.yaml`` stay below 0.2.
     """
 
     malformed: float = 0.05
@@ -57,12 +57,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something to say.
+    """One warning.
 
     Attributes:
-        kind: the figure that is wrong.
+        kind: the metric that is beyond its limit.
         severity: above 0, comparable among alarms of a kind.
-        line: figure, limit and what to do.
+        line: metric, limit and what to do.
     """
 
     kind: str
@@ -71,85 +71,84 @@ class Alarm:
 
 
 def judge(
-    figures: Mapping[str, float], first: Mapping[str, float], limits: Limits | None = None, place: str = ""
+    metrics: Mapping[str, float], first: Mapping[str, float], limits: Limits | None = None, prefix: str = ""
 ) -> list[Alarm]:
-    """What is wrong with a policy, judged by its figures alone.
+    """Return what is wrong with a policy, judged by its metrics alone.
 
     Args:
-        figures: any of ``malformed``, ``entropy``, ``distinct``, ``words``, ``confidence`` and ``factuality`` (means),
+        metrics: any of ``malformed``, ``entropy``, ``distinct``, ``words``, ``confidence`` and ``factuality`` (means),
             ``brier``, ``zero_variance``, ``kl``; what is missing or NaN is not judged.
         first: the same at the beginning of the run.
-        limits: where worry begins; None takes the defaults.
-        place: what the names begin with where they are logged.
+        limits: the limits; None takes the defaults.
+        prefix: prefix of the names under which the metrics are logged.
     """
     limits = limits or Limits()
-    now = {name: value for name, value in figures.items() if value == value}
-    then = {name: value for name, value in first.items() if value == value}
+    now = {name: value for name, value in metrics.items() if not math.isnan(value)}
+    first = {name: value for name, value in first.items() if not math.isnan(value)}
     alarms = []
 
-    def alarm(name: str, severity: float, said: str, limit: str, advice: str) -> None:
-        alarms.append(Alarm(name, severity, f"{_logged(place, name)} {said} (limit {limit}): {advice}"))
+    def alarm(name: str, severity: float, state: str, limit: str, advice: str) -> None:
+        alarms.append(Alarm(name, severity, f"{_logged_name(prefix, name)} {state} (limit {limit}): {advice}"))
 
-    if (broken := now.get("malformed", 0.0)) > limits.malformed:
+    if (malformed := now.get("malformed", 0.0)) > limits.malformed:
         advice = "tags are breaking; lower the learning rate, add weight on text (sft_weight) or keep their penalty"
-        alarm("malformed", broken, f"is {broken:.1%}", f"{limits.malformed:.0%}", advice)
-    if _collapsed(now, limits):
-        said = f"is {now.get('entropy', 0.0):.2f} nats, distinct scores {now['distinct']:g}"
-        advice = "one score is said of nearly everything; lower the learning rate, or go on with the quadratic reward"
-        alarm("entropy", 1.0, said, f"{limits.entropy:g} and {limits.distinct}", advice)
+        alarm("malformed", malformed, f"is {malformed:.1%}", f"{limits.malformed:.0%}", advice)
+    if _is_collapsed(now, limits):
+        state = f"is {now.get('entropy', 0.0):.2f} nats, distinct scores {now['distinct']:g}"
+        advice = (
+            "nearly all sentences get the same score; lower the learning rate, or continue with the quadratic reward"
+        )
+        alarm("entropy", 1.0, state, f"{limits.entropy:g} and {limits.distinct}", advice)
     if {"confidence", "factuality"} <= now.keys() and abs(gap := now["confidence"] - now["factuality"]) > limits.gap:
-        said = f"is {now['confidence']:.2f} where factuality is {now['factuality']:.2f}"
-        advice = f"{'over' if gap > 0 else 'under'}-confident; go on with the quadratic reward, or recalibrate"
-        alarm("confidence", abs(gap), said, f"{limits.gap:g} apart", advice)
-    if (drop := then.get("factuality", 0.0) - now.get("factuality", 1.0)) > limits.factuality:
-        said = f"fell from {then['factuality']:.2f} to {now['factuality']:.2f}"
-        advice = "answers get less true; hold on to reference or text (beta, sft_weight) or lower the learning rate"
-        alarm("factuality", drop, said, f"{limits.factuality:g}", advice)
-    if now.get("words", math.inf) < limits.words * then.get("words", 0.0):
-        said = f"fell from {then['words']:.0f} to {now['words']:.0f} an answer"
-        advice = "saying less may pay; hold on to reference or text (beta, sft_weight) or reward what is true (bonus)"
-        alarm("words", then["words"] / max(now["words"], 1e-9), said, f"{limits.words:.0%}", advice)
-    if (even := now.get("zero_variance", 0.0)) > limits.zero_variance:
+        state = f"is {now['confidence']:.2f} where factuality is {now['factuality']:.2f}"
+        advice = f"{'over' if gap > 0 else 'under'}confident; continue with the quadratic reward, or recalibrate"
+        alarm("confidence", abs(gap), state, f"{limits.gap:g} apart", advice)
+    if (drop := first.get("factuality", 0.0) - now.get("factuality", 1.0)) > limits.factuality:
+        state = f"fell from {first['factuality']:.2f} to {now['factuality']:.2f}"
+        advice = (
+            "answers become less true; stay closer to reference or text (beta, sft_weight) or lower the learning rate"
+        )
+        alarm("factuality", drop, state, f"{limits.factuality:g}", advice)
+    if now.get("words", math.inf) < limits.words * first.get("words", 0.0):
+        state = f"fell from {first['words']:.0f} to {now['words']:.0f} per answer"
+        advice = (
+            "short answers may pay; stay closer to reference or text (beta, sft_weight) or reward true ones (bonus)"
+        )
+        alarm("words", first["words"] / max(now["words"], 1e-9), state, f"{limits.words:.0%}", advice)
+    if (share := now.get("zero_variance", 0.0)) > limits.zero_variance:
         advice = "groups whose answers all earn the same teach nothing; raise temperature or group_size"
-        alarm("zero_variance", even, f"is {even:.0%}", f"{limits.zero_variance:.0%}", advice)
+        alarm("zero_variance", share, f"is {share:.0%}", f"{limits.zero_variance:.0%}", advice)
     if (kl := now.get("kl", 0.0)) > limits.kl:
-        advice = "the policy has left its reference; lower the learning rate or raise beta"
-        alarm("kl", kl, f"is {kl:.2f} nats a token", f"{limits.kl:g}", advice)
+        advice = "the policy has moved far from its reference; lower the learning rate or raise beta"
+        alarm("kl", kl, f"is {kl:.2f} nats per token", f"{limits.kl:g}", advice)
     return alarms
 
 
-def _collapsed(now: Mapping[str, float], limits: Limits) -> bool:
-    """Whether nearly everything gets one score, and it should not."""
+def _is_collapsed(now: Mapping[str, float], limits: Limits) -> bool:
+    """Return whether nearly all sentences get the same score although they are not equally true."""
     if "distinct" not in now or (now["distinct"] > limits.distinct and now.get("entropy", math.inf) >= limits.entropy):
         return False
     if not {"brier", "confidence", "factuality"} <= now.keys():
-        return True  # nobody knows how true it is; it hardly ever is all the same
+        return True  # without labels: sentences are hardly ever all equally true
     # Where c is the same everywhere, mean (c - f)^2 - (mean c - mean f)^2 is the variance of f.
     variance = now["brier"] - (now["confidence"] - now["factuality"]) ** 2
-    return variance > _HALF_A_SCORE**2
+    return variance > _HALF_A_LEVEL**2
 
 
 class Monitor(Callback):
-    """Looks at what a run logs and warns, once a kind and again where it has become much worse.
+    """Watches the logged metrics of a run and warns, once per kind and again where it has become much worse.
 
-    It judges every validation, every probe, and, where an objective logs what it sampled, the mean of the last
-    batches. Figures from before the first step are only what later ones are compared with. Every training of
-    ``PolicyModule`` has one; give the trainer another one to change the limits.
+    It judges every validation, every probe, and, where an objective logs what it sampled, the mean of the last batches.
+    Metrics from before the first step are only what later ones are compared with. Every training of ``PolicyModule``
+    has one; give the trainer another one to change the limits.
 
-    A whole validation before training (``--trainer.num_sanity_val_steps -1``) is logged, too, as step -1: loggers
+    A full validation before training (``--trainer.num_sanity_val_steps -1``) is logged, too, as step -1: loggers
     number batches from 0.
 
     Args:
-        malformed: a limit, see ``Limits``; so are the next seven.
-        entropy: a limit.
-        distinct: a limit.
-        gap: a limit.
-        words: a limit.
-        factuality: a limit.
-        zero_variance: a limit.
-        kl: a limit.
-        every: batches between two looks at sampled answers.
-        window: batches whose mean is looked at then.
+        limits: the limits that metrics are judged by.
+        every: batches from one judgement of sampled answers to the next.
+        window: number of batches whose mean is judged then.
         worse: an alarm is repeated where its severity is this many times that of the last one.
 
     Raises:
@@ -158,14 +157,7 @@ class Monitor(Callback):
 
     def __init__(
         self,
-        malformed: float = Limits.malformed,
-        entropy: float = Limits.entropy,
-        distinct: int = Limits.distinct,
-        gap: float = Limits.gap,
-        words: float = Limits.words,
-        factuality: float = Limits.factuality,
-        zero_variance: float = Limits.zero_variance,
-        kl: float = Limits.kl,
+        limits: Limits = Limits(),
         every: int = 10,
         window: int = 50,
         worse: float = 2.0,
@@ -174,83 +166,85 @@ class Monitor(Callback):
             raise LovecError(
                 f"Monitor got every {every}, window {window} and worse {worse}; expected at least 1, 1 and above 1"
             )
-        self.limits = Limits(malformed, entropy, distinct, gap, words, factuality, zero_variance, kl)
+        self.limits = limits
         self.every = every
         self.worse = worse
         self._sampled: deque[dict[str, float]] = deque(maxlen=window)
         self._first: dict[str, dict[str, float]] = {}
         self._warned: dict[str, float] = {}
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:  # type: ignore[override]
-        """Begin anew; a checkpoint is read after this."""
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Start anew; a checkpoint is read after this."""
         if stage == "fit":
             self._sampled.clear()
             self._first, self._warned = {}, {}
 
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:  # type: ignore[override]
-        """Keep a whole validation before the first step as what the run begins with."""
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Keep a full validation before the first step as the beginning of the run."""
         if trainer.num_sanity_val_steps != math.inf:
             return
-        figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         for logger in trainer.loggers:
-            logger.log_metrics(figures, -1)
-        for place in VALIDATION:
-            self._look(place, figures_of(figures, place), judged=False)
+            logger.log_metrics(logged, -1)
+        for prefix in VALIDATION_PREFIXES:
+            self._look(prefix, logged, judged=False)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:  # type: ignore[override]
-        """Look at both ways of tagging."""
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Judge a validation, in both modes."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            for place in VALIDATION:
-                self._look(place, figures_of(trainer.callback_metrics, place))
+            for prefix in VALIDATION_PREFIXES:
+                self._look(prefix, trainer.callback_metrics)
 
-    def on_train_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Look at a probe, and now and then at what was sampled."""
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Judge a probe, and every few batches what was sampled."""
         number = trainer.fit_loop.epoch_loop.total_batch_idx
-        if probe_due(pl_module):
-            self._look(PROBE, figures_of(trainer.callback_metrics, PROBE), judged=number > 0)
-        if sampled := figures_of(trainer.callback_metrics, ROLLOUTS):
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(callback, Probe) and callback.is_due(trainer, pl_module) for callback in callbacks):
+            self._look(PROBE_PREFIX, trainer.callback_metrics, judged=number > 0)
+        if sampled := metrics_at(trainer.callback_metrics, ROLLOUT_PREFIX):
             self._sampled.append(sampled)
             if (number + 1) % self.every == 0:
-                self._look(ROLLOUTS, _means(self._sampled), kept=len(self._sampled) == self._sampled.maxlen)
+                means = {f"{ROLLOUT_PREFIX}{name}": value for name, value in _means(self._sampled).items()}
+                self._look(ROLLOUT_PREFIX, means, kept=len(self._sampled) == self._sampled.maxlen)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the run began with and what was said of it, so that a resumed one goes on from there."""
+        """Return the beginning of the run and the severity of warnings so far, for a resumed run."""
         return {"first": self._first, "warned": self._warned}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._first, self._warned = state_dict["first"], state_dict["warned"]
 
-    def _look(self, place: str, figures: dict[str, float], judged: bool = True, kept: bool = True) -> None:
-        """Warn of ``figures`` if they are ``judged``; they are the first ones if they are to be ``kept``."""
-        if not figures:
-            return
-        for alarm in judge(figures, self._first.get(place, {}), self.limits, place) if judged else ():
+    def _look(self, prefix: str, logged: Mapping[str, Any], judged: bool = True, kept: bool = True) -> None:
+        """Judge logged metrics if ``judged``; if ``kept``, the first ones are the beginning of the run.
+
+        Metrics of answers that are mostly malformed are not kept: later ones could not be compared with them.
+        """
+        metrics = metrics_at(logged, prefix)
+        for alarm in judge(metrics, self._first.get(prefix, {}), self.limits, prefix) if judged else ():
             if alarm.severity >= self.worse * self._warned.get(alarm.kind, 0.0):
                 self._warned[alarm.kind] = alarm.severity
                 rank_zero_warn(alarm.line)
-        if kept and not figures.get("malformed", 0.0) > _SPEAKS:
-            self._first.setdefault(place, figures)
+        if metrics and kept and not metrics.get("malformed", 0.0) > _MOSTLY_MALFORMED:
+            self._first.setdefault(prefix, metrics)
 
 
-def _logged(place: str, name: str) -> str:
-    """The name that a figure is logged by."""
-    return f"{place}{_LONG.get(name, name) if place in VALIDATION else name}"
+def metrics_at(logged: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """Return the logged metrics with a prefix that ``judge`` knows, by the names it knows them by."""
+    values = {name: logged.get(_logged_name(prefix, name)) for name in _NAMES}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def figures_of(metrics: Mapping[str, Any], place: str) -> dict[str, float]:
-    """Figures that ``judge`` knows, out of logged ones, by their plain names."""
-    found = {name: metrics.get(_logged(place, name)) for name in _NAMES}
-    return {name: float(value) for name, value in found.items() if value is not None}
+def _logged_name(prefix: str, name: str) -> str:
+    """Return the name that a metric is logged by."""
+    return prefix + (_VALIDATION_NAMES.get(name, name) if prefix in VALIDATION_PREFIXES else name)
 
 
 def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Means of figures over the rows where they are defined."""
-    known: dict[str, list[float]] = {}
+    """Return the mean of each metric over the rows where it is defined."""
+    values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
-            if value == value:
-                known.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in known.items()}
+            if not math.isnan(value):
+                values.setdefault(name, []).append(value)
+    return {name: sum(column) / len(column) for name, column in values.items()}

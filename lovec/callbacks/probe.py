@@ -1,105 +1,112 @@
-"""Probes: now and then in training, a look at how the policy answers freely, for every objective.
-
-Objectives that learn on given text say nothing of the text the policy would write: it may lose the format, say one
-score of everything or answer ever more briefly while its loss falls. A probe asks a few validation questions, greedily,
-and logs ``train/probe_...``. It draws nothing and changes nothing: a run is the same with and without probes.
-"""
+"""Probe how the policy answers freely during training, for every objective."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+from torchmetrics import Metric
 
 from lovec.evaluation.evaluator import label
-from lovec.metrics.functional import entropy
-from lovec.metrics.records import sentence_pairs, statements
+from lovec.evaluation.processes import own_share
+from lovec.metrics import suite
+from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.randomness import seeded
 from lovec.taggers import FreeFormTagger
-from lovec.types import N_SCORES, Record, Sampling
+from lovec.types import LovecError, Record, Sampling
 
-PLACE = "train/probe_"
-
-
-def probe_due(module: Any) -> bool:
-    """Whether this optimiser batch is one that begins with a probe; the first one of a run is."""
-    every = module.evaluation.probe_every
-    return module.probes and bool(every) and module.trainer.fit_loop.epoch_loop.total_batch_idx % every == 0
+PROBE_PREFIX = "train/probe_"
 
 
-def log_probe(module: Any) -> None:
-    """Answer some validation questions with the current policy and log what the answers are like.
+class Probe(Callback):
+    """Lets the policy answer a few validation questions now and then, and logs ``train/probe_...``.
 
-    Every process answers its share. Loggers get the figures at once: at Lightning's next logging step they would be of
-    an older policy than the figures beside them.
+    Objectives that learn from given text do not show what text the policy would write itself: it may lose the format,
+    state one score everywhere or answer ever more briefly while its loss falls. Answers are sampled greedily. A probe
+    changes nothing in the run: with and without probes it is the same.
+
+    Every training of ``PolicyModule`` has one; give the trainer another one to change the options. Objectives whose
+    class attribute ``probes`` is False are not probed.
+
+    Args:
+        every: optimiser batches from one probe to the next; the first batch begins with one, 0 makes none.
+        questions: number of validation questions per probe.
+
+    Raises:
+        LovecError: an option is out of range.
     """
-    questions = _questions(module)
-    if not questions:
-        return
-    trainer = module.trainer
-    share = questions[trainer.global_rank :: trainer.world_size]
-    with seeded(module.seed, module.global_step, module.global_rank):  # an oracle may draw; the run must not notice
-        sums = module._sum(_sums(_answers(module, share)))
-    figures = {PLACE + name: value for name, value in _figures(sums, module.evaluator.oracle is not None).items()}
-    module.log_dict(figures, logger=False, batch_size=len(questions))
-    step = trainer.fit_loop.epoch_loop.total_batch_idx - 1  # the last batch learned from; the first one has number 0
-    for logger in trainer.loggers:
-        logger.log_metrics(figures, step)
+
+    def __init__(self, every: int = 50, questions: int = 8) -> None:
+        if every < 0 or questions < 1:
+            raise LovecError(
+                f"Probe got every {every} and questions {questions}, expected at least 0 (no probes) and at least 1"
+            )
+        self.every = every
+        self.questions = questions
+
+    def is_due(self, trainer: Trainer, pl_module: Any) -> bool:
+        """Return whether the current optimiser batch begins with a probe."""
+        return pl_module.probes and self.every > 0 and trainer.fit_loop.epoch_loop.total_batch_idx % self.every == 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Probe the policy if it is due, and log the metrics.
+
+        Every process answers its share of the questions. Loggers get the metrics at once: at Lightning's next logging
+        step they would be of an older policy than the metrics beside them.
+        """
+        if not self.is_due(trainer, pl_module) or not (questions := self._questions(trainer, pl_module)):
+            return
+        step = trainer.fit_loop.epoch_loop.total_batch_idx
+        with (
+            seeded(pl_module.seed, pl_module.global_step, pl_module.global_rank),  # an oracle may draw
+            trainer.precision_plugin.val_step_context(),
+        ):
+            records = _answer(pl_module, own_share(trainer, questions))
+        metrics = _metrics(pl_module, records)
+        pl_module.log_dict(metrics, logger=False, batch_size=len(questions))
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step - 1)  # the last batch learned from; the first one has number 0
+
+    def _questions(self, trainer: Trainer, pl_module: Any) -> list[Record]:
+        """Return validation questions of the first domain, the same for every probe, spread over the records."""
+        loaded = getattr(getattr(trainer, "datamodule", None), "loaded", None)
+        if loaded is None:  # the user's own loaders, or a datamodule without records
+            return []
+        records = [record for record in loaded("validation") if record.domain == pl_module.evaluator.domains[0]]
+        n = min(self.questions, len(records))
+        return [replace(records[i * len(records) // n], answer="", sentences=(), rejected=None) for i in range(n)]
 
 
-def _questions(module: Any) -> list[Record]:
-    """Validation questions of the first domain, the same ones at every probe, spread over the records."""
-    loaded = getattr(getattr(module.trainer, "datamodule", None), "loaded", None)
-    if loaded is None:  # loaders of the user's own, or a datamodule without records
-        return []
-    domain = module.evaluator.domains[0]
-    rows = [row for row in loaded("validation") if str(row.meta.get("domain", "in-domain")) == domain]
-    n = min(module.evaluation.probe_rows, len(rows))
-    return [replace(rows[i * len(rows) // n], answer="", sentences=(), rejected=None) for i in range(n)]
-
-
-def _answers(module: Any, questions: Sequence[Record]) -> list[Record]:
-    """The policy's greedy answers, labelled where there is an oracle."""
+def _answer(module: Any, questions: Sequence[Record]) -> list[Record]:
+    """Return the policy's greedy answers, labelled where there is an oracle."""
     if not questions:  # a process may have none
         return []
     module.engine.sync(module.policy)
     sampling = Sampling(max_new_tokens=module.evaluation.max_new_tokens)
-    tagged = FreeFormTagger(module.engine, module.encoder, sampling).tag(questions)
+    records = FreeFormTagger(module.engine, module.encoder, sampling).tag(questions)
     oracle = module.evaluator.oracle
-    if oracle is None:
-        return tagged
-    return [label(record, rates) for record, rates in zip(tagged, oracle.rate(tagged), strict=True)]
+    return records if oracle is None else label(records, oracle)
 
 
-def _sums(records: Sequence[Record]) -> dict[str, float]:
-    """What the figures are made of; sums of processes add up."""
-    stated = statements(records)
-    confidence, factuality, _ = sentence_pairs(records, "stated")
-    counts = {f"score/{score}": float(n) for score, n in enumerate(stated.scores)}
-    return counts | {
-        "missing": stated.missing,
-        "words": stated.words,
-        "answers": stated.answers,
-        "confidence": sum(confidence),
-        "factuality": sum(factuality),
-        "error": sum((c - f) ** 2 for c, f in zip(confidence, factuality, strict=True)),
-        "pairs": len(confidence),
+def _metrics(module: Any, records: Sequence[Record]) -> dict[str, float]:
+    """Compute what is logged of the answers of all processes; NaN where it is undefined."""
+    answers, levels = answer_statistics(records), module.scale.size
+    scores = torch.tensor(answers.scores, dtype=torch.float64)
+    pairs = [torch.tensor(values, dtype=torch.float64) for values in sentence_pairs(records, "stated")[:2]]
+    metrics: dict[str, tuple[Metric, Sequence[Any]]] = {
+        "malformed": (suite.MalformedShare(), (scores, answers.missing)),
+        "entropy": (suite.ScoreEntropy(levels), (answers,)),
+        "distinct": (suite.DistinctScores(levels), (answers,)),
+        "words": (suite.AnswerMean("words"), (answers,)),
     }
-
-
-def _figures(sums: Mapping[str, float], judged: bool) -> dict[str, float]:
-    """What is logged; NaN where it is undefined."""
-    scores = torch.tensor([sums[f"score/{score}"] for score in range(N_SCORES)])
-    stated = float(scores.sum())
-    figures = {
-        "malformed": sums["missing"] / (sums["missing"] + stated),
-        "entropy": float(entropy(scores)),
-        "distinct": float((scores > 0).sum()) if stated else float("nan"),
-        "words": sums["words"] / sums["answers"],
-    }
-    if judged:
-        for name, total in (("confidence", "confidence"), ("factuality", "factuality"), ("brier", "error")):
-            figures[name] = sums[total] / sums["pairs"] if sums["pairs"] else float("nan")
-    return figures
+    if module.evaluator.oracle is not None:
+        metrics["confidence"] = suite.MeanConfidence(), pairs
+        metrics["factuality"] = suite.MeanFactuality(), pairs
+        metrics["brier"] = suite.BrierScore(), pairs
+    for metric, arguments in metrics.values():
+        metric.to(module.device).update(*arguments)
+    return {PROBE_PREFIX + name: float(metric.compute()) for name, (metric, _) in metrics.items()}

@@ -1,15 +1,14 @@
-"""LightningDataModules: what is served to training and to measurement, one optimiser batch an item."""
+"""LightningDataModules: the data sets, and the user's files, as batches for training, validation and test."""
 
-from lovec.datamodules.base import Batch, RecordsDataModule
+from lovec.datamodules.base import RecordBatch, RecordsDataModule
 from lovec.datamodules.factscore import FActScore
 from lovec.datamodules.files import FilesDataModule
 from lovec.datamodules.preferences import Demonstrations, Preferences
 from lovec.datamodules.prompts import Prompts
-from lovec.datamodules.testsets import Bios, PopQA, QuestionSet, TriviaQA, WildHallu
+from lovec.datamodules.testsets import Bios, PopQA, QuestionSet, TriviaQA, WikiBio, WildHallu
 from lovec.datamodules.world import World
 
 __all__ = [
-    "Batch",
     "Bios",
     "Demonstrations",
     "FActScore",
@@ -18,8 +17,10 @@ __all__ = [
     "Preferences",
     "Prompts",
     "QuestionSet",
+    "RecordBatch",
     "RecordsDataModule",
     "TriviaQA",
+    "WikiBio",
     "WildHallu",
     "World",
 ]

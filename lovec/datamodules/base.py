@@ -1,27 +1,27 @@
-"""What every datamodule of records shares: one optimiser batch an item, an order that a killed run takes up again."""
+"""The base of all datamodules: it serves one optimiser batch per item, in an order that a resumed run continues."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Judge, Wording
-from lovec.datasets.pairs import usable
-from lovec.types import LovecError, Oracle, Record
+from lovec.datasets.pairs import usable, with_rejected
+from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale
 
 _SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
 
-class Batch:
-    """The records of one optimiser batch on this process: iterate it, index it, take its length.
+class RecordBatch:
+    """The records of one batch on this process. It can be iterated and indexed and has a length.
 
-    It is not a list on purpose: Lightning walks through lists to move and cast tensors, and refuses the frozen
-    dataclasses it meets there.
+    It is deliberately not a list: Lightning walks through lists to move and cast tensors, and fails on the frozen
+    dataclasses inside.
     """
 
     __slots__ = ("_records",)
@@ -35,36 +35,37 @@ class Batch:
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+    def __getitem__(self, index: Any) -> Any:
         return self._records[index]
 
 
 class RecordsDataModule(LightningDataModule):
-    """Serves records; a subclass says in :meth:`load` where they come from.
+    """Serves records for training, validation and test; a subclass overrides :meth:`load` to return them.
 
-    A training item is a whole optimiser batch: splitting it to fit the memory is the training module's business. The
+    A training item is a whole optimiser batch; splitting it to fit into memory is the training module's business. The
     order of an epoch is a function of (seed, epoch), so the only state is :attr:`served`, the number of optimiser
-    batches trained on. The training module counts it with :meth:`batch_done`; an iterator cannot, as Lightning may
-    fetch a batch ahead of the one it trains on.
+    batches trained on. The training module counts it by calling :meth:`batch_done`; an iterator could not, because
+    Lightning may fetch a batch ahead of the one it trains on.
+
+    A subclass that also overrides :meth:`questions` is a data set that ``lovec label --data`` can start from.
 
     Args:
-        batch_size: records in an optimiser batch, over all processes; a multiple of their number.
-        eval_batch_size: records a process tags at a time in validation and test.
-        seed: of the order of the training records, and of everything that is drawn.
-        first_epoch: epochs that the starting adapter was trained on with these records and this seed; orders go on
-            behind theirs.
+        batch_size: number of records in an optimiser batch, over all processes; a multiple of the number of processes.
+        eval_batch_size: number of records that a process tags at a time in validation and test.
+        seed: seed of the order of the training records, and of all random draws.
+        first_epoch: number of epochs that the starting adapter was trained for with these records and this seed; the
+            orders continue after theirs.
 
     Attributes:
-        served: optimiser batches trained on so far, over all epochs.
-        domains: the values of ``meta["domain"]`` among the validation and test records that are set up, in their order
-            there; a record without one counts as "in-domain".
-        summary: how many records each split that is set up has ("records"), and why others were left out.
+        splits: splits that :meth:`questions` accepts; the first one is the default of ``lovec label``.
+        answered: whether the records of :meth:`questions` come with answers.
+        served: number of optimiser batches trained on so far, over all epochs.
+        domains: domains of the validation and test records that are set up, in the order of first appearance.
+        summary: number of records ("records"), and of records left out by reason, of each split that is set up.
     """
 
+    splits: ClassVar[tuple[str, ...]] = ("test",)
+    answered: ClassVar[bool] = False
     domains: tuple[str, ...] = ("in-domain",)
 
     def __init__(self, batch_size: int = 8, eval_batch_size: int = 64, seed: int = 0, first_epoch: int = 0) -> None:
@@ -78,139 +79,157 @@ class RecordsDataModule(LightningDataModule):
         self.first_epoch = first_epoch
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
-        self._rows: dict[str, list[Record]] = {}
+        self._records: dict[str, list[Record]] = {}
 
     @property
     def instruction(self) -> str | None:
-        """The instruction these records are to be asked with; None leaves it to the model's own."""
+        """The instruction to prompt the model with; None leaves the choice to the module."""
         return None
 
     @property
     def oracle(self) -> Oracle | None:
-        """An oracle that can judge any answer to these questions, where the data come with one."""
+        """An oracle that can rate any answer to these questions; None if the data have none."""
         return None
 
     @property
     def wording(self) -> Wording:
-        """What baselines ask a model about these records; to be overridden where it does not know the words."""
+        """Prompts of the baselines; to be overridden where the model does not know their words."""
         return Wording()
 
     @property
     def judge(self) -> Judge | None:
-        """What can tell baselines whether a text supports a sentence, where the data come with it."""
+        """What tells baselines whether a text supports a sentence; None if the data have nothing exact."""
         return None
 
-    def load(self, split: str) -> list[Record]:
-        """The records of "train", "validation" or "test". To be overridden; every call gives the same.
+    @property
+    def scale(self) -> Scale:
+        """The confidence scale of the module that these records are served to; 0 to 10 without one."""
+        scale: Scale = getattr(getattr(self.trainer, "lightning_module", None), "scale", DEFAULT_SCALE)
+        return scale
 
-        Whatever takes long belongs in ``prepare_data``, which runs on one process only.
+    def load(self, split: str) -> list[Record]:
+        """Return the records of "train", "validation" or "test", the same at every call. To be overridden.
+
+        Slow preparations belong in ``prepare_data``, which runs on one process only.
         """
         raise LovecError(f"{type(self).__name__} has no {split} records; override load(split)")
 
+    def questions(self, split: str) -> Iterable[Record]:
+        """Return the records that a data set consists of, before a model has answered. To be overridden.
+
+        Args:
+            split: one of :attr:`splits`.
+        """
+        raise LovecError(f"{type(self).__name__} has no questions; override questions(split)")
+
     def setup(self, stage: str) -> None:
-        """Load the splits a stage needs."""
+        """Load the splits that a stage ("fit", "validate", "test" or "predict") needs."""
         for split in _SPLITS[stage]:
-            if split in self._rows:
+            if split in self._records:
                 continue
-            self._rows[split] = rows = self.load(split)
+            self._records[split] = records = self.load(split)
             counts = self.summary.setdefault(split, {})
-            counts["records"] = len(rows)
+            counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
-            rank_zero_info(f"{type(self).__name__}: {len(rows)} {split} records{left_out}")
-        measured = [row for split in ("validation", "test") for row in self._rows.get(split, [])]
+            rank_zero_info(f"{type(self).__name__}: {len(records)} {split} records{left_out}")
+        measured = [record for split in ("validation", "test") for record in self._records.get(split, [])]
         if measured:
-            self.domains = tuple(dict.fromkeys(str(row.meta.get("domain", "in-domain")) for row in measured))
+            self.domains = tuple(dict.fromkeys(record.domain for record in measured))
 
     def loaded(self, split: str) -> Sequence[Record]:
-        """The records of a split that is set up; nothing is read, and there are none where it is not."""
-        return tuple(self._rows.get(split, ()))
+        """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
+        return tuple(self._records.get(split, ()))
 
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:
-        """The records that are fully labelled; the number of the others goes into :attr:`summary`."""
-        kept, dropped = usable(records)
-        self.summary.setdefault(split, {})["a sentence without a label, or no sentence"] = dropped
+        """Return the fully labelled records; the number of the others goes into :attr:`summary`."""
+        kept, left_out = usable(records)
+        self.summary.setdefault(split, {})["a sentence without a label, or no sentence"] = left_out
         return kept
 
+    def training_pairs(self, records: Sequence[Record]) -> list[Record]:
+        """Return the fully labelled training records with wrong scores, drawn for those that have none."""
+        return [with_rejected(record, self.seed, self.scale) for record in self.keep_labelled(records, "train")]
+
     def batch_done(self) -> None:
-        """Count an optimiser batch as trained on."""
+        """Count one more optimiser batch as trained on."""
         self.served += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the number of optimiser batches trained on."""
+        """Return the state for a checkpoint: the number of optimiser batches trained on."""
         return {"served": self.served}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on behind the last optimiser batch of a checkpoint."""
+        """Continue after the last optimiser batch of a checkpoint."""
         self.served = int(state_dict["served"])
 
     def train_dataloader(self) -> TrainLoader:
-        """Optimiser batches; every process gets its share of each.
+        """Return a loader of optimiser batches; every process gets its share of each.
 
         Raises:
-            LovecError: ``batch_size`` cannot be shared out evenly, or there are too few records for one batch.
+            LovecError: ``batch_size`` is no multiple of the number of processes, or there are too few records.
         """
-        world, _ = self._place()
-        if self.batch_size % world:
+        world_size, _ = self._process()
+        if self.batch_size % world_size:
             raise LovecError(
-                f"--data.batch_size {self.batch_size} cannot be shared by {world} processes; "
-                f"give a multiple of {world}, such as {-(-self.batch_size // world) * world}"
+                f"--data.batch_size {self.batch_size} cannot be shared by {world_size} processes; give a multiple of "
+                f"{world_size}, such as {-(-self.batch_size // world_size) * world_size}"
             )
         loader = TrainLoader(self)
         if len(loader) == 0:
             raise LovecError(
-                f"{type(self).__name__} has {len(self._rows['train'])} usable training records for {world} "
+                f"{type(self).__name__} has {len(self._records['train'])} usable training records for {world_size} "
                 "process(es), expected at least one each; check the data and its labels"
             )
         return loader
 
     def val_dataloader(self) -> list[EvalLoader]:
-        """Batches of validation records, this process's share; no loader where there are none."""
+        """Return a loader of this process's validation records, or no loader if there are none."""
         return self._eval_loaders("validation")
 
     def test_dataloader(self) -> list[EvalLoader]:
-        """Batches of test records, this process's share; no loader where there are none."""
+        """Return a loader of this process's test records, or no loader if there are none."""
         return self._eval_loaders("test")
 
     def predict_dataloader(self) -> list[EvalLoader]:
-        """Batches of test records, to tag rather than to measure."""
+        """Return the same loader as for test: its records are tagged, but not measured."""
         return self._eval_loaders("test")
 
     def train_batches(self) -> int:
-        """Optimiser batches an epoch has.
+        """Return the number of optimiser batches per epoch.
 
-        A ragged last batch counts, unless it has fewer records than there are processes: then it is left out.
+        An incomplete last batch counts, unless it has fewer records than there are processes; then it is left out.
         """
-        world, _ = self._place()
-        whole, rest = divmod(len(self._rows["train"]), self.batch_size)
-        return whole + (rest >= world)
+        world_size, _ = self._process()
+        complete, rest = divmod(len(self._records["train"]), self.batch_size)
+        return complete + (rest >= world_size)
 
-    def train_batch(self, number: int) -> Batch:
-        """This process's share of an optimiser batch, numbered from 0 over all epochs."""
-        world, rank = self._place()
+    def train_batch(self, number: int) -> RecordBatch:
+        """Return this process's share of an optimiser batch, numbered from 0 over all epochs."""
+        world_size, rank = self._process()
         epoch, index = divmod(number, self.train_batches())
-        rows = self._rows["train"]
-        generator = torch.Generator().manual_seed(_mix(self.seed, self.first_epoch + epoch))
-        order = torch.randperm(len(rows), generator=generator).tolist()
+        records = self._records["train"]
+        generator = torch.Generator().manual_seed(_epoch_seed(self.seed, self.first_epoch + epoch))
+        order = torch.randperm(len(records), generator=generator).tolist()
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
-        return Batch([rows[i] for i in chosen[rank::world]])
+        return RecordBatch([records[i] for i in chosen[rank::world_size]])
 
     def _eval_loaders(self, split: str) -> list[EvalLoader]:
-        world, rank = self._place()
-        rows, step = self._rows[split], self.eval_batch_size * world
-        # Every process gets the same number of batches, so that none waits for another; its last one may be empty.
-        shares = [Batch(rows[i : i + step][rank::world]) for i in range(0, len(rows), step)]
-        return [EvalLoader(shares)] if shares else []
+        world_size, rank = self._process()
+        records, step = self._records[split], self.eval_batch_size * world_size
+        # All processes get the same number of batches, so that none waits for another; the last one may be empty.
+        batches = [RecordBatch(records[i : i + step][rank::world_size]) for i in range(0, len(records), step)]
+        return [EvalLoader(batches)] if batches else []
 
-    def _place(self) -> tuple[int, int]:
-        """Number of processes and which of them this is."""
+    def _process(self) -> tuple[int, int]:
+        """Return the number of processes and the rank of this one."""
         return (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
 
 
 class TrainLoader:
-    """An epoch's worth of optimiser batches, from the first one that was not trained on.
+    """One epoch's number of optimiser batches, starting with the first one that was not trained on.
 
-    Lightning ends its epochs by counting batches, so a loader that goes on across the end of an epoch is right after
-    a resume in the middle of one, and under ``limit_train_batches`` as well.
+    Lightning ends an epoch by counting batches, so a loader that continues across the end of an epoch is also correct
+    after a resume in the middle of one, and under ``limit_train_batches``.
     """
 
     def __init__(self, data: RecordsDataModule) -> None:
@@ -219,32 +238,32 @@ class TrainLoader:
     def __len__(self) -> int:
         return self._data.train_batches()
 
-    def __iter__(self) -> Iterator[Batch]:
-        begin = self._data.served
-        for number in range(begin, begin + len(self)):
+    def __iter__(self) -> Iterator[RecordBatch]:
+        first = self._data.served
+        for number in range(first, first + len(self)):
             yield self._data.train_batch(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the datamodule keeps the state. That the method exists tells Lightning that a resume is safe."""
+        """Return no state, as the datamodule keeps it; this method tells Lightning that resuming is safe."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to load; see :meth:`state_dict`."""
+        """Do nothing; see :meth:`state_dict`."""
 
 
 class EvalLoader:
     """Batches in the order of the records."""
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
+    def __init__(self, batches: Sequence[RecordBatch]) -> None:
         self._batches = batches
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[RecordBatch]:
         return iter(self._batches)
 
 
-def _mix(seed: int, epoch: int) -> int:
-    """A seed for torch from two numbers, the same in every Python version; (0, 1) and (1, 0) differ."""
+def _epoch_seed(seed: int, epoch: int) -> int:
+    """Return a seed for torch, the same in every Python version and different for (0, 1) and (1, 0)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}".encode()).digest()[:8], "big")

@@ -1,4 +1,4 @@
-"""Records from the user's own files: one for each split, or a share of the training file held out."""
+"""Records from the user's own files: one file per split, or a share of the training file held out for validation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lovec.types import LovecError, Record
 
 
 class FilesDataModule(RecordsDataModule):
-    """Reads JSONL files of any layout that is known; a subclass says in :meth:`trainable` what can be learned from.
+    """Reads JSONL files of any known layout; a subclass overrides :meth:`trainable` to select training records.
 
     Args:
         path: JSONL to train on.
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
-        val_fraction: share of ``path`` held out for validation where there is no ``val_path``; which records these
-            are depends on their ids and the seed alone.
+        val_fraction: share of ``path`` held out for validation if there is no ``val_path``; which records are held out
+            depends only on their ids and the seed.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
@@ -42,7 +42,7 @@ class FilesDataModule(RecordsDataModule):
         """Read the file of a split.
 
         Raises:
-            LovecError: a file is missing or broken, or there is none to test on.
+            LovecError: the file is missing or broken, or no test file was given.
         """
         if split == "test":
             if self.test_path is None:
@@ -57,10 +57,10 @@ class FilesDataModule(RecordsDataModule):
         return self.trainable(records) if split == "train" else records
 
     def trainable(self, records: list[Record]) -> list[Record]:
-        """Those records that can be learned from, made ready for it: here, all of them."""
+        """Return the records that can be trained on, ready for training; by default all of them."""
         return records
 
-    def _draw(self, name: str) -> float:
-        """A number in [0, 1) that belongs to a record: adding records moves no other one to the other side."""
-        digest = hashlib.sha256(f"validation/{self.seed}/{name}".encode()).digest()
+    def _draw(self, record_id: str) -> float:
+        """Return a number in [0, 1) that depends only on seed and id, so that new records move no others."""
+        digest = hashlib.sha256(f"validation/{self.seed}/{record_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Questions from the user's own files, answered anew in training."""
+"""Questions from the user's own files, which the policy answers during training."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from lovec.datamodules.files import FilesDataModule
 
 
 class Prompts(FilesDataModule):
-    """Online prompts from JSONL files: what objectives learn from that let the policy answer and an oracle judge.
+    """Questions from JSONL files, for objectives whose policy writes the answers and whose oracle rates them.
 
-    A line needs no more than a question: ``{"question": ..., "id": ..., "evidence": text or list of texts}``. Whole
-    records will do as well; in training their answers and labels are not looked at. Validation and test let the
-    model answer, too, and measure it by the oracle's ratings; records that come with an answer are tagged as well, and
-    their labelled sentences measured.
+    A line needs a question only: ``{"question": ..., "id": ..., "evidence": text or list of texts}``. Whole records are
+    accepted too; training ignores their answers and labels. In validation and test the model answers and the oracle
+    rates; the answers of records that have some are tagged as well, and their labelled sentences measured.
 
     Args:
         path: JSONL with questions to train on.
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
-        val_fraction: share of ``path`` held out for validation where there is no ``val_path``.
+        val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """

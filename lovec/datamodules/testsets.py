@@ -1,4 +1,4 @@
-"""The public test sets: questions that a model answers, or answers that were labelled before."""
+"""The public test sets: questions for a model to answer, or answers that were labelled before."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from lovec.datamodules.base import RecordsDataModule
-from lovec.datasets import bios, popqa, triviaqa, wildhallu
+from lovec.datasets import bios, popqa, triviaqa, wikibio, wildhallu
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.layouts import read_any
-from lovec.datasets.pairs import with_rejected
 from lovec.oracles.triviaqa import TriviaQAOracle
 from lovec.types import LovecError, Record
 
 
 class QuestionSet(RecordsDataModule):
-    """A public set of questions to test on; a subclass says in :meth:`questions` which.
+    """A set of questions to test on; a subclass sets ``domain`` and overrides :meth:`questions`.
 
-    With ``labels`` the answers of that file are tagged, and measured against its labels, so that no oracle is asked
-    twice. Without them there are questions only: the model answers, and an oracle (``--model.oracle``) judges.
+    With ``labels``, the answers of that file are tagged and compared with its labels, so that no oracle has to rate
+    them again. Without, the model answers the questions and an oracle (``--model.oracle``) rates the answers. The same
+    class can be given to ``lovec label --data`` to answer and label its questions.
 
     Args:
-        labels: labelled answers to these questions, as `lovec label` writes them (any layout that
-            ``lovec.datasets.layouts`` knows).
-        path: the questions, where the hub is not to be asked.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle that judges.
-        val_labels: labelled answers to choose the best constant by; without them that row is left out.
+        labels: labelled answers to these questions, as ``lovec label`` writes them or in another layout that
+            ``lovec.datasets.layouts`` recognises.
+        path: a copy of the questions on this machine.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
+
+    Attributes:
+        domain: group of the result table for records that name no other in ``meta["domain"]``.
     """
 
     domain: ClassVar[str]
@@ -47,15 +50,11 @@ class QuestionSet(RecordsDataModule):
         self.evidence = evidence
         self.val_labels = val_labels
 
-    def questions(self, split: str) -> Iterable[Record]:
-        """The questions of a split, without answers. To be overridden."""
-        raise LovecError(f"{type(self).__name__} has no questions; override questions(split)")
-
     def load(self, split: str) -> list[Record]:
-        """Labelled answers where there are some, else questions.
+        """Return the labelled answers of a split if there are any, otherwise its questions.
 
         Raises:
-            LovecError: a file is missing or broken or holds no label, or training was asked for.
+            LovecError: a file is missing, broken or without labels, or ``split`` is "train".
         """
         if split == "train":
             raise LovecError(
@@ -63,109 +62,112 @@ class QuestionSet(RecordsDataModule):
                 "Demonstrations, on questions with --data Prompts"
             )
         if split == "validation":
-            return self.labelled(self.val_labels) if self.val_labels else []
-        return self.labelled(self.labels) if self.labels else self.asked(split)
+            return self.read_labels(self.val_labels) if self.val_labels else []
+        return self.read_labels(self.labels) if self.labels else self.open_questions(split)
 
-    def labelled(self, path: str | os.PathLike[str]) -> list[Record]:
-        """The records of a file that holds labels; those that name no domain are of this one."""
-        records = [self._placed(record) for record in read_any(path)]
+    def read_labels(self, path: str | os.PathLike[str]) -> list[Record]:
+        """Return the records of a file with labels; those without a domain get that of the class.
+
+        Raises:
+            LovecError: the file is missing or broken, or none of its sentences has a label.
+        """
+        records = list(map(self._with_domain, read_any(path)))
         if not any(s.factuality is not None for record in records for s in record.sentences):
             raise LovecError(
-                f"{path} holds no labelled sentence; label it with `lovec label`, or leave the option out to let the "
-                "model answer and an oracle judge"
+                f"{path} has no labelled sentence; label it with `lovec label`, or leave the option out to let the "
+                "model answer and an oracle rate the answers"
             )
         return records
 
-    def asked(self, split: str) -> list[Record]:
-        """The questions of a split, with evidence where a source of it is given."""
+    def open_questions(self, split: str) -> list[Record]:
+        """Return the questions of a split, with evidence if a source of it is given."""
         records = self.questions(split)
-        return list(with_evidence(records, open_evidence(self.evidence)) if self.evidence else records)
+        if self.evidence:
+            records = with_evidence(records, open_evidence(self.evidence))
+        return list(map(self._with_domain, records))
 
-    def _placed(self, record: Record) -> Record:
+    def _with_domain(self, record: Record) -> Record:
         return replace(record, meta={"domain": self.domain, **record.meta})
 
 
 class WildHallu(QuestionSet):
-    """WildHallucinations, the paper's training and in-domain test set, split 8:1:1 as the authors split it.
+    """WildHallucinations, the paper's training and in-domain test set, split 8:1:1 as its authors split it.
 
-    Labelled answers go to the split that their ``meta["split"]`` names (``lovec.datasets.wildhallu`` writes it); one
-    without it is tested on. So one labelled file trains, validates and tests; training takes its fully labelled
-    answers, with wrong scores drawn where it has none. Without labels all three splits are questions, with the web
-    pages as evidence.
+    Labelled answers belong to the split in their ``meta["split"]`` (``lovec.datasets.wildhallu`` writes it), or to the
+    test split without one; so one labelled file serves training, validation and test. Training takes its fully labelled
+    answers, and draws wrong scores for those that have none. Without labels, all three splits are questions with the
+    web pages of the data set as evidence.
 
     Args:
         labels: labelled answers to these questions.
-        path: a copy of the data set, where the hub is not to be asked.
-        evidence: another source of evidence than the pages that come with the data set; it is asked about entities
-            without a page only.
+        path: a copy of the data set on this machine; default: the Hugging Face hub.
+        evidence: another source of evidence, for entities without a web page in the data set.
         val_labels: labelled answers for validation, instead of those of ``labels``.
-        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (of the wrong scores, too) of the datamodule.
+        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the wrong scores) of the datamodule.
     """
 
     domain = wildhallu.DOMAIN
+    splits = ("all", *wildhallu.SPLITS)
 
     def questions(self, split: str) -> Iterable[Record]:
-        """The entities of a split."""
-        return wildhallu.read_wildhallu(self.path, split)
+        """Return a question about every entity of a split, with its web pages as evidence."""
+        return wildhallu.read_wildhallu(self.path, None if split == "all" else split)
 
     def load(self, split: str) -> list[Record]:
-        """The labelled answers of a split, or its questions."""
+        """Return the labelled answers of a split, or its questions."""
         if split == "validation" and self.val_labels:
-            return self.labelled(self.val_labels)
+            return self.read_labels(self.val_labels)
         if not self.labels:
-            return self.asked(split)
-        own = [r for r in self.labelled(self.labels) if r.meta.get("split", "test") == split]
-        if split != "train":
-            return own
-        rows = self.keep_labelled(own, split)
-        return [row if row.rejected is not None else with_rejected(row, self.seed) for row in rows]
+            return self.open_questions(split)
+        records = [record for record in self.read_labels(self.labels) if record.meta.get("split", "test") == split]
+        return self.training_pairs(records) if split == "train" else records
 
 
 class Bios(QuestionSet):
     """The 183 people of FActScore.
 
     Args:
-        labels: labelled answers to these questions; FActScore's own labelled files will do.
-        path: their names, one a line: FActScore's ``prompt_entities.txt``.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle that judges.
-        val_labels: labelled answers to choose the best constant by; without them that row is left out.
+        labels: labelled answers to these questions, such as FActScore's own labelled files.
+        path: the names, one per line: FActScore's ``prompt_entities.txt``.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
     domain = bios.DOMAIN
 
     def questions(self, split: str) -> Iterable[Record]:
-        """A question about every name."""
+        """Return a question about every person."""
         return bios.read_bios(self.path)
 
 
 class PopQA(QuestionSet):
-    """The subjects of PopQA, long form.
+    """PopQA, long form: a paragraph about the subject of each question.
 
     Args:
         labels: labelled answers to these questions.
-        path: a copy of the data set or of a subset (TSV of its columns), where the hub is not to be asked.
-        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle that judges.
-        val_labels: labelled answers to choose the best constant by; without them that row is left out.
+        path: a copy of the data set or of a subset (TSV of its columns); default: the Hugging Face hub.
+        evidence: Wikipedia (FActScore's sqlite file) or JSONL with title and text, for the oracle.
+        val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
     domain = popqa.DOMAIN
 
     def questions(self, split: str) -> Iterable[Record]:
-        """A question about every subject."""
+        """Return a question about every subject."""
         return popqa.read_popqa(self.path)
 
 
 class TriviaQA(QuestionSet):
-    """TriviaQA, short form: the model answers in a few words, which are right or wrong by the aliases.
+    """TriviaQA, short form: answers of a few words, which are right or wrong by the aliases of the data set.
 
-    Its own oracle judges, so free-form tagging needs nothing else; figures are ECE (column ECE-M) and AUROC.
+    It brings its own oracle, so free-form tagging needs no other. Its metrics are ECE (the column ECE-M) and AUROC.
 
     Args:
         labels: labelled answers to these questions.
-        path: a copy of the data set, where the hub is not to be asked.
-        val_labels: labelled answers to choose the best constant by; without them that row is left out.
+        path: a copy of the data set on this machine; default: the Hugging Face hub.
+        val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
@@ -178,9 +180,28 @@ class TriviaQA(QuestionSet):
 
     @property
     def oracle(self) -> TriviaQAOracle:
-        """Exact: an answer is compared with the aliases."""
+        """The exact oracle, which compares answers with the aliases."""
         return TriviaQAOracle()
 
     def questions(self, split: str) -> Iterable[Record]:
-        """The questions of the validation split, whose answers are known."""
-        return triviaqa.read_triviaqa(self.path)
+        """Return the questions of TriviaQA's validation split, whose answers are public."""
+        return triviaqa.read_triviaqa(self.path, self.scale)
+
+
+class WikiBio(QuestionSet):
+    """Passages about people that GPT-3 wrote, with a human label for every sentence (SelfCheckGPT's data set).
+
+    Args:
+        labels: other labels of these passages, instead of the human ones.
+        path: a copy of the data set or of its replication on this machine; default: the Hugging Face hub.
+        evidence: another source of evidence, for passages without one.
+        val_labels: labelled answers on which the best constant confidence is chosen; without them there is no such row.
+        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
+    """
+
+    domain = wikibio.DOMAIN
+    answered = True
+
+    def questions(self, split: str) -> Iterable[Record]:
+        """Return the passages with their labels, and the text of Wikipedia as evidence."""
+        return wikibio.read_wikibio(self.path)

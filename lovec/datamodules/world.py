@@ -1,12 +1,11 @@
-"""The embedded world as training and test data: its model's plain answers, exactly labelled."""
+"""The embedded world as training and test data: plain answers of its model, with exact labels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +14,16 @@ from typing import Any
 from lovec.baselines import FactsJudge, Wording
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.pairs import with_rejected
-from lovec.datasets.world import World as InventedWorld
-from lovec.datasets.world import ensure_world, grading
+from lovec.datasets.world import EmbeddedWorld, ensure_world, grading
+from lovec.datasets.world.cache import code_of
 from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
+from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
 
-_PARTS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
+_WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
+_MAX_NEW_TOKENS = 192  # the world's model ends its answers after about 100 tokens
 WORDING = Wording(
     p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
     true=" 10",
@@ -34,24 +34,25 @@ WORDING = Wording(
     yes=" 10",
     no=" 0",
 )
-"""What the world's model is asked: it knows no True and no Yes, but scores."""
-_LONGEST = 192  # tokens of an answer; the world's model ends its own after about 100
+"""Prompts of the baselines in the words of the world's model, which does not know "True" or "Yes", but scores."""
 
 
 class World(RecordsDataModule):
-    """Questions about the people of the embedded world, answered by its untrained model and labelled exactly.
+    """Questions about the entities of the embedded world, with exactly labelled answers of its untrained model.
 
-    Trains on the greedy answer and on sampled ones; validation and test hold greedy answers only. Test holds people
-    the training never saw ("in-domain") and companies ("out-of-domain"). The world, its model and the answers are made
-    on first use, without a network, and kept in the cache.
+    Training takes the greedy answer and sampled answers to each question; validation and test take greedy answers only.
+    The test split has people who are not in the training split ("in-domain") and companies ("out-of-domain"). World,
+    model and answers are made on first use, without a network, and kept in the cache.
 
     Args:
-        variant: "world", or "world-small" for a quicker and worse one.
-        samples: sampled answers a training question has beside the greedy one.
-        temperature: of the sampled answers.
-        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (of the answers and wrong scores, too) of the
+        variant: "world", or "world-small", which is quicker and less accurate.
+        samples: number of sampled answers per training question, besides the greedy one.
+        temperature: temperature of the sampled answers.
+        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the answers and wrong scores) of the
             datamodule.
     """
+
+    splits = tuple(_WORLD_SPLITS)
 
     def __init__(self, variant: str = "world", samples: int = 1, temperature: float = 0.7, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -63,11 +64,11 @@ class World(RecordsDataModule):
         self.variant = variant
         self.samples = samples
         self.temperature = temperature
-        self._world: InventedWorld | None = None
+        self._world: EmbeddedWorld | None = None
 
     @property
-    def world(self) -> InventedWorld:
-        """The world itself, opened (and, the first time ever, built) when it is asked for."""
+    def world(self) -> EmbeddedWorld:
+        """The world with its model; on first access it is opened, and built if the cache does not have it."""
         if self._world is None:
             self._world = ensure_world(self.variant)
         return self._world
@@ -79,7 +80,7 @@ class World(RecordsDataModule):
 
     @property
     def oracle(self) -> WorldOracle:
-        """The exact oracle: any answer about the world can be judged."""
+        """The exact oracle, which can rate any answer about the world."""
         return WorldOracle(self.world)
 
     @property
@@ -89,11 +90,16 @@ class World(RecordsDataModule):
 
     @property
     def judge(self) -> FactsJudge:
-        """Exact: facts are compared with facts."""
+        """The exact judge, which compares facts with facts."""
         return FactsJudge()
 
+    def questions(self, split: str) -> list[Record]:
+        """Return a question about every entity of a split; this needs no model."""
+        world = self._world or EmbeddedWorld(self.variant)
+        return [record for part in _WORLD_SPLITS[split] for record in world.questions(part)]
+
     def prepare_data(self) -> None:
-        """Build the world and write its model's answers, unless the cache holds them."""
+        """Build the world and write the answers of its model, unless the cache has them."""
         from filelock import FileLock
 
         folder = self._folder()
@@ -103,54 +109,45 @@ class World(RecordsDataModule):
             if folder.exists():
                 return
             print(f"the model of {self.variant!r} answers its questions, once for seed {self.seed}", file=sys.stderr)
-            staging = folder.with_name(f".{folder.name}.{os.getpid()}")
-            try:
-                for split, records in self._answered().items():
+            with atomic_folder(folder) as staging:
+                for split, records in self._answers():
                     write_records(staging / f"{split}.jsonl", records)
-                os.replace(staging, folder)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
 
     def load(self, split: str) -> list[Record]:
-        """Read the answers of a split; for training, with a wrong score a sentence."""
+        """Return the labelled answers of a split; for training, with wrong scores."""
         path = self._folder() / f"{split}.jsonl"
         if not path.exists():
             self.prepare_data()
         records = list(read_records(path))
-        if split != "train":
-            return records
-        return [with_rejected(record, self.seed) for record in self.keep_labelled(records, split)]
+        return self.training_pairs(records) if split == "train" else records
 
     def _folder(self) -> Path:
-        """Where the answers lie: named after what they depend on, inside the folder of the world they are about."""
-        recipe = json.dumps([self.samples, self.temperature if self.samples else None, self.seed, _LONGEST])
-        digest = hashlib.sha256(recipe.encode())
-        digest.update(Path(grading.__file__).read_bytes())  # labels of another grader are other labels
+        """Return the folder of the answers, in that of the world; its name has a digest of all they depend on."""
+        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS]
+        digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}".encode())
         return self.world.model_path.parent / f"answers-{digest.hexdigest()[:12]}"
 
-    def _answered(self) -> dict[str, list[Record]]:
-        """Labelled answers of every split."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # here, as they are slow to import
+    def _answers(self) -> Iterator[tuple[str, list[Record]]]:
+        """Yield each split with its labelled answers."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # imported here because it is slow
 
         from lovec.engines import TransformersEngine
 
         encoder = Encoder(AutoTokenizer.from_pretrained(self.world.model_path), self.instruction)
         engine = TransformersEngine()
         engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(self.world.model_path)))
-        greedy = Sampling(_LONGEST, seed=self.seed)
-        drawn = Sampling(_LONGEST, self.temperature, self.samples, self.seed)
-        answered = {}
-        for split, parts in _PARTS.items():
-            questions = [record for part in parts for record in self.world.questions(part)]
-            records: list[Record] = []
-            for sampling in [greedy, drawn] if split == "train" and self.samples else [greedy]:
-                records += self._answer(questions, encoder, engine, sampling)
+        greedy = Sampling(_MAX_NEW_TOKENS, seed=self.seed)
+        sampled = Sampling(_MAX_NEW_TOKENS, self.temperature, self.samples, self.seed)
+        for split in self.splits:
+            questions = self.questions(split)
+            records = self._answer(questions, encoder, engine, greedy)
+            if split == "train" and self.samples:
+                records += self._answer(questions, encoder, engine, sampled)
             ratings = self.oracle.rate(records)
-            answered[split] = [_labelled(record, f) for record, f in zip(records, ratings, strict=True)]
-        return answered
+            yield split, [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
 
     def _answer(self, questions: list[Record], encoder: Encoder, engine: Engine, sampling: Sampling) -> list[Record]:
-        """Plain answers, without the instruction; those of one question stand together."""
+        """Return plain answers, written without the instruction; those to one question are adjacent."""
         prompts = [encoder.prompt(record.question, instruct=False) for record in questions]
         completions = engine.generate(prompts, sampling, encoder.stop_ids, keys=[record.id for record in questions])
         records = []
@@ -162,14 +159,8 @@ class World(RecordsDataModule):
                 records.append(replace(record, id=name, answer=answer, sentences=sentences))
         return records
 
-    def _sentences(self, answer: str, completion: Completion) -> list[str]:
-        """Sentences of an answer; of one that was cut off, the finished ones."""
-        sentences = self.world.split(answer)
-        if not completion.finished and sentences and not sentences[-1].endswith("."):
-            del sentences[-1]
-        return sentences
-
-
-def _labelled(record: Record, factuality: list[float | None]) -> Record:
-    pairs = zip(record.sentences, factuality, strict=True)
-    return replace(record, sentences=tuple(replace(sentence, factuality=f) for sentence, f in pairs))
+    def _sentences(self, answer: str, completion: Completion) -> Sequence[str]:
+        """Split an answer into sentences, without an unfinished last sentence of an answer that was cut off."""
+        sentences = self.world.split_sentences(answer)
+        unfinished = not completion.finished and sentences and not sentences[-1].endswith(".")
+        return sentences[:-1] if unfinished else sentences

@@ -1,1 +1,1 @@
-"""Readers and writers of data: records as JSONL, preference pairs, FActScore's labelled files, the embedded world."""
+"""Readers and writers of data: records as JSONL, preference pairs, evidence, public data sets, the embedded world."""

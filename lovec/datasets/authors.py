@@ -1,4 +1,4 @@
-"""The layouts of the files that the paper's authors worked with, as records.
+"""The file layouts of the paper's authors, read as records.
 
 A line of a file (or an item of a JSON list) is one of
 
@@ -7,7 +7,7 @@ A line of a file (or an item of a JSON list) is one of
 - prompts for GRPO: ``{entity, evidence, base_prediction}``,
 - outputs: ``{entity, prompt, model_outputs}``, several answers to one question.
 
-A prompt is the bare question, without the instruction. Tags are read by ``lovec.tags``.
+A prompt is the bare question without the instruction. Scores are those of the paper's scale, 0 to 10.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from lovec.datasets.jsonl import read_objects
+from lovec.datasets.jsonl import open_input, read_objects
 from lovec.datasets.names import Ids
 from lovec.encoding import QUESTION
 from lovec.tags import TaggedSentence, parse
-from lovec.types import LovecError, Record, Sentence, to_rating
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, to_rating
 
 Row = dict[str, Any]
 
 
 def read_authors(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Read a file of one of the authors' layouts; which one, every line says by its keys.
+    """Read a file in one of the authors' layouts; the keys of each line say which one.
 
-    True scores become factuality, wrong ones ``rejected``. Tags of outputs become score and confidence. An abstention
-    keeps its answer, has no sentences and says so in ``meta["abstained"]``; ``base_prediction`` is an answer without
+    True scores become factuality, wrong ones ``rejected``, the tags of outputs score and confidence. An abstention
+    keeps its answer, has no sentences, and ``meta["abstained"]`` is True; ``base_prediction`` becomes an answer without
     sentences.
 
     Args:
         path: JSONL, or JSON with a list.
 
     Yields:
-        One record a line, except for outputs: one an answer, with the ids ``<entity>/sample-1`` and so on.
+        One record per line; for outputs one per answer, with the ids ``<entity>/sample-1`` and so on.
 
     Raises:
-        LovecError: the file is missing, or a line is of another form; the message names file and line.
+        LovecError: the file is missing, or a line has another form; the message names file and line.
     """
     ids = Ids()
     for place, row in read_items(path):
@@ -48,37 +49,33 @@ def read_authors(path: str | os.PathLike[str]) -> Iterator[Record]:
             layout = layout_of(row)
             if layout is None:
                 known = "; ".join(", ".join(keys) for keys in _LAYOUTS)
-                raise LovecError(f"holds {', '.join(row)}; expected one of the layouts: {known}")
+                raise LovecError(f"the keys are {', '.join(row)}; expected one of the layouts: {known}")
             yield from _LAYOUTS[layout](row, ids)
         except (LovecError, KeyError, TypeError, ValueError, AttributeError) as error:
-            said = error if isinstance(error, LovecError) else f"{type(error).__name__}: {error}"
-            raise LovecError(f"{path}:{place}: {said}") from None
+            reason = error if isinstance(error, LovecError) else f"{type(error).__name__}: {error}"
+            raise LovecError(f"{path}:{place}: {reason}") from None
 
 
 def layout_of(row: Row) -> tuple[str, ...] | None:
-    """The keys by which a line belongs to one of the authors' layouts, None where it does not."""
+    """Return the keys of the layout that a line has, or None if it is none of the authors'."""
     return next((keys for keys in _LAYOUTS if row.keys() >= set(keys)), None)
 
 
 def read_items(path: str | os.PathLike[str]) -> Iterator[tuple[int, Row]]:
-    """Objects of a JSONL file, or of a file that is one JSON list, with their number from 1.
+    """Yield number (from 1) and object of every line of a JSONL file, or of every item of a file with one JSON list.
 
     Raises:
         LovecError: the file is missing or broken.
     """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    except OSError as error:
-        raise LovecError(f"cannot read {path} ({error.strerror}); give the path of a JSONL file") from None
-    if head != b"[":
+    with open_input(path) as file:
+        is_list = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    if not is_list:
         yield from read_objects(path)
         return
     try:
-        with open(path, encoding="utf-8-sig") as text:
-            items = json.load(text)
+        items = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise LovecError(f"{path}: not valid JSON ({error})") from None
+        raise LovecError(f"{path}: not valid JSON ({error}); expected JSONL or a JSON list") from None
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
             raise LovecError(f"{path}:{number}: holds {type(item).__name__}, expected an object")
@@ -86,29 +83,28 @@ def read_items(path: str | os.PathLike[str]) -> Iterator[tuple[int, Row]]:
 
 
 def _demonstration(row: Row, ids: Ids) -> Iterator[Record]:
-    name, meta = ids.of(_about(row["prompt"])), {"abstained": bool(row["is_abstained"])}
+    record_id, meta = ids.of(_subject(row["prompt"])), {"abstained": bool(row["is_abstained"])}
     if row["is_abstained"]:
-        yield Record(name, row["prompt"], answer=row["model_output"] or "", meta=meta)
+        yield Record(record_id, row["prompt"], answer=row["model_output"] or "", meta=meta)
         return
-    rated = _tagged(row["rated_output_openai"])
+    tagged = _fully_tagged(row["rated_output_openai"])
     ratings = row["ratings_openai"]
-    if [None if rating is None else to_rating(float(rating) / 10) for rating in ratings] != [s.score for s in rated]:
-        raise LovecError(f"ratings_openai is {ratings}, but the tags of rated_output_openai say otherwise")
-    sentences = tuple(Sentence(s.text, _share(s.score)) for s in rated)
-    yield Record(name, row["prompt"], answer=row["model_output"], sentences=sentences, meta=meta)
+    if [None if rating is None else to_rating(float(rating) / 10) for rating in ratings] != [s.score for s in tagged]:
+        raise LovecError(f"ratings_openai is {ratings}, but the tags of rated_output_openai have other scores")
+    sentences = tuple(Sentence(s.text, _confidence(s.score)) for s in tagged)
+    yield Record(record_id, row["prompt"], answer=row["model_output"], sentences=sentences, meta=meta)
 
 
 def _pair(row: Row, ids: Ids) -> Iterator[Record]:
-    chosen, rejected = _tagged(row["chosen"]), _tagged(row["rejected"])
+    chosen, rejected = _fully_tagged(row["chosen"]), _fully_tagged(row["rejected"])
     if [s.text for s in chosen] != [s.text for s in rejected]:
         raise LovecError("chosen and rejected are different answers, expected the same one with other scores")
-    wrong = [s.score for s in rejected if s.score is not None]
+    wrong = tuple(s.score for s in rejected if s.score is not None)
     if len(wrong) != len(chosen) or any(s.score is None for s in chosen):
         raise LovecError("a sentence of chosen or rejected has no valid score; leave such pairs out")
-    sentences = tuple(Sentence(s.text, _share(s.score)) for s in chosen)
+    sentences = tuple(Sentence(s.text, _confidence(s.score)) for s in chosen)
     answer = " ".join(s.text for s in chosen)
-    name = ids.of(_about(row["prompt"]))
-    yield Record(name, row["prompt"], answer=answer, sentences=sentences, rejected=tuple(wrong))
+    yield Record(ids.of(_subject(row["prompt"])), row["prompt"], answer=answer, sentences=sentences, rejected=wrong)
 
 
 def _online(row: Row, ids: Ids) -> Iterator[Record]:
@@ -121,14 +117,16 @@ def _online(row: Row, ids: Ids) -> Iterator[Record]:
 
 def _outputs(row: Row, ids: Ids) -> Iterator[Record]:
     entity = str(row["entity"])
-    name, meta = ids.of(entity), {"entity": entity}
+    entity_id, meta = ids.of(entity), {"entity": entity}
     for number, text in enumerate(row["model_outputs"], 1):
         parsed = parse(text)
         spans = [*parsed.sentences, TaggedSentence(parsed.tail.strip(), None, "untagged tail", parsed.tail)]
         sentences = tuple(
-            Sentence(s.text, confidence=_share(s.score), score=s.score) for s in spans if s.text and parsed.sentences
+            Sentence(s.text, confidence=_confidence(s.score), score=s.score)
+            for s in spans
+            if s.text and parsed.sentences
         )
-        yield Record(f"{name}/sample-{number}", row["prompt"], answer=text, sentences=sentences, meta=meta)
+        yield Record(f"{entity_id}/sample-{number}", row["prompt"], answer=text, sentences=sentences, meta=meta)
 
 
 _LAYOUTS: dict[tuple[str, ...], Callable[[Row, Ids], Iterator[Record]]] = {
@@ -139,8 +137,8 @@ _LAYOUTS: dict[tuple[str, ...], Callable[[Row, Ids], Iterator[Record]]] = {
 }
 
 
-def _tagged(text: str) -> tuple[TaggedSentence, ...]:
-    """The sentences of an answer that is tagged throughout."""
+def _fully_tagged(text: str) -> tuple[TaggedSentence, ...]:
+    """Return the sentences of an answer; refuse an answer with text that is not validly tagged."""
     parsed = parse(text)
     problems = [s.problem for s in parsed.sentences if s.problem] + ["untagged tail"] * bool(parsed.tail.strip())
     if problems or not parsed.sentences:
@@ -148,11 +146,11 @@ def _tagged(text: str) -> tuple[TaggedSentence, ...]:
     return parsed.sentences
 
 
-def _share(score: int | None) -> float | None:
-    return None if score is None else score / 10
+def _confidence(score: int | None) -> float | None:
+    return None if score is None else DEFAULT_SCALE.confidence(score)
 
 
-def _about(prompt: str) -> str:
-    """What a question is about, to name its record by; the whole question where it is another than the paper's."""
+def _subject(prompt: str) -> str:
+    """Return the entity that a question in the paper's wording is about, or the whole question in another wording."""
     before, _, after = QUESTION.partition("{entity}")
     return prompt.strip().removeprefix(before).removesuffix(after)

@@ -1,4 +1,4 @@
-"""Bios: the 183 people of Wikipedia that FActScore asks about (Min et al. 2023)."""
+"""Bios: FActScore's questions about 183 people with a page in Wikipedia (Min et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ DOMAIN = "Bios"
 
 
 def read_bios(path: str | os.PathLike[str] | None = None) -> list[Record]:
-    """A question about every name of a file; the name is the title of the person's page in Wikipedia.
+    """Return a question about every name in a file; the name is the title of the person's page in Wikipedia.
 
     Args:
-        path: text file with a name a line, such as FActScore's ``prompt_entities.txt``.
+        path: text file with one name per line, such as FActScore's ``prompt_entities.txt``.
 
     Returns:
-        Records whose ``meta`` holds entity and domain.
+        Records whose ``meta`` has entity and domain.
 
     Raises:
-        LovecError: there is no such file, or it holds no names, or something else than names.
+        LovecError: the file is missing, or has no names, or is JSON.
     """
-    hint = "give FActScore's prompt_entities.txt (183 names, one a line) as path (--data.path prompt_entities.txt)"
+    hint = "give FActScore's prompt_entities.txt (183 names, one per line) as path (--data.path prompt_entities.txt)"
     if path is None:
-        raise LovecError(f"the names of Bios are not on the hub; {hint}")
+        raise LovecError(f"the names of Bios are not on the Hugging Face hub; {hint}")
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LovecError(f"cannot read {path} ({getattr(error, 'strerror', None) or error}); {hint}") from None
     names = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not names or names[0].startswith(("{", "[")):
-        raise LovecError(f"{path} holds {'JSON' if names else 'nothing'}, expected names; {hint}")
+        raise LovecError(f"{path} {'is JSON' if names else 'is empty'}, expected names; {hint}")
     ids = Ids()
     return [
         Record(ids.of(name), QUESTION.format(entity=name), meta={"entity": name, "domain": DOMAIN}) for name in names

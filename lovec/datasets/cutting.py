@@ -1,4 +1,4 @@
-"""Evidence cut to a token budget: its beginning, or the passages that speak of what is to be checked."""
+"""Evidence cut to a token budget: its beginning, or the passages most similar to the sentences to be checked."""
 
 from __future__ import annotations
 
@@ -9,133 +9,141 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from lovec.notices import listed
-from lovec.types import LovecError, Record
+from lovec.notices import DoublingWarning
+from lovec.types import LovecError, Record, check_choice
 
-How: TypeAlias = Literal["bm25", "head"]
-Counts: TypeAlias = Callable[[str], int]
+EvidenceCut: TypeAlias = Literal["bm25", "head"]
+CountTokens: TypeAlias = Callable[[str], int]
 
 GAP = "[...]"
-"""Stands where something was cut, so that nobody takes the rest for the whole."""
+"""Marks every place where text was cut, so that the rest is not taken for the whole."""
 
 _PASSAGE = 100  # words, as in DPR
-_ENOUGH = 50  # words behind which the end of a line ends a passage
-_WORD = re.compile(r"\S{1,20}")  # scripts without spaces have no longer words either
+_MIN_PASSAGE = 50  # words after which a line break ends a passage
+_WORD = re.compile(r"\S{1,20}")  # longer words are split, for scripts without spaces
 _K1, _B = 1.5, 0.75
 
 log = logging.getLogger(__name__)
 
 
 class Cutter:
-    """Cuts the evidence of records, and says whose (at the first one, and again whenever their number has doubled).
+    """Cuts the evidence of records to a budget, and warns about records with too much evidence or none.
 
     Args:
-        budget: most tokens.
-        how: see ``cut``.
-        count_tokens: tokens of a text.
+        budget: largest number of tokens.
+        how: "bm25" or "head", see ``cut``.
+        count_tokens: returns the number of tokens of a text.
 
     Attributes:
         cut: ids of the records whose evidence was cut so far.
-        bare: ids of the records that have none.
+        bare: ids of the records without evidence.
 
     Raises:
-        LovecError: an unknown ``how``, or no budget.
+        LovecError: ``how`` is unknown, or the budget is not positive.
     """
 
-    def __init__(self, budget: int, how: How, count_tokens: Counts) -> None:
+    def __init__(self, budget: int, how: EvidenceCut, count_tokens: CountTokens) -> None:
         if budget < 1:
             raise LovecError(f"the budget of evidence is {budget} tokens, expected a positive number")
+        check_choice("the way to cut evidence", how, EvidenceCut)
         self.budget = budget
-        self.how = _checked(how)
+        self.how = how
         self.count_tokens = count_tokens
-        self.cut: dict[str, None] = {}  # in the order they came
-        self.bare: dict[str, None] = {}
+        self._cut = DoublingWarning(
+            log, f"%d records have more than {budget} tokens of evidence, which is cut by {how}: %s"
+        )
+        self._bare = DoublingWarning(log, "%d records have no evidence: %s")
+        self.cut, self.bare = self._cut.ids, self._bare.ids
 
     def __call__(self, record: Record) -> str:
-        """The record's evidence for all its sentences, as one text; "" where there is none."""
-        whole = _joined(record.evidence)
+        """Return a record's evidence for all its sentences as one text; "" if it has none."""
         text = cut(record.evidence, [s.text for s in record.sentences], self.budget, self.how, self.count_tokens)
-        if not whole:
-            _tell(self.bare, record.id, "records have no evidence")
-        elif text != whole:
-            _tell(self.cut, record.id, f"records have more than {self.budget} tokens of evidence, cut by {self.how}")
+        if not text:
+            self._bare.add(record.id)
+            self._bare.flush()
+        elif text != _joined(record.evidence):
+            self._cut.add(record.id)
+            self._cut.flush()
         return text
 
 
-def cut(evidence: Sequence[str], sentences: Sequence[str], budget: int, how: How, count_tokens: Counts) -> str:
-    """Evidence as one text of at most ``budget`` tokens.
+def cut(
+    evidence: Sequence[str], sentences: Sequence[str], budget: int, how: EvidenceCut, count_tokens: CountTokens
+) -> str:
+    """Return evidence as one text of at most ``budget`` tokens.
 
-    What fits is kept whole, texts joined by an empty line. What does not is cut into passages of about a hundred
-    words: "head" keeps the first ones; "bm25" keeps the best one for every sentence, then the second best for every
-    sentence, and so on, in their order in the evidence. ``[...]`` marks every place where something is missing.
+    Evidence within the budget is kept whole, its texts joined by an empty line. Longer evidence is split into passages
+    of about a hundred words: "head" keeps the first passages; "bm25" keeps the best passage for every sentence, then
+    the second best for every sentence, and so on, in the order of the evidence. ``[...]`` marks every place where
+    something is missing.
 
     Args:
-        evidence: texts; empty ones are passed over.
-        sentences: what is to be checked. Without any, "bm25" is "head".
-        budget: most tokens, the marks included.
+        evidence: texts; empty ones are ignored.
+        sentences: sentences to be checked. Without any, "bm25" is the same as "head".
+        budget: largest number of tokens, including the marks.
         how: "bm25" or "head".
-        count_tokens: tokens of a text.
+        count_tokens: returns the number of tokens of a text.
 
     Raises:
-        LovecError: an unknown ``how``, or a budget in which not a word of the evidence fits.
+        LovecError: ``how`` is unknown, or the budget is too small for a single word of the evidence.
     """
-    _checked(how)
+    check_choice("the way to cut evidence", how, EvidenceCut)
     texts = [text.strip() for text in evidence if text.strip()]
     whole = _joined(texts)
     if not whole or count_tokens(whole) <= budget:
         return whole
-    pieces = [piece for number, text in enumerate(texts) for piece in _pieces(number, text)]
-    ranked = list(range(len(pieces)))
+    passages = [passage for number, text in enumerate(texts) for passage in _passages(number, text)]
+    ranking = list(range(len(passages)))
     if how == "bm25" and sentences:
-        ranked = _turn_by_turn(bm25([piece.text for piece in pieces], sentences))
+        ranking = _interleaved(bm25([passage.text for passage in passages], sentences))
     mark = count_tokens(f"\n\n{GAP}\n\n")
-    chosen, room = [], budget - mark
-    for place in ranked:
-        room -= count_tokens(pieces[place].text) + mark
-        if room < 0:
+    chosen, remaining = [], budget - mark
+    for index in ranking:
+        remaining -= count_tokens(passages[index].text) + mark
+        if remaining < 0:
             break
-        chosen.append(place)
+        chosen.append(index)
     while chosen:
-        text = _rendered(texts, pieces, sorted(chosen))
-        if count_tokens(text) <= budget:  # the counts of parts need not add up to that of the whole
+        text = _rendered(texts, passages, sorted(chosen))
+        if count_tokens(text) <= budget:  # a whole may have more tokens than the sum of its parts
             return text
         chosen.pop()
-    return _some_words(pieces[ranked[0]], ranked[0] > 0, budget, count_tokens)
+    return _first_words(passages[ranking[0]], ranking[0] > 0, budget, count_tokens)
 
 
 def bm25(passages: Sequence[str], queries: Sequence[str]) -> list[list[float]]:
-    """Okapi BM25 with Lucene's idf, k1 1.5, b 0.75 (Robertson and Zaragoza 2009): [queries][passages].
+    """Compute Okapi BM25 with Lucene's idf, k1 = 1.5, b = 0.75 (Robertson and Zaragoza 2009): [queries][passages].
 
-    Written out here, because the passages of one question are a few hundred at most: a library's sparse index takes
-    longer on them than the arithmetic.
+    It is implemented here because the passages of one question are a few hundred at most, for which building the sparse
+    index of a library takes longer than the arithmetic.
     """
-    asked = [_terms(query) for query in queries]
-    known = {term for terms in asked for term in terms}
-    sizes: list[int] = []
-    holders: dict[str, list[tuple[int, int]]] = {}  # passages that hold a term, and how often
-    for place, passage in enumerate(passages):
+    query_terms = [_terms(query) for query in queries]
+    vocabulary = {term for terms in query_terms for term in terms}
+    lengths: list[int] = []
+    postings: dict[str, list[tuple[int, int]]] = {}  # indices of passages that have a term, and how often
+    for index, passage in enumerate(passages):
         terms = _terms(passage)
-        sizes.append(len(terms))
-        for term, count in Counter(filter(known.__contains__, terms)).items():
-            holders.setdefault(term, []).append((place, count))
-    mean = sum(sizes) / len(sizes) or 1.0
+        lengths.append(len(terms))
+        for term, count in Counter(filter(vocabulary.__contains__, terms)).items():
+            postings.setdefault(term, []).append((index, count))
+    mean_length = sum(lengths) / len(lengths) or 1.0
     scores = []
-    for terms in asked:
+    for terms in query_terms:
         row = [0.0] * len(passages)
         for term in terms:
-            found = holders.get(term, [])
-            idf = math.log(1 + (len(passages) - len(found) + 0.5) / (len(found) + 0.5))
-            for place, count in found:
-                row[place] += idf * count / (count + _K1 * (1 - _B + _B * sizes[place] / mean))
+            matches = postings.get(term, [])
+            idf = math.log(1 + (len(passages) - len(matches) + 0.5) / (len(matches) + 0.5))
+            for index, count in matches:
+                row[index] += idf * count / (count + _K1 * (1 - _B + _B * lengths[index] / mean_length))
         scores.append(row)
     return scores
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A passage: what stands from ``begin`` to ``end`` in the text with this number."""
+class _Passage:
+    """The text from ``begin`` to ``end`` in the evidence text with this number."""
 
     number: int
     begin: int
@@ -143,52 +151,55 @@ class _Piece:
     text: str
 
 
-def _pieces(number: int, text: str) -> Iterator[_Piece]:
-    """The passages of a text, which end with a line where they can; no word is left out."""
+def _passages(number: int, text: str) -> Iterator[_Passage]:
+    """Yield the passages of a text, which end at a line break where possible; together they have all words."""
     words = list(_WORD.finditer(text))
     first = 0
     for last, word in enumerate(words):
         count = last - first + 1
-        rest = words[last + 1].start() if last + 1 < len(words) else None
-        if rest is None or count >= _PASSAGE or (count >= _ENOUGH and "\n" in text[word.end() : rest]):
+        next_word = words[last + 1].start() if last + 1 < len(words) else None
+        line_ends = "\n" in text[word.end() : next_word]
+        if next_word is None or count >= _PASSAGE or (count >= _MIN_PASSAGE and line_ends):
             begin, end = words[first].start(), word.end()
-            yield _Piece(number, begin, end, text[begin:end])
+            yield _Passage(number, begin, end, text[begin:end])
             first = last + 1
 
 
-def _turn_by_turn(scores: Sequence[Sequence[float]]) -> list[int]:
-    """Places by rank: the best for each query, then the second best for each; the earlier one where two are alike."""
-    orders = [sorted(range(len(row)), key=lambda place: -row[place]) for row in scores]
+def _interleaved(scores: Sequence[Sequence[float]]) -> list[int]:
+    """Rank passages: the best for each query, then the second best for each; the earlier one of equal ones."""
+    orders = [sorted(range(len(row)), key=lambda index: -row[index]) for row in scores]
     return list(dict.fromkeys(chain.from_iterable(zip(*orders, strict=True))))
 
 
-def _rendered(texts: Sequence[str], pieces: Sequence[_Piece], chosen: Sequence[int]) -> str:
-    """The chosen passages, given in their order; neighbours as they stand in the evidence."""
-    out = [] if chosen[0] == 0 else [GAP, "\n\n"]
-    for before, place in zip([None, *chosen], chosen, strict=False):
-        piece = pieces[place]
+def _rendered(texts: Sequence[str], passages: Sequence[_Passage], chosen: Sequence[int]) -> str:
+    """Return the chosen passages (sorted indices) as one text; adjacent ones are joined as in the evidence."""
+    parts = [] if chosen[0] == 0 else [GAP, "\n\n"]
+    for before, index in zip([None, *chosen], chosen, strict=False):
+        passage = passages[index]
         if before is not None:
-            last = pieces[before]
-            if place > before + 1:
-                out.append(f"\n\n{GAP}\n\n")
+            last = passages[before]
+            if index > before + 1:
+                parts.append(f"\n\n{GAP}\n\n")
             else:
-                out.append(texts[piece.number][last.end : piece.begin] if last.number == piece.number else "\n\n")
-        out.append(piece.text)
-    return "".join(out if chosen[-1] == len(pieces) - 1 else [*out, "\n\n", GAP])
+                parts.append(
+                    texts[passage.number][last.end : passage.begin] if last.number == passage.number else "\n\n"
+                )
+        parts.append(passage.text)
+    return "".join(parts if chosen[-1] == len(passages) - 1 else [*parts, "\n\n", GAP])
 
 
-def _some_words(piece: _Piece, later: bool, budget: int, count_tokens: Counts) -> str:
-    """The beginning of a passage that does not fit as a whole."""
-    ends = [word.end() for word in _WORD.finditer(piece.text)]
-    head = f"{GAP}\n\n" if later else ""
-    low, high = 0, len(ends)  # how many words fit is in [low, high)
+def _first_words(passage: _Passage, after_gap: bool, budget: int, count_tokens: CountTokens) -> str:
+    """Return as many words of a passage as fit into the budget, for a passage that does not fit as a whole."""
+    ends = [word.end() for word in _WORD.finditer(passage.text)]
+    head = f"{GAP}\n\n" if after_gap else ""
+    low, high = 0, len(ends)  # the number of words that fit is in [low, high)
     while high - low > 1:
         middle = (low + high) // 2
-        fits = count_tokens(f"{head}{piece.text[: ends[middle - 1]]} {GAP}") <= budget
+        fits = count_tokens(f"{head}{passage.text[: ends[middle - 1]]} {GAP}") <= budget
         low, high = (middle, high) if fits else (low, middle)
     if low == 0:
-        raise LovecError(f"a budget of {budget} tokens holds no word of the evidence; give more")
-    return f"{head}{piece.text[: ends[low - 1]]} {GAP}"
+        raise LovecError(f"a budget of {budget} tokens is too small for one word of the evidence; give a larger one")
+    return f"{head}{passage.text[: ends[low - 1]]} {GAP}"
 
 
 def _terms(text: str) -> list[str]:
@@ -197,17 +208,3 @@ def _terms(text: str) -> list[str]:
 
 def _joined(evidence: Sequence[str]) -> str:
     return "\n\n".join(text.strip() for text in evidence if text.strip())
-
-
-def _checked(how: str) -> How:
-    if how not in get_args(How):
-        raise LovecError(f"evidence is to be cut by {how!r}, expected one of {', '.join(get_args(How))}")
-    return how  # type: ignore[return-value]
-
-
-def _tell(names: dict[str, None], name: str, what: str) -> None:
-    """Add a name; say what all of them share whenever their number has doubled."""
-    if name not in names:
-        names[name] = None
-        if len(names).bit_count() == 1:  # 1, 2, 4, 8, ...
-            log.warning("%d %s: %s", len(names), what, listed(list(names)[len(names) // 2 :]))

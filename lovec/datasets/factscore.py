@@ -1,7 +1,7 @@
 """FActScore's biographies with human labels (Min et al. 2023, "FActScore", labelled data).
 
-Annotators split every sentence into atomic facts and marked each S (supported), NS (not supported) or IR
-(irrelevant). A sentence's factuality is the supported share S / (S + NS); with no such fact it has none.
+Annotators split every sentence into atomic facts and labelled each S (supported), NS (not supported) or IR
+(irrelevant). The factuality of a sentence is the supported share S / (S + NS), and None if it has no such fact.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def read_factscore(path: str | os.PathLike[str]) -> list[Record]:
         path: JSONL with the keys input, output, topic, cat [rarity, region] and annotations.
 
     Returns:
-        One record a line. ``meta`` holds topic, rarity, region and abstained; a line whose annotations are null is an
-        abstention: it keeps its answer and has no sentences.
+        One record per line. ``meta`` has topic, rarity, region and abstained; a line whose annotations are null is an
+        abstention, which keeps its answer and has no sentences.
 
     Raises:
-        LovecError: the file is missing or a line is not of this form; the message names file and line.
+        LovecError: the file is missing, or a line has another form; the message names file and line.
     """
     records: list[Record] = []
     ids = Ids()

@@ -1,4 +1,4 @@
-"""Files of records in whatever layout: ours, the authors', or that of a human-labelled data set."""
+"""Files of records in any known layout: lovec's own, the authors', or that of a human-labelled data set."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from lovec.types import Record
 
 
 def read_any(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Read records one by one; the keys of the first line say which layout it is.
+    """Read records one by one; the layout is recognised by the keys of the first line.
 
     Args:
-        path: our JSONL, one of the authors' layouts (``lovec.datasets.authors``), FActScore's labelled data, or the
-            labelled WikiBio passages.
+        path: lovec's JSONL, a file in one of the authors' layouts (``lovec.datasets.authors``), FActScore's labelled
+            data, or the labelled WikiBio passages.
 
     Yields:
         Records in file order.
 
     Raises:
-        LovecError: the file is missing or broken, or of no layout that is known: then it is read as our own, and the
-            message says what that needs.
+        LovecError: the file is missing or broken. A file of unknown layout is read as lovec's own, and the message says
+            what that needs.
     """
     _, first = next(read_items(path), (0, {}))
-    if "question" not in first:
-        if layout_of(first) is not None:
-            yield from read_authors(path)
-            return
-        if {"input", "output", "annotations"} <= first.keys():
-            yield from read_factscore(path)
-            return
-        if is_wikibio(first):
-            yield from read_wikibio(path)
-            return
-    yield from read_records(path)
+    if "question" in first:
+        yield from read_records(path)
+    elif layout_of(first) is not None:
+        yield from read_authors(path)
+    elif {"input", "output", "annotations"} <= first.keys():
+        yield from read_factscore(path)
+    elif is_wikibio(first):
+        yield from read_wikibio(path)
+    else:
+        yield from read_records(path)

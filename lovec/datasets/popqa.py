@@ -1,4 +1,4 @@
-"""PopQA, long form: a paragraph about the subject of every question (Mallen et al. 2023, Jiang et al. 2024)."""
+"""PopQA, long form: questions for a paragraph about the subject of each row (Mallen et al. 2023, Jiang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ DOMAIN = "PopQA"
 
 
 def read_popqa(path: str | os.PathLike[str] | None = None) -> list[Record]:
-    """A question about every subject, by the title of its page in Wikipedia; rows of one subject are one question.
+    """Return a question about every subject, named by the title of its page in Wikipedia.
+
+    Rows about the same subject become one question.
 
     Args:
-        path: a copy of the data set (a TSV of its 17 columns, for instance), see ``HubDataset.table``; None asks the
-            hub. Every subject of the file is asked about: give a chosen subset to ask about fewer.
+        path: a copy of the data set (for example a TSV of its 17 columns), see ``HubDataset.table``; None reads it from
+            the hub. There is a question for every subject in the file; give a subset of the rows to ask fewer.
 
     Returns:
-        Records in order of first appearance. ``meta`` holds entity (the title), domain, popularity (views of the page
-        a month) and rows (ids of the rows about it).
+        Records in the order of first appearance. ``meta`` has entity (the title), domain, popularity (monthly page
+        views) and rows (ids of the rows about it).
 
     Raises:
-        LovecError: the data set is not there or of another form.
+        LovecError: the data set is not available or has another form.
     """
     subjects: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(HUB.table(path).select_columns(list(HUB.columns)), 1):
@@ -35,7 +37,8 @@ def read_popqa(path: str | os.PathLike[str] | None = None) -> list[Record]:
             meta: dict[str, Any] = {"entity": title, "domain": DOMAIN, "popularity": int(row["s_pop"]), "rows": []}
             subjects.setdefault(title, meta)["rows"].append(int(row["id"]))
         except (TypeError, ValueError):
-            given = f"id {row['id']!r} and s_pop {row['s_pop']!r}"
-            raise LovecError(f"{path or HUB.name}, row {number}: {given}, expected whole numbers") from None
+            raise LovecError(
+                f"{path or HUB.name}, row {number}: id is {row['id']!r} and s_pop {row['s_pop']!r}, expected integers"
+            ) from None
     ids = Ids()
     return [Record(ids.of(title), QUESTION.format(entity=title), meta=meta) for title, meta in subjects.items()]

@@ -1,4 +1,4 @@
-"""TriviaQA, short form: a question, a few words for an answer, and whether they are right (Joshi et al. 2017)."""
+"""TriviaQA, short form: a question, an answer of a few words, and whether it is right (Joshi et al. 2017)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from lovec.datasets.hub import HubDataset
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import LovecError, Record
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
 HUB = HubDataset("mandarjoshi/trivia_qa", "validation", ("question", "question_id", "answer"), "rc.nocontext")
-"""The validation split: the answers of the test split are withheld."""
+"""The validation split, because the answers of the test split are withheld."""
 
 DOMAIN = "TriviaQA"
 
@@ -21,68 +21,75 @@ SHORT_FORM = f"""\
 {{question}}
 
 Reply with the answer alone: a name, a number or a few words, not a whole sentence. Behind it, write how certain you \
-are that it is correct, as a whole number from 0 (almost certainly wrong) to 10 (almost certainly right), in the \
-format {DEFAULT_TAGS.open} X {DEFAULT_TAGS.close}, and stop there."""
-"""The user turn. The paper prints none for short answers; this one is ours."""
+are that it is correct, {{levels}} from {{lowest}} (almost certainly wrong) to {{highest}} (almost certainly right), \
+in the format {DEFAULT_TAGS.open} X {DEFAULT_TAGS.close}, and stop there."""
+"""The user turn. The paper prints no prompt for short answers; this one is ours."""
 
 _OVERLAP = 0.5
 _SPACED = str.maketrans({mark: " " for mark in string.punctuation + "\u2018\u2019\u00b4"})
 
 
-def read_triviaqa(path: str | os.PathLike[str] | None = None) -> list[Record]:
-    """The questions with every answer that counts as right.
+def read_triviaqa(path: str | os.PathLike[str] | None = None, scale: Scale = DEFAULT_SCALE) -> list[Record]:
+    """Return the questions with all answers that count as right.
 
-    The data set has a question once for the web and once for Wikipedia; it is asked once, and what either counts as
-    right is right.
+    The data set has many questions twice, for web and for Wikipedia evidence; they become one record, and the aliases
+    of both count as right.
 
     Args:
         path: a copy of the data set, see ``HubDataset.table``; ``answer`` may also be a plain list of aliases. None
-            asks the hub.
+            reads it from the hub.
+        scale: scale of the confidence that the question asks for.
 
     Returns:
-        Records whose ``meta`` holds aliases (normalised), the bare question and domain.
+        Records whose ``meta`` has aliases (normalised), the bare question and domain.
 
     Raises:
-        LovecError: the data set is not there or of another form, or a question has no answer.
+        LovecError: the data set is not available or has another form, or a question has no answer.
     """
     records: dict[str, Record] = {}
     for row in HUB.table(path).select_columns(list(HUB.columns)):
-        name, question, aliases = row["question_id"], row["question"].strip(), _aliases(row["answer"])
+        record_id, question, aliases = row["question_id"], row["question"].strip(), _aliases(row["answer"])
         if not aliases:
             raise LovecError(
-                f"question {name!r} of {path or HUB.name} has no answer; take the validation split (the test split "
-                "withholds its answers)"
+                f"question {record_id!r} of {path or HUB.name} has no answer; take the validation split (the test "
+                "split withholds its answers)"
             )
-        if name in records:
-            known = records[name].meta["aliases"]
+        if record_id in records:
+            known = records[record_id].meta["aliases"]
             known += [alias for alias in aliases if alias not in known]
             continue
-        meta = {"aliases": aliases, "asked": question, "domain": DOMAIN}
-        records[name] = Record(name, SHORT_FORM.format(question=question), meta=meta)
+        meta = {"aliases": aliases, "bare_question": question, "domain": DOMAIN}
+        records[record_id] = Record(record_id, short_form(question, scale), meta=meta)
     return list(records.values())
 
 
-def matches(answer: str, aliases: Iterable[str]) -> bool:
-    """Whether an answer is right: its best token F1 over the aliases exceeds 0.5.
+def short_form(question: str, scale: Scale = DEFAULT_SCALE) -> str:
+    """Return the user turn that asks for a short answer with a confidence on a scale."""
+    levels = "as a whole number" if scale.is_numeric else f"as one of {', '.join(scale.words)},"
+    return SHORT_FORM.format(question=question, levels=levels, lowest=scale.words[0], highest=scale.words[-1])
 
-    Answer and aliases are normalised alike; tokens are compared as sets, F1 = 2 |A & B| / (|A| + |B|).
+
+def matches(answer: str, aliases: Iterable[str]) -> bool:
+    """Return whether an answer is right: its highest token F1 with one of the aliases exceeds 0.5.
+
+    Answer A and alias B are normalised and compared as sets of tokens, F1 = 2 |A & B| / (|A| + |B|).
 
     Args:
         answer: what the model wrote, without its tag.
         aliases: answers that count as right.
     """
-    given = set(normalise(answer).split())
+    tokens = set(normalise(answer).split())
     for alias in aliases:
-        wanted = set(normalise(alias).split())
-        if wanted and 2 * len(given & wanted) > _OVERLAP * (len(given) + len(wanted)):
+        expected = set(normalise(alias).split())
+        if expected and 2 * len(tokens & expected) > _OVERLAP * (len(tokens) + len(expected)):
             return True
     return False
 
 
 def normalise(answer: str) -> str:
-    """Lower case without punctuation, articles and double spaces, as TriviaQA's own evaluation does it.
+    """Return an answer in lower case without punctuation, articles and double spaces, as in TriviaQA's evaluation.
 
-    Where nothing is left (blood group A), the articles stay.
+    If nothing would be left (blood group A), the articles stay.
     """
     text = answer.lower().translate(_SPACED)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split() or text.split())

@@ -1,4 +1,4 @@
-"""Engines: sample from the policy and score with it, token ids in, token ids out."""
+"""Engines, which sample from the policy and score choices with it: token ids in, token ids out."""
 
 from lovec.engines.server import VllmServer
 from lovec.engines.transformers import TransformersEngine

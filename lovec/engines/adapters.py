@@ -1,11 +1,13 @@
-"""The policy's adapter as a PEFT folder, new for every change: what an engine with a model of its own loads.
+"""The policy's adapter as a PEFT folder, a new one for every change, for engines that load a model of their own.
 
-The base model is never touched. Names are never used twice, because vLLM keys adapters and cached prefixes by them.
+The base model is never changed. Folder names are never reused, because vLLM identifies adapters and cached prefixes by
+name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 import weakref
@@ -18,35 +20,36 @@ from lovec.types import LovecError
 
 
 class AdapterFolders:
-    """Writes the active adapter of a policy where it is new, and removes what is no longer used.
+    """Writes the active adapter of a policy to a new folder whenever it has changed, and removes old folders.
 
     Args:
-        root: folder to make the folders in; None takes the system's temporary one. It goes with the process.
+        root: where to create the folders; None takes the system's temporary folder. They are removed when the process
+            ends.
 
     Attributes:
-        current: folder of the adapter last written; None before there is one.
-        kept: folders of adapters that were replaced and wait for ``clean``.
+        current: folder of the newest adapter; None before there is one.
+        outdated: folders of replaced adapters, which ``clean`` removes.
     """
 
     def __init__(self, root: str | Path | None = None) -> None:
         if root is not None:
             Path(root).mkdir(parents=True, exist_ok=True)
-        self._home = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root))
-        self._home.chmod(0o755)  # mkdtemp makes it private, but a server may run as somebody else
-        self._done = weakref.finalize(self, shutil.rmtree, str(self._home), ignore_errors=True)
+        self._parent = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root))
+        self._parent.chmod(0o755)  # mkdtemp creates a private folder, but a server may run as another user
+        self._remove = weakref.finalize(self, shutil.rmtree, str(self._parent), ignore_errors=True)
         self._count = 0
-        self._known: bytes | None = None
+        self._written: bytes | None = None  # fingerprint of the newest adapter
         self.current: Path | None = None
-        self.kept: list[Path] = []
+        self.outdated: list[Path] = []
 
-    def take(self, policy: Any) -> Path | None:
-        """Folder with the policy's adapter as it is now: the one from before where nothing has changed.
+    def write(self, policy: Any) -> Path | None:
+        """Return the folder with the policy's adapter as it is now; it is written only if the adapter has changed.
 
         Args:
-            policy: ``policy.peft`` is a PEFT model.
+            policy: its attribute ``peft`` is a PEFT model.
 
         Returns:
-            None where its adapters are switched off.
+            The folder; None where the policy's adapters are switched off.
 
         Raises:
             LovecError: more than one adapter is active.
@@ -56,30 +59,30 @@ class AdapterFolders:
             return None
         config = policy.peft.peft_config[name]
         tensors = _tensors(policy.peft, name)
-        known = _fingerprint(repr(sorted(config.to_dict().items(), key=lambda item: item[0])), tensors)
-        if known == self._known:
+        fingerprint = _fingerprint(repr(sorted(config.to_dict().items(), key=lambda item: item[0])), tensors)
+        if fingerprint == self._written:
             return self.current
         self._count += 1
-        folder = self._home / f"adapter-{self._count}"
+        folder = self._parent / f"adapter-{self._count}"
         _write(folder, config, tensors)
         if self.current is not None:
-            self.kept.append(self.current)
-        self.current, self._known = folder, known
+            self.outdated.append(self.current)
+        self.current, self._written = folder, fingerprint
         return folder
 
     def clean(self) -> None:
-        """Remove the folders of adapters that were replaced."""
-        for folder in self.kept:
+        """Remove the folders of replaced adapters."""
+        for folder in self.outdated:
             shutil.rmtree(folder, ignore_errors=True)
-        self.kept = []
+        self.outdated = []
 
     def close(self) -> None:
-        """Remove everything."""
-        self._done()
+        """Remove all folders."""
+        self._remove()
 
 
 def active_adapter(peft: Any) -> str | None:
-    """Name of the adapter that a PEFT model runs with; None where adapters are switched off.
+    """Return the name of the adapter that a PEFT model runs with; None where its adapters are switched off.
 
     Raises:
         LovecError: more than one is active.
@@ -96,8 +99,21 @@ def active_adapter(peft: Any) -> str | None:
     return next((state[0] for state in states if state), None)
 
 
+def read_adapter_config(folder: str | Path) -> dict[str, Any]:
+    """Return the PEFT configuration of the adapter in a folder.
+
+    Raises:
+        LovecError: there is none.
+    """
+    path = Path(folder) / "adapter_config.json"
+    if not path.is_file():
+        raise LovecError(f"there is no adapter in {folder} (no adapter_config.json); give the folder of a PEFT adapter")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
 def _tensors(peft: Any, name: str) -> dict[str, torch.Tensor]:
-    """The adapter's weights under the names of PEFT's files, on the CPU."""
+    """Return the adapter's weights on the CPU, by the names that PEFT uses in files."""
     from peft import get_peft_model_state_dict
 
     state = get_peft_model_state_dict(peft, adapter_name=name, save_embedding_layers=False)
@@ -105,7 +121,7 @@ def _tensors(peft: Any, name: str) -> dict[str, torch.Tensor]:
 
 
 def _fingerprint(config: str, tensors: dict[str, torch.Tensor]) -> bytes:
-    """Changes whenever the adapter does, however it was written to."""
+    """Return a digest that changes whenever the adapter does, however its weights were written to."""
     digest = hashlib.blake2b(config.encode())
     for key, tensor in tensors.items():
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -114,13 +130,13 @@ def _fingerprint(config: str, tensors: dict[str, torch.Tensor]) -> bytes:
 
 
 def _write(folder: Path, config: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """A PEFT folder: the weights, and the config made for inference."""
+    """Write a PEFT folder: the weights, and the configuration for inference."""
     from safetensors.torch import save_file
 
     folder.mkdir()
     save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
-    trained, config.inference_mode = config.inference_mode, True
+    before, config.inference_mode = config.inference_mode, True
     try:
         config.save_pretrained(str(folder))
     finally:
-        config.inference_mode = trained
+        config.inference_mode = before

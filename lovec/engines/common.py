@@ -1,24 +1,84 @@
-"""What every engine does with what it is asked: checks, limits, random streams."""
+"""What all engines share: checks of their arguments, the rows of a batch to sample, and the replies of vLLM."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from lovec.types import LovecError, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling
+
+TokenCallback: TypeAlias = Callable[[int], bool]
+"""Called with each sampled token of one completion; returns False to stop the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One completion to sample.
+
+    Attributes:
+        ids: token ids of the prompt.
+        max_new_tokens: the most tokens of the completion; the model's context may leave less room than was asked for.
+        stream: 128-bit number of the random stream, a function of (seed, key of the prompt, index of the sample) only.
+        on_token: called with every sampled token; None where nobody listens.
+    """
+
+    ids: tuple[int, ...]
+    max_new_tokens: int
+    stream: int
+    on_token: TokenCallback | None
+
+    @property
+    def seed(self) -> int:
+        """The stream as a seed of 63 bits, the most that vLLM takes."""
+        return self.stream % 2**63
+
+
+def sample_rows(
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    keys: Sequence[str] | None,
+    on_token: OnToken | None,
+    context_length: int | None,
+) -> list[SampleRow]:
+    """Check the arguments of ``Engine.generate`` and return the completions to sample, prompt by prompt.
+
+    Raises:
+        LovecError: a prompt is empty or leaves no room for a token, a setting is out of range, or there is not one key
+            per prompt.
+    """
+    if sampling.n < 1 or sampling.max_new_tokens < 1 or not sampling.temperature >= 0:
+        raise LovecError(f"{sampling}: expected n >= 1, max_new_tokens >= 1 and temperature >= 0")
+    names = list(map(str, range(len(prompts)))) if keys is None else keys
+    if len(names) != len(prompts):
+        raise LovecError(f"got {len(names)} keys for {len(prompts)} prompts, expected one each")
+    rows = []
+    for prompt, ids in enumerate(checked_texts(prompts, 1, context_length, "prompt")):
+        room = sampling.max_new_tokens if context_length is None else context_length - len(ids)
+        for sample in range(sampling.n):
+            stream = stream_key(sampling.seed, names[prompt], sample)
+            callback = None if on_token is None else _token_callback(on_token, prompt, sample)
+            rows.append(SampleRow(ids, min(sampling.max_new_tokens, room), stream, callback))
+    return rows
+
+
+def by_prompt(completions: Sequence[Completion], sampling: Sampling) -> list[list[Completion]]:
+    """Return the completions of ``sample_rows`` as [prompts][n]."""
+    return [list(completions[start : start + sampling.n]) for start in range(0, len(completions), sampling.n)]
 
 
 def checked_texts(texts: Sequence[Sequence[int]], room: int, limit: int | None, name: str) -> list[tuple[int, ...]]:
-    """The texts as tuples, none of them empty or too long.
+    """Return the texts as tuples, after a check that none of them is empty or too long.
 
     Args:
         texts: token ids.
-        room: tokens needed behind each.
-        limit: tokens the model's context holds; None where it names no limit.
+        room: tokens needed after each text.
+        limit: length of the model's context in tokens; None is no limit.
         name: what a text is, for the message.
 
     Raises:
-        LovecError: a text is empty, or does not fit with what comes behind it.
+        LovecError: a text is empty, or does not fit with what comes after it.
     """
     for i, text in enumerate(texts):
         if not len(text):
@@ -31,35 +91,48 @@ def checked_texts(texts: Sequence[Sequence[int]], room: int, limit: int | None, 
     return [tuple(map(int, text)) for text in texts]
 
 
-def checked_keys(sampling: Sampling, keys: Sequence[str] | None, prompts: int) -> list[str]:
-    """Names of the prompts for their random streams.
-
-    Raises:
-        LovecError: a sampling setting is out of range, or the keys are not one each.
-    """
-    if sampling.n < 1 or sampling.max_new_tokens < 1 or not sampling.temperature >= 0:
-        raise LovecError(f"{sampling}: expected n >= 1, max_new_tokens >= 1 and temperature >= 0")
-    names = [str(i) for i in range(prompts)] if keys is None else list(keys)
-    if len(names) != prompts:
-        raise LovecError(f"got {len(names)} keys for {prompts} prompts, expected one each")
-    return names
+def stream_key(seed: int, key: str, index: int) -> int:
+    """Return 128 bits that name the random stream of one completion: a function of (seed, key, index) only."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\x1f{index}\x1f{key}".encode()).digest()[:16], "little")
 
 
 def check_vllm_temperature(temperature: float) -> None:
-    """Refuse a temperature that vLLM would change without a word.
+    """Refuse a temperature that vLLM would silently replace.
 
     Raises:
-        LovecError: it is not 0 or between 0.01 and 2.
+        LovecError: it is neither 0 nor between 0.01 and 2.
     """
     if temperature and not 0.01 <= temperature <= 2.0:
         raise LovecError(f"temperature is {temperature}, vLLM takes 0 or 0.01 to 2; use one of these")
 
 
-def room_behind(prompt: Sequence[int], wanted: int, limit: int | None) -> int:
-    """New tokens that fit behind a prompt, ``wanted`` at most."""
-    return wanted if limit is None else min(wanted, limit - len(prompt))
+@dataclass(slots=True)
+class TokenReply:
+    """The reply of vLLM to one prompt, token by token.
+
+    Attributes:
+        ids: sampled token ids.
+        logps: log-probability of each sampled token.
+        candidates: for each sampled token, log-probabilities by token id: of the ids that were asked for, among others.
+        cached: tokens of the prompt whose state was found in the cache; None where vLLM does not say.
+        prompt_logps: log-probabilities of the prompt's last tokens, as many as were asked for; None where the state of
+            the token before came from the cache.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    candidates: list[dict[int, float]] = field(default_factory=list)
+    cached: int | None = None
+    prompt_logps: list[float | None] = field(default_factory=list)
+
+    def completion(self, stop_ids: Iterable[int]) -> Completion:
+        """Return the sampled tokens as a completion, which is finished if it ends with one of the stop ids."""
+        return Completion(tuple(self.ids), tuple(self.logps), self.ids[-1] in stop_ids)
+
+    def computed(self, tokens: int) -> int:
+        """Return how many of the prompt's first tokens were computed, not found in the cache."""
+        return max(0, tokens - (self.cached or 0))
 
 
-def stream_key(seed: int, key: str, index: int) -> int:
-    """128 bits that name the random stream of one completion: a function of (seed, key, index) only."""
-    return int.from_bytes(hashlib.sha256(f"{seed}\x1f{index}\x1f{key}".encode()).digest()[:16], "little")
+def _token_callback(on_token: OnToken, prompt: int, sample: int) -> TokenCallback:
+    return lambda token: on_token(prompt, sample, token)

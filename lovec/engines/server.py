@@ -1,30 +1,28 @@
-"""The engine behind a running vLLM server: token ids in and out over HTTP, adapters loaded as they change."""
+"""An engine in front of a running vLLM server: token ids in and out over HTTP, adapters loaded as they change."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
-from lovec.calls import Calls, Failed, Refused, address, key_from
+from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
 from lovec.choices import ChoiceTree
-from lovec.engines.choices_by_walks import Step, Walk, score_by_walks
-from lovec.engines.common import check_vllm_temperature, checked_keys, checked_texts, room_behind, stream_key
-from lovec.engines.server_link import Link, Reply, TokenCallback, cards_of, completion, token_callback
+from lovec.engines.adapters import read_adapter_config
+from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
+from lovec.engines.common import TokenCallback, by_prompt, check_vllm_temperature, checked_texts, sample_rows
+from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
 from lovec.types import Completion, LovecError, OnToken, Sampling
 
-T = TypeVar("T")
-
 KEY = "VLLM_API_KEY"
-"""The environment variable that holds the key to the server (the one vLLM itself reads), the only place where one is
-looked for."""
+"""The environment variable that holds the API key of the server (vLLM itself reads the same one). A key is looked for
+nowhere else."""
 
-_PLAIN = {
+_PLAIN_SAMPLING = {
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
@@ -35,7 +33,7 @@ _PLAIN = {
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
 }
-"""Sent with every call, since a server takes what is left out from the model's generation_config.json."""
+"""Sent with every call, since a server takes what is missing from the model's generation_config.json."""
 
 _ADVICE = {
     401: f"set {KEY} to the key that the server was started with",
@@ -47,29 +45,29 @@ log = logging.getLogger(__name__)
 
 
 class VllmServer:
-    """Samples and scores with a model that a vLLM server (0.32 or later) runs, and the policy's newest adapter on it.
+    """Samples and scores with a model that a vLLM server (0.32 or later) runs, and with the policy's newest adapter.
 
-    The server has to serve the policy's base model; ``sync`` writes the adapter to a folder and has the server load it
-    under a name of its own, whenever it has changed. Every completion and every scored token is a call of its own, so
-    that its random stream is its own; the server batches them, and its prefix cache computes what they share once.
+    The server has to serve the policy's base model. ``sync`` writes the adapter to a folder whenever it has changed,
+    and lets the server load it under a new name. Every completion and every scored token is a call of its own, so that
+    its random stream is its own; the server batches the calls, and its prefix cache computes what they share once.
 
     Start it with ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``, ``--enable-lora --max-lora-rank R --max-loras 1
-    --max-cpu-loras 2 --logprobs-mode processed_logprobs --enable-prompt-tokens-details``. A key is read from
+    --max-cpu-loras 2 --logprobs-mode processed_logprobs --enable-prompt-tokens-details``. An API key is read from
     ``$VLLM_API_KEY``.
 
     Args:
         url: address of the server.
         model: name of the base model on the server; null is the first one it serves.
-        adapter_dir: folder that this process and the server see under the same path, for adapters; null is the
-            system's temporary one, for a server on the same machine.
-        max_rows: most calls under way at a time, and most contexts a call of ``score`` should build on.
-        timeout: seconds a call may take.
-        retries: how often a call is made again after 429, 5xx, a time-out or a broken reply.
+        adapter_dir: folder for adapters, which this process and the server see under the same path; null is the
+            system's temporary folder, for a server on the same machine.
+        max_rows: the most simultaneous calls, and the most contexts for calls of ``score`` that build on each other.
+        timeout: the most seconds that a call may take.
+        retries: how often a call is repeated after 429, 5xx, a time-out or a malformed reply.
 
     Attributes:
-        prefill_tokens: context tokens that the server did not find in its cache (it caches whole blocks); without
-            ``--enable-prompt-tokens-details`` all of them. A completion that ``on_token`` ended counts with its whole
-            prompt.
+        prefill_tokens: context tokens that the server did not find in its cache, which holds whole blocks; all context
+            tokens for a server without ``--enable-prompt-tokens-details``. A completion that ``on_token`` ended counts
+            with its whole prompt.
         max_rows: as given.
         shares_model: False.
 
@@ -93,7 +91,7 @@ class VllmServer:
                 f"max_rows is {max_rows}, timeout {timeout} and retries {retries}; expected at least 1 row, seconds "
                 "above 0, and 0 or more retries"
             )
-        self.url = address(url, "url", KEY)
+        self.url = server_address(url, "url", KEY)
         self.model = model
         self.max_rows = max_rows
         self.timeout = timeout
@@ -101,56 +99,53 @@ class VllmServer:
         self.prefill_tokens = 0
         self._adapter_dir = adapter_dir
         self._link: Link | None = None
-        self._ends: Callable[[], Any] = lambda: None
+        self._end_link: Callable[[], Any] = lambda: None
 
-    # What it runs
+    # Models and adapters
 
     def sync(self, policy: Any) -> None:
-        """Run the policy's adapter as it is now, or the base model where adapters are off.
+        """Run the policy's adapter as it is now, or the base model where the policy's adapters are switched off.
 
         Raises:
             LovecError: there is no server, it does not serve the model, or it cannot load the adapter.
         """
-        link = self._linked()
-        folder = link.folders.take(policy)
+        link = self._connected()
+        folder = link.folders.write(policy)
         if folder is None:
-            link.now = link.base
+            link.model = link.base
             return
-        if folder != link.source:
-            self._load(link, folder)
+        if folder != link.adapter_folder:
+            self._load_adapter(link, folder)
             link.folders.clean()
-        link.now = link.loaded
+        link.model = link.adapter
 
     def open(self, model: str, adapter: str | None = None) -> None:
         """Run a model without a policy.
 
         Args:
-            model: name of the base model on the server, or what the server loaded it from.
-            adapter: folder of a PEFT adapter, which the server sees under the same path; null is the base model.
+            model: name of the base model on the server, or the path or hub id that the server loaded it from.
+            adapter: folder of a PEFT adapter, which the server sees under the same path; null runs the base model.
 
         Raises:
             LovecError: as for ``sync``; or there is no adapter in the folder.
         """
-        link = self._linked(model)
-        link.now = link.base
-        if adapter is None:
-            return
-        if not (Path(adapter) / "adapter_config.json").is_file():
-            raise LovecError(f"{adapter} holds no adapter_config.json, expected the folder of a PEFT adapter")
-        self._load(link, Path(adapter).absolute())
-        link.now = link.loaded
+        link = self._connected(model)
+        link.model = link.base
+        if adapter is not None:
+            self._load_adapter(link, Path(adapter).absolute())
+            link.model = link.adapter
 
     @property
     def context_length(self) -> int | None:
-        """Most tokens that a context and what follows it may have, as the server says."""
-        return self._running().context
+        """The most tokens that a context and what follows it may have; None where the server does not say."""
+        return self._running().context_length
 
     def close(self) -> None:
-        """Take the adapter off the server, remove its folder and close the connections; ``sync`` begins anew."""
-        self._ends()
+        """Unload the adapter, remove its folder and close the connection; ``sync`` opens a new one."""
+        self._end_link()
         self._link = None
 
-    # What it does
+    # Sampling and scoring
 
     def generate(
         self,
@@ -160,75 +155,61 @@ class VllmServer:
         keys: Sequence[str] | None = None,
         on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
-        """Sample ``sampling.n`` completions a prompt; each ends at the first of ``stop_ids``, which it keeps.
+        """Sample ``sampling.n`` completions per prompt; each ends with the first of ``stop_ids``, if one is sampled.
 
-        The seed of a completion depends on (seed, key, index of the sample) alone. How the server's arithmetic rounds
-        depends on what else it computes at the time, so that a near tie may go another way in another batch.
+        The seed of a completion depends on (seed, key, index of the sample) only. How the server's arithmetic rounds
+        depends on what else it computes at the time, so a near tie may be decided differently in another batch.
 
         Args:
-            prompts: token ids, at least one each.
-            sampling: how to sample.
+            prompts: token ids of each prompt, at least one.
+            sampling: how to sample; the temperature is 0 or between 0.01 and 2.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``).
-            on_token: hears every token, in a thread of the engine's; where it says False the call is broken off.
+            on_token: called with every token, in a thread of the engine; where it returns False the call is ended.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
 
         Raises:
             LovecError: a prompt is empty or leaves no room, a setting is out of range, a call failed, or the server
-                gives log-probabilities of another temperature.
+                returns log-probabilities of another temperature.
         """
         link = self._running()
-        names = checked_keys(sampling, keys, len(prompts))
+        rows = sample_rows(prompts, sampling, keys, on_token, link.context_length)
         check_vllm_temperature(sampling.temperature)
-        texts = checked_texts(prompts, 1, link.context, "prompt")
-        if texts and sampling.temperature not in (0.0, 1.0):
+        if rows and sampling.temperature not in (0.0, 1.0):
             self._check_temperature(link)
-        stops = frozenset(stop_ids)
-        bodies, callbacks = [], []
-        for p, text in enumerate(texts):
-            for i in range(sampling.n):
-                bodies.append(
-                    self._body(
-                        text,
-                        max_tokens=room_behind(text, sampling.max_new_tokens, link.context),
-                        temperature=sampling.temperature,
-                        seed=stream_key(sampling.seed, names[p], i) % 2**63,
-                        stop_token_ids=sorted(stops),
-                    )
-                )
-                callbacks.append(None if on_token is None else token_callback(on_token, p, i))
-        replies = self._all(link, bodies, callbacks)
-        self.prefill_tokens += sum(reply.prompt_tokens - (reply.cached or 0) for reply in replies)
-        done = [Completion(tuple(reply.ids), tuple(reply.logps), reply.ids[-1] in stops) for reply in replies]
-        return [done[p * sampling.n : (p + 1) * sampling.n] for p in range(len(texts))]
+        shared = {"temperature": sampling.temperature, "stop_token_ids": sorted(set(stop_ids))}
+        bodies = [self._body(row.ids, max_tokens=row.max_new_tokens, seed=row.seed, **shared) for row in rows]
+        replies = self._request(link, bodies, [row.on_token for row in rows])
+        self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))
+        return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
 
-        The server continues the context, and those beginnings of choices it has not come by, and tells at every step
-        how probable the tokens of the choices are. What is kept for later calls is its affair: its prefix cache.
+        The server continues the context, and then those beginnings of choices that its text did not pass, and returns
+        at every step the log-probabilities of the tokens of the choices. What is kept for later calls is up to the
+        server's prefix cache.
 
         Raises:
             LovecError: a context or choice is empty, the longest choice does not fit, or a call failed.
         """
         tree = ChoiceTree(choices)
-        link = self._running()
-        return score_by_walks(checked_texts(contexts, tree.longest, link.context, "context"), tree, self._walk)
+        texts = checked_texts(contexts, tree.longest, self._running().context_length, "context")
+        return score_by_continuations(texts, tree, self._continue)
 
-    def _walk(self, walks: Sequence[Walk]) -> list[list[Step]]:
-        link = self._running()
+    def _continue(self, queries: Sequence[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
+        """Return the greedily generated tokens, and before each the log-probabilities of the query's tokens."""
         bodies = [
-            self._body(w.prompt, max_tokens=w.steps, temperature=0.0, logprob_token_ids=list(w.tokens)) for w in walks
+            self._body(q.prompt, max_tokens=q.steps, temperature=0.0, logprob_token_ids=list(q.tokens)) for q in queries
         ]
-        replies = self._all(link, bodies, [None] * len(bodies))
-        pairs = list(zip(walks, replies, strict=True))
-        self.prefill_tokens += sum(max(0, len(w.context) - (reply.cached or 0)) for w, reply in pairs)
+        pairs = list(zip(queries, self._request(self._running(), bodies), strict=True))
+        self.prefill_tokens += sum(reply.computed(len(query.context)) for query, reply in pairs)
         try:
             return [
-                [(token, [told[t] for t in w.tokens]) for token, told in zip(reply.ids, reply.found, strict=True)]
-                for w, reply in pairs
+                [(token, [logps[t] for t in q.tokens]) for token, logps in zip(r.ids, r.candidates, strict=True)]
+                for q, r in pairs
             ]
         except (KeyError, ValueError):
             raise LovecError(
@@ -236,103 +217,113 @@ class VllmServer:
                 "has to be vLLM 0.32 or later"
             ) from None
 
-    def _body(self, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
-        return {"model": self._running().now, "prompt": list(prompt), "logprobs": 0, **_PLAIN, **more}
+    def _body(self, prompt: Sequence[int], **options: Any) -> dict[str, Any]:
+        return {"model": self._running().model, "prompt": list(prompt), "logprobs": 0, **_PLAIN_SAMPLING, **options}
 
-    def _all(self, link: Link, bodies: list[dict[str, Any]], callbacks: Sequence[TokenCallback | None]) -> list[Reply]:
-        """Replies to all calls, ``max_rows`` of them under way at a time."""
+    def _request(
+        self, link: Link, bodies: list[dict[str, Any]], callbacks: Sequence[TokenCallback | None] | None = None
+    ) -> list[ServerReply]:
+        """Return the replies to all calls, of which ``max_rows`` run at a time.
 
-        async def work() -> list[Reply]:
-            gate = asyncio.Semaphore(self.max_rows)
+        Args:
+            link: the connection.
+            bodies: body of each call.
+            callbacks: called with the tokens of each call; None where nobody listens to any.
+        """
 
-            async def one(body: dict[str, Any], on_token: TokenCallback | None) -> Reply:
-                async with gate:
-                    return await completion(link.calls, body, on_token)
+        async def request_all() -> list[ServerReply]:
+            free = asyncio.Semaphore(self.max_rows)
 
-            tasks = [asyncio.create_task(one(*call)) for call in zip(bodies, callbacks, strict=True)]
+            async def request(body: dict[str, Any], on_token: TokenCallback | None) -> ServerReply:
+                async with free:
+                    return await request_completion(link.client, body, on_token)
+
+            pairs = zip(bodies, callbacks or [None] * len(bodies), strict=True)
+            tasks = [asyncio.create_task(request(*pair)) for pair in pairs]
             try:
                 return await asyncio.gather(*tasks)
             finally:
                 for task in tasks:
                     task.cancel()
 
-        replies = self._run(link, work())
-        for reply in replies:
-            if reply.cached is None and not link.told:
-                link.told = True
-                log.warning(
-                    "%s does not say what it found in its cache, so that all prompt tokens count as prefill; start it "
-                    "with --enable-prompt-tokens-details",
-                    self.url,
-                )
+        try:
+            replies = link.run(request_all())
+        except (CallFailed, ServerRefused) as error:
+            raise LovecError(f"the vLLM server at {self.url}: {error}") from None
+        if any(reply.cached is None for reply in replies) and not link.warned:
+            link.warned = True
+            log.warning(
+                "%s does not say how many prompt tokens its cache held, so all of them count as prefill; start it "
+                "with --enable-prompt-tokens-details",
+                self.url,
+            )
         return replies
 
-    def _run(self, link: Link, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return link.run(work)
-        except (Failed, Refused) as error:
-            raise LovecError(f"the vLLM server at {self.url}: {error}") from None
-
-    # The server
+    # The connection
 
     def _running(self) -> Link:
-        if self._link is None or not self._link.now:
+        if self._link is None or not self._link.model:
             raise LovecError("the engine has no model yet; call sync(policy) first")
         return self._link
 
-    def _linked(self, model: str | None = None) -> Link:
-        """The connection, made at the first call; ``model`` is then the base model."""
-        wanted = model or self.model
-        if self._link is not None and (wanted is None or wanted in self._link.names):
+    def _connected(self, model: str | None = None) -> Link:
+        """Return the connection, made at the first call or for another base model."""
+        name = model or self.model
+        if self._link is not None and (name is None or name in self._link.names):
             return self._link
         self.close()
-        link = Link(Calls(self.url, key_from(KEY), self.timeout, self.retries, _ADVICE), self._adapter_dir)
+        link = Link(ApiClient(self.url, read_key(KEY), self.timeout, self.retries, _ADVICE), self._adapter_dir)
         try:
-            cards = link.run(link.calls.get("/models", cards_of))
-        except (Failed, Refused) as error:
+            cards = link.run(link.client.get("/models", read_models))
+        except (CallFailed, ServerRefused) as error:
             link.end()
             raise LovecError(
                 f"there is no vLLM server at {self.url} ({error}); start one: python -m "
-                "vllm.entrypoints.openai.api_server --model ..., or mend url"
+                "vllm.entrypoints.openai.api_server --model ..., or correct url"
             ) from None
         bases = [card for card in cards if not card.get("parent")]
-        base = next((card for card in bases if wanted in (None, card["id"], card.get("root"))), None)
+        base = next((card for card in bases if name in (None, card["id"], card.get("root"))), None)
         if base is None:
             link.end()
             raise LovecError(
-                f"model {wanted!r} is not served at {self.url}, expected one of "
-                f"{', '.join(card['id'] for card in bases)}; mend model, or start the server with it"
+                f"model {name!r} is not served at {self.url}, expected one of "
+                f"{', '.join(card['id'] for card in bases)}; correct model, or start the server with it"
             )
-        link.base, link.names, link.context = base["id"], {base["id"], base.get("root")}, base.get("max_model_len")
-        self._link, self._ends = link, weakref.finalize(self, link.end)
+        link.base, link.names = base["id"], {base["id"], base.get("root")}
+        link.context_length = base.get("max_model_len")
+        self._link, self._end_link = link, weakref.finalize(self, link.end)
         return link
 
-    def _load(self, link: Link, folder: Path) -> None:
-        """Have the server load the adapter in a folder, under a name that was never used before."""
+    def _load_adapter(self, link: Link, folder: Path) -> None:
+        """Let the server load the adapter in a folder, under a name that was never used before."""
+        rank = read_adapter_config(folder).get("r")
         name = f"lovec-{uuid4().hex}"
         try:
             body = {"lora_name": name, "lora_path": str(folder)}
-            link.run(link.calls.post("/load_lora_adapter", body, str, retries=0))
-        except (Failed, Refused) as error:
-            rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("r")
+            link.run(link.client.post("/load_lora_adapter", body, str, retries=0))
+        except (CallFailed, ServerRefused) as error:
             raise LovecError(
                 f"the vLLM server at {self.url} cannot load the adapter in {folder} ({error}); start it with "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank {rank} or more, and let it "
                 "see the folder (adapter_dir)"
             ) from None
-        link.unload()
-        link.loaded, link.source = name, folder
+        link.unload_adapter()
+        link.adapter, link.adapter_folder = name, folder
 
     def _check_temperature(self, link: Link) -> None:
-        """Once: log-probabilities at half the temperature have to lie twice as far apart."""
-        if link.tempered:
+        """Check, once per connection, that log-probabilities at half the temperature lie twice as far apart.
+
+        Raises:
+            LovecError: they do not.
+        """
+        if link.temperature_checked:
             return
         ids = list(range(64))
         bodies = [self._body([1], max_tokens=1, temperature=t, seed=0, logprob_token_ids=ids) for t in (1.0, 0.5)]
-        whole, half = (list(reply.found[0].values()) for reply in self._all(link, bodies, [None, None]))
+        whole, half = (list(reply.candidates[0].values()) for reply in self._request(link, bodies))
         if max(half) - min(half) < 1.5 * (max(whole) - min(whole)):
             raise LovecError(
                 f"the vLLM server at {self.url} gives log-probabilities before the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
-        link.tempered = True
+        link.temperature_checked = True

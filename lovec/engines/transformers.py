@@ -1,8 +1,8 @@
-"""The engine that runs the policy's own transformers model: no second copy, always the newest weights."""
+"""An engine that runs the policy's own transformers model: no second copy, always the newest weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -12,27 +12,28 @@ import torch
 from torch import Tensor
 
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
-from lovec.engines.common import checked_keys, checked_texts, room_behind, stream_key
+from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.types import Completion, LovecError, OnToken, Sampling
 
 MIN_SHARED = 32
-"""A prefix that several contexts share is computed once if it saves each of them at least this many tokens."""
+"""A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
 
 
 class TransformersEngine:
-    """Samples and scores with a transformers causal language model, adapters included.
+    """Samples and scores with a transformers causal language model and its adapters.
 
-    The model runs in eval mode and without gradients; training flags come back as they were. Results of a row do not
-    depend on the other rows of its batch: masks are made from lengths, and every completion has its own random stream.
+    The model runs in eval mode and without gradients; the training flags of its modules are restored afterwards.
+    Results of a row do not depend on the other rows of its batch: masks are built from lengths, and every completion
+    has its own random stream.
 
     Args:
-        max_rows: rows that run together, and rows whose KV cache `score` keeps for the next call.
+        max_rows: the most rows that run together, and the most rows whose KV cache ``score`` keeps for the next call.
 
     Attributes:
-        prefill_tokens: context tokens computed so far, by `generate` and `score`. Cached tokens, padding, sampled
+        prefill_tokens: context tokens computed so far, by ``generate`` and ``score``. Cached tokens, padding, sampled
             tokens and the tokens of choices are not counted.
-        max_rows: as given. Calls of `score` that build on each other should hold no more contexts than this.
+        max_rows: as given. Calls of ``score`` that build on each other should have no more contexts than this.
         shares_model: True.
     """
 
@@ -52,7 +53,7 @@ class TransformersEngine:
         """Run ``policy.model`` from now on; its weights are read in place, so only the cache is dropped.
 
         Raises:
-            LovecError: the model's attention cannot be computed exactly here.
+            LovecError: the model's attention cannot be computed exactly with explicit masks.
         """
         self._kind = AttentionKind.of(policy.model.config)
         self._model = policy.model
@@ -60,7 +61,7 @@ class TransformersEngine:
 
     @property
     def context_length(self) -> int | None:
-        """Most tokens that a context and what follows it may have; None where the model names no limit."""
+        """The most tokens that a context and what follows it may have; None where the model names no limit."""
         length = getattr(self._synced().config.get_text_config(), "max_position_embeddings", None)
         return None if length is None else int(length)
 
@@ -72,20 +73,20 @@ class TransformersEngine:
         keys: Sequence[str] | None = None,
         on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
-        """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``, which it keeps.
+        """Sample ``sampling.n`` completions per prompt; each ends with the first of ``stop_ids``, if one is sampled.
 
-        Token t of a sample comes from the inverse of its cumulative distribution (float64) at the t-th number of a
-        stream that depends on (seed, key, index of the sample) alone. A completion also ends where the model's
-        context is full.
+        Token t of a completion comes from the inverse of its cumulative distribution (float64) at the t-th number of a
+        stream that depends on (seed, key, index of the sample) only. A completion also ends where the model's context
+        is full.
 
         Args:
-            prompts: token ids, at least one each.
+            prompts: token ids of each prompt, at least one.
             sampling: how to sample.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``). Prompts with the
                 same key draw the same numbers.
-            on_token: hears every token as it is drawn, and ends that completion behind it by False; the others are the
-                same as without it.
+            on_token: called with every token when it is drawn; returns False to end that completion after it. Other
+                completions are not affected.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -93,34 +94,31 @@ class TransformersEngine:
         Raises:
             LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
         """
-        names = checked_keys(sampling, keys, len(prompts))
-        texts = checked_texts(prompts, room=1, limit=self.context_length, name="prompt")
+        rows = sample_rows(prompts, sampling, keys, on_token, self.context_length)
         self._kept = None  # its memory is better used here
-        rows = [(p, i) for p in sorted(range(len(texts)), key=lambda p: len(texts[p])) for i in range(sampling.n)]
-        done: dict[tuple[int, int], Completion] = {}
-        with self._evaluation():
-            for start in range(0, len(rows), self.max_rows):
-                chunk = sorted(rows[start : start + self.max_rows], key=lambda row: texts[row[0]])
-                streams = [_uniforms(sampling, names[p], i) for p, i in chunk]
-                prompted = [texts[p] for p, _ in chunk]
-                sampled = self._sample(prompted, streams, sampling, frozenset(stop_ids), _by_row(on_token, chunk))
-                done.update(zip(chunk, sampled, strict=True))
-        return [[done[p, i] for i in range(sampling.n)] for p in range(len(texts))]
+        order = sorted(range(len(rows)), key=lambda at: len(rows[at].ids))
+        completions: dict[int, Completion] = {}
+        with self._eval_mode():
+            for start in range(0, len(order), self.max_rows):
+                chunk = sorted(order[start : start + self.max_rows], key=lambda at: rows[at].ids)
+                sampled = self._sample([rows[at] for at in chunk], sampling, frozenset(stop_ids))
+                completions.update(zip(chunk, sampled, strict=True))
+        return by_prompt([completions[at] for at in range(len(rows))], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
 
-        Log-softmax values are float32, their sums float64. A context (or its beginning) that was part of the
+        Log-softmax values are float32, their sums float64. A context, or the beginning of one, that was part of the
         previous call is not computed again, as long as that call had no more than ``max_rows`` contexts and the
-        weights are the same; long beginnings that contexts of one call share are computed once. A call without
+        weights are the same. Long beginnings that contexts of one call share are computed once. A call without
         contexts frees the cache.
 
         Args:
-            contexts: token ids, at least one each.
-            choices: token ids, at least one each; they may share first tokens and differ in length.
+            contexts: token ids of each context, at least one.
+            choices: token ids of each choice, at least one; choices may share first tokens and differ in length.
 
         Raises:
-            LovecError: a context or choice is empty, or the longest choice does not fit behind a context.
+            LovecError: a context or choice is empty, or the longest choice does not fit after a context.
         """
         tree = ChoiceTree(choices)
         texts = checked_texts(contexts, room=tree.longest, limit=self.context_length, name="context")
@@ -128,65 +126,56 @@ class TransformersEngine:
         kept, self._kept = self._kept if weights == self._kept_for else None, None
         scores: dict[tuple[int, ...], list[float]] = {}
         order = sorted(set(texts))
-        with self._evaluation():
+        with self._eval_mode():
             for start in range(0, len(order), self.max_rows):
                 chunk = order[start : start + self.max_rows]
-                kept = kept or self._rows()
+                kept = kept or self._empty_rows()
                 scores.update(zip(chunk, tree.logps(self._prefill(kept, chunk, tree)).tolist(), strict=True))
         if order:
             self._kept, self._kept_for = kept, weights
         return [list(scores[text]) for text in texts]
 
-    def _sample(
-        self,
-        prompts: list[tuple[int, ...]],
-        streams: list[np.ndarray],
-        sampling: Sampling,
-        stops: frozenset[int],
-        goes_on: Callable[[int, int], bool],
-    ) -> list[Completion]:
-        """One completion for each of ``prompts``, which are sorted (equal ones are prefilled once).
-
-        ``goes_on`` hears (row, token) and may end the row.
-        """
-        unique = sorted(set(prompts))
-        place = {text: i for i, text in enumerate(unique)}
-        source = [place[text] for text in prompts]
-        rows = self._rows()
-        logits = self._prefill(rows, unique)[:, -1][source]
-        rows.take(source, [len(text) for text in prompts])
-        limits = [room_behind(text, sampling.max_new_tokens, self.context_length) for text in prompts]
-        uniforms = torch.from_numpy(np.stack(streams)).to(logits.device)
-        ids: list[list[int]] = [[] for _ in prompts]
-        logps: list[list[float]] = [[] for _ in prompts]
-        live = list(range(len(prompts)))
+    def _sample(self, rows: list[SampleRow], sampling: Sampling, stop_ids: frozenset[int]) -> list[Completion]:
+        """Sample one completion per row; the rows are sorted by their prompts, equal prompts are prefilled once."""
+        prompts = sorted({row.ids for row in rows})
+        place = {ids: at for at, ids in enumerate(prompts)}
+        source = [place[row.ids] for row in rows]
+        cached = self._empty_rows()
+        logits = self._prefill(cached, prompts)[:, -1][source]
+        cached.select(source, [len(row.ids) for row in rows])
+        uniforms = torch.from_numpy(np.stack([_uniforms(sampling, row.stream) for row in rows])).to(logits.device)
+        ids: list[list[int]] = [[] for _ in rows]
+        logps: list[list[float]] = [[] for _ in rows]
+        live = list(range(len(rows)))
         while True:
             tokens, logp = _draw(logits, sampling.temperature, uniforms[:, len(ids[live[0]])])
             keep = []
-            for at, (row, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
-                ids[row].append(token)
-                logps[row].append(value)
-                if goes_on(row, token) and token not in stops and len(ids[row]) < limits[row]:
+            for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
+                row = rows[index]
+                ids[index].append(token)
+                logps[index].append(value)
+                wanted = row.on_token is None or row.on_token(token)
+                if wanted and token not in stop_ids and len(ids[index]) < row.max_new_tokens:
                     keep.append(at)
             if not keep:
                 break
             if len(keep) < len(live):
                 live = [live[at] for at in keep]
-                rows.drop(keep)
+                cached.drop(keep)
                 tokens, uniforms = tokens[keep], uniforms[keep]
-            logits = rows.step(tokens)
-        return [Completion(tuple(i), tuple(p), i[-1] in stops) for i, p in zip(ids, logps, strict=True)]
+            logits = cached.step(tokens)
+        return [Completion(tuple(i), tuple(p), i[-1] in stop_ids) for i, p in zip(ids, logps, strict=True)]
 
     def _prefill(self, rows: CachedRows, contexts: list[tuple[int, ...]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
-        """Turn ``rows`` into ``contexts`` (sorted, no two equal), computing only what is not there yet.
+        """Turn cached rows into ``contexts`` (sorted, no two equal), computing only the tokens that are not cached.
 
         Returns:
-            Logits after every context and its choices' nodes: [contexts, 1 + nodes, vocabulary].
+            Logits after every context and after the nodes of the tree: [contexts, 1 + nodes, vocabulary].
         """
         matches = _match(rows.ids, contexts)
         for stage in _stages(contexts, [length for _, length in matches]):
             self._advance(rows, stage, _match(rows.ids, stage))
-        # The last token always runs: its logits are asked for.
+        # The last token of a context is always computed, because its logits are needed.
         matches = _match(rows.ids, contexts)
         last = [(row, min(length, len(c) - 1)) for c, (row, length) in zip(contexts, matches, strict=True)]
         return self._advance(rows, contexts, last, tree)
@@ -198,14 +187,21 @@ class TransformersEngine:
         matches: list[tuple[int, int]],
         tree: ChoiceTree = NO_CHOICES,
     ) -> Tensor:
-        """One forward pass that makes ``rows`` hold ``contexts``, given the row and length each has in common."""
-        rows.take([row for row, _ in matches], [length for _, length in matches])
+        """Run one forward pass that turns ``rows`` into ``contexts``.
+
+        Args:
+            rows: the cached rows.
+            contexts: token ids of each context.
+            matches: for each context, a row and the number of its first tokens that the context begins with.
+            tree: choices to compute logits for.
+        """
+        rows.select([row for row, _ in matches], [length for _, length in matches])
         new = [context[length:] for context, (_, length) in zip(contexts, matches, strict=True)]
         logits = rows.extend(new, tree)
         self.prefill_tokens += sum(map(len, new))
         return logits
 
-    def _rows(self) -> CachedRows:
+    def _empty_rows(self) -> CachedRows:
         assert self._kind is not None
         return CachedRows(self._model, self._kind)
 
@@ -215,8 +211,8 @@ class TransformersEngine:
         return self._model
 
     @contextmanager
-    def _evaluation(self) -> Iterator[None]:
-        """Inside: eval mode, no gradients (in training mode gradient checkpointing would leave the cache out)."""
+    def _eval_mode(self) -> Iterator[None]:
+        """Switch to eval mode without gradients (in training mode gradient checkpointing would disable the cache)."""
         training = [module for module in self._model.modules() if module.training]
         for module in training:
             module.training = False
@@ -228,23 +224,15 @@ class TransformersEngine:
                 module.training = True
 
 
-def _by_row(on_token: OnToken | None, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
-    """``on_token`` for the rows of a batch, given prompt and sample of each: (row, token id) -> whether it goes on."""
-    if on_token is None:
-        return lambda row, token: True
-    return lambda row, token: on_token(*rows[row], token)
-
-
-def _uniforms(sampling: Sampling, key: str, index: int) -> np.ndarray:
-    """Numbers in [0, 1) for the tokens of one completion: a function of (seed, key, index) only."""
+def _uniforms(sampling: Sampling, stream: int) -> np.ndarray:
+    """Return a number in [0, 1) for every token of one completion; a function of the stream only."""
     if sampling.temperature == 0:
         return np.zeros(sampling.max_new_tokens)
-    stream = np.random.Philox(key=stream_key(sampling.seed, key, index))
-    return np.random.Generator(stream).random(sampling.max_new_tokens)
+    return np.random.Generator(np.random.Philox(key=stream)).random(sampling.max_new_tokens)
 
 
 def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Next tokens [B] and their log-probabilities [B], from logits [B, V] and uniform numbers [B]."""
+    """Return the next tokens [B] and their log-probabilities [B], given logits [B, V] and uniform numbers [B]."""
     logps = (logits.double() / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         tokens = logits.argmax(-1, keepdim=True)
@@ -255,7 +243,7 @@ def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, 
 
 
 def _weights(model: Any) -> tuple[Any, ...]:
-    """Changes whenever parameters are written to or adapters are switched: what a KV cache is good for."""
+    """Return a value that changes when parameters are written to or adapters are switched; then caches are invalid."""
     from peft.tuners.tuners_utils import BaseTunerLayer  # here, because peft loads bitsandbytes where it is installed
 
     switches = [(m.disable_adapters, *m.active_adapters) for m in model.modules() if isinstance(m, BaseTunerLayer)]
@@ -263,7 +251,7 @@ def _weights(model: Any) -> tuple[Any, ...]:
 
 
 def _shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Length of the longest common prefix."""
+    """Return the length of the longest common prefix."""
     end = min(len(a), len(b))
     if a[:end] == b[:end]:
         return end
@@ -271,34 +259,37 @@ def _shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 def _match(cached: list[tuple[int, ...]], contexts: list[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """For every context the cached row that begins most like it, and how many tokens they share.
+    """Find, for every context, the cached row with the longest common prefix.
 
-    In lexicographic order of all of them, the best row is the nearest one before or behind the context.
+    In the lexicographic order of rows and contexts together, this row is the nearest one before or after the context.
+
+    Returns:
+        The index of the row and the length of the prefix; (0, 0) where nothing is shared.
     """
-    found = [(0, 0)] * len(contexts)
+    best = [(0, 0)] * len(contexts)
     if not cached:
-        return found
+        return best
     merged = sorted([(ids, 0, row) for row, ids in enumerate(cached)] + [(ids, 1, i) for i, ids in enumerate(contexts)])
-    for walk in (merged, merged[::-1]):
-        near: tuple[tuple[int, ...], int] | None = None
-        for ids, is_context, number in walk:
+    for direction in (merged, merged[::-1]):
+        nearest: tuple[tuple[int, ...], int] | None = None
+        for ids, is_context, number in direction:
             if not is_context:
-                near = (ids, number)
-            elif near is not None and (shared := _shared(near[0], ids)) > found[number][1]:
-                found[number] = (near[1], shared)
-    return found
+                nearest = (ids, number)
+            elif nearest is not None and (shared := _shared(nearest[0], ids)) > best[number][1]:
+                best[number] = (nearest[1], shared)
+    return best
 
 
 def _stages(contexts: list[tuple[int, ...]], cached: list[int]) -> list[list[tuple[int, ...]]]:
-    """Batches of beginnings to compute first, so that no long one is computed twice.
+    """Plan batches of beginnings to compute before the contexts, so that no long one is computed twice.
 
     Args:
         contexts: sorted token sequences.
-        cached: how much of each is there already.
+        cached: number of first tokens of each that are cached already.
 
     Returns:
-        Stage by stage, the distinct beginnings (each context cut at its next branching point), sorted. Empty where
-        nothing worth ``MIN_SHARED`` tokens is shared.
+        Stage by stage, the distinct beginnings (each context cut at its next branching point), sorted. Empty where no
+        shared beginning saves at least ``MIN_SHARED`` tokens.
     """
     links = [_shared(a, b) for a, b in pairwise(contexts)]
     if all(link < have + MIN_SHARED for link, have in zip(links, cached, strict=False)):

@@ -1,65 +1,64 @@
-"""The engine that runs a copy of the policy's model in vLLM, in the same process."""
+"""An engine that runs a copy of the policy's model in vLLM, in the same process."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lovec.choices import ChoiceTree
-from lovec.engines.adapters import AdapterFolders
-from lovec.engines.choices_by_tokens import Question, score_by_paths, score_by_tokens
-from lovec.engines.common import check_vllm_temperature, checked_keys, checked_texts, room_behind, stream_key
-from lovec.engines.vllm_local import RANKS, LocalVllm, Reply, Request
+from lovec.engines.adapters import AdapterFolders, read_adapter_config
+from lovec.engines.choice_scoring import TokenQuery, score_by_paths
+from lovec.engines.common import by_prompt, check_vllm_temperature, checked_texts, sample_rows
+from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
 from lovec.types import Completion, LovecError, OnToken, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """What vLLM must know of adapters when it loads.
+class _AdapterShape:
+    """What vLLM must know of the adapters when it loads.
 
     Attributes:
-        rank: the largest.
-        targets: names of the layers they change; empty where they are not listed, or the output layer is among them.
-            Then vLLM's log-probabilities of prompts, which it computes for other numbers of rows than samples, are
-            not to be trusted.
+        rank: the largest rank of them.
+        targets: names of the layers that they change; empty where the names are not listed, or the output layer is
+            among them. In that case vLLM's log-probabilities of prompt tokens must not be used: it computes them for
+            other numbers of rows than those of sampled tokens.
     """
 
     rank: int
     targets: tuple[str, ...]
 
     @classmethod
-    def of(cls, configs: Sequence[dict[str, Any]]) -> _Shape:
+    def of(cls, configs: Sequence[dict[str, Any]]) -> _AdapterShape:
         """Read PEFT configurations."""
         rank = max(max(int(c["r"]), *map(int, (c.get("rank_pattern") or {}).values()), 0) for c in configs)
-        listed = [c["target_modules"] for c in configs]
-        if any(isinstance(names, str) or any("lm_head" in name for name in names) for names in listed):
+        targets = [c["target_modules"] for c in configs]
+        if any(isinstance(names, str) or any("lm_head" in name for name in names) for names in targets):
             return cls(rank, ())
-        return cls(rank, tuple(sorted({name for names in listed for name in names})))
+        return cls(rank, tuple(sorted({name for names in targets for name in names})))
 
 
 class VllmEngine:
-    """Samples and scores with vLLM: a second copy of the base model, and the policy's adapter.
+    """Samples and scores with vLLM, which loads a second copy of the base model and the policy's adapter.
 
-    vLLM is loaded at the first ``sync`` or ``open``. The base is never written to; every change of the adapter is
-    loaded under a new name, so that no cached state outlives it. Random numbers are vLLM's: the same seed gives other
-    samples than another engine, of the same distribution.
+    vLLM is loaded at the first ``sync`` or ``open``. The base model is never changed; every new state of the adapter
+    is loaded under a new name, so that nothing cached for an older one is used. Random numbers are vLLM's: the same
+    seed gives other samples than another engine, from the same distribution.
 
     Args:
-        max_rows: contexts that callers should ask about together; vLLM batches and caches as its memory allows.
+        max_rows: contexts that callers should pass together; vLLM batches and caches as its memory allows.
         dtype: precision of the weights (float32, bfloat16, ...); null takes the policy's.
         max_model_len: longest context in tokens; null takes the model's.
-        gpu_memory_utilization: share of the device's memory for weights and cache (of the machine's on a CPU).
-        kv_cache_gib: size of the cache in GiB, in place of what that share leaves; null keeps the share.
-        block_size: tokens that are cached as one piece; null takes vLLM's own (16 on a GPU, 128 on a CPU, where 32 is
-            the smallest). Small pieces save computation in scoring.
-        tensor_parallel_size: GPUs that share the model.
-        enforce_eager: no CUDA graphs: slower, loads faster.
+        gpu_memory_utilization: share of the device's memory for weights and cache (on a CPU, of the machine's memory).
+        kv_cache_gib: size of the KV cache in GiB, instead of what that share leaves; null keeps the share.
+        block_size: tokens per block of the KV cache; null takes vLLM's own (16 on a GPU, 128 on a CPU, where 32 is
+            the smallest). Only whole blocks are reused, so small ones save computation in scoring.
+        tensor_parallel_size: number of GPUs that share the model.
+        enforce_eager: do without CUDA graphs, which is slower but loads faster.
         max_lora_rank: largest rank of an adapter; null takes the policy's.
-        sleep: give the device's memory back after sampling, and after scoring where a caller says it is done
-            (``score`` without contexts). Where vLLM has no such mode it says so once.
+        sleep: release the device's memory after sampling, and after scoring when a caller says that it is done
+            (``score`` without contexts). Logs a warning once where vLLM has no such mode.
         settings: further arguments of ``vllm.LLM``.
 
     Attributes:
@@ -107,31 +106,31 @@ class VllmEngine:
             **(settings or {}),
         }
         self._local: LocalVllm | None = None
-        self._loaded: tuple[str, str, _Shape | None] | None = None  # what self._local was made for
-        self._along = True  # whether it tells the log-probabilities of prompts right
+        self._loaded: tuple[str, str, _AdapterShape | None] | None = None  # what self._local was loaded for
+        self._prompt_logps = True  # whether vLLM's log-probabilities of prompt tokens are right
         self._folders: AdapterFolders | None = None
-        self._folder: Path | None = None  # of the adapter that vLLM holds
+        self._folder: Path | None = None  # folder of the adapter that vLLM has loaded
         self._adapted = False
 
     def sync(self, policy: Any) -> None:
-        """Take the policy's adapter, where it has changed; none where its adapters are switched off.
+        """Load the policy's adapter if it has changed; run without one where the policy's adapters are switched off.
 
         Raises:
-            LovecError: vLLM is missing, or cannot load the model or the adapter.
+            LovecError: vLLM is not installed, or cannot load the model or the adapter.
         """
         model = str(getattr(policy.model, "name_or_path", ""))
         if not model or getattr(policy.model, "drawn_at_random", False):
             raise LovecError(
-                f"the weights of the policy's model ({model or 'no name'}) were made in memory and are on no disk; "
-                "vLLM loads its own copy: save the model to a folder and give that"
+                f"the weights of the policy's model ({model or 'no name'}) were made in memory and are on no disk, "
+                "where vLLM loads its own copy from; save the model to a folder and give that"
             )
-        shape = _Shape.of([config.to_dict() for config in policy.peft.peft_config.values()])
+        shape = _AdapterShape.of([config.to_dict() for config in policy.peft.peft_config.values()])
         self._load(model, self._dtype or str(policy.model.dtype).removeprefix("torch."), shape)
         if self._folders is None:
             self._folders = AdapterFolders()
-        folder = self._folders.take(policy)
+        folder = self._folders.write(policy)
         self._adapted = folder is not None
-        self._take(folder)
+        self._load_adapter(folder)
         self._folders.clean()
 
     def open(self, model: str, adapter: str | None = None) -> None:
@@ -139,24 +138,19 @@ class VllmEngine:
 
         Args:
             model: folder or hub id.
-            adapter: PEFT folder; None runs the base.
+            adapter: PEFT adapter folder; None runs the base model.
 
         Raises:
-            LovecError: vLLM is missing, or cannot load one of them.
+            LovecError: vLLM is not installed, or cannot load one of them.
         """
-        shape = None
-        if adapter is not None:
-            path = Path(adapter) / "adapter_config.json"
-            if not path.is_file():
-                raise LovecError(f"there is no adapter in {adapter}; give a PEFT adapter folder")
-            shape = _Shape.of([json.loads(path.read_text(encoding="utf-8"))])
+        shape = None if adapter is None else _AdapterShape.of([read_adapter_config(adapter)])
         self._load(model, self._dtype or "auto", shape)
         self._adapted, self._folder = adapter is not None, None  # the folder may hold other weights by now
-        self._take(None if adapter is None else Path(adapter))
+        self._load_adapter(None if adapter is None else Path(adapter))
 
     @property
     def context_length(self) -> int | None:
-        """Most tokens that a context and what follows it may have."""
+        """The most tokens that a context and what follows it may have."""
         return self._running().context_length
 
     def generate(
@@ -167,17 +161,17 @@ class VllmEngine:
         keys: Sequence[str] | None = None,
         on_token: OnToken | None = None,
     ) -> list[list[Completion]]:
-        """Sample ``sampling.n`` completions a prompt; a row ends at the first of ``stop_ids``, which it keeps.
+        """Sample ``sampling.n`` completions per prompt; each ends with the first of ``stop_ids``, if one is sampled.
 
-        Every completion has a seed of its own, which depends on (seed, key, index of the sample) alone. It also ends
-        where the model's context is full.
+        Every completion has a seed of its own, which depends on (seed, key, index of the sample) only. A completion
+        also ends where the model's context is full.
 
         Args:
-            prompts: token ids, at least one each.
+            prompts: token ids of each prompt, at least one.
             sampling: how to sample; the temperature is 0 or between 0.01 and 2.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``).
-            on_token: hears every token as it is drawn, and ends that completion behind it by False.
+            on_token: called with every token when it is drawn; returns False to end that completion after it.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -186,45 +180,32 @@ class VllmEngine:
             LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
         """
         local = self._running()
-        names = checked_keys(sampling, keys, len(prompts))
+        rows = sample_rows(prompts, sampling, keys, on_token, local.context_length)
         check_vllm_temperature(sampling.temperature)
-        limit = local.context_length
-        texts = checked_texts(prompts, room=1, limit=limit, name="prompt")
-        _check_ids(texts, local.vocabulary)
-        rows = [(p, i) for p in range(len(texts)) for i in range(sampling.n)]
+        _check_ids(prompts, local.vocabulary)
+        shared = {"temperature": sampling.temperature, "stop_token_ids": list(stop_ids), "logprobs": 0}
         requests = [
-            Request(
-                texts[p],
-                {
-                    "max_tokens": room_behind(texts[p], sampling.max_new_tokens, limit),
-                    "temperature": sampling.temperature,
-                    "seed": stream_key(sampling.seed, names[p], i) % 2**63,
-                    "stop_token_ids": list(stop_ids),
-                    "logprobs": 0,
-                },
-            )
-            for p, i in rows
+            VllmRequest(row.ids, {**shared, "max_tokens": row.max_new_tokens, "seed": row.seed}, on_token=row.on_token)
+            for row in rows
         ]
-        replies = local.run(requests, self._adapted, None if on_token is None else _by_row(on_token, rows))
-        self.prefill_tokens += sum(len(r.prompt) - found.cached for r, found in zip(requests, replies, strict=True))
+        replies = local.run(requests, self._adapted)
+        self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))
         local.rest()
-        stops = frozenset(stop_ids)
-        done = {row: _completion(reply, stops) for row, reply in zip(rows, replies, strict=True)}
-        return [[done[p, i] for i in range(sampling.n)] for p in range(len(texts))]
+        return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
 
-        Every choice is a prompt of one more token, together with the log-probabilities of the tokens on its way.
-        Whatever whole blocks of a context are in vLLM's cache, from this call or an earlier one, are not computed
-        again. A call without contexts lets vLLM rest where ``sleep`` is on.
+        There is about one request per choice, for the log-probabilities of the tokens along the choice and of its last
+        one. Blocks of a context that are in vLLM's cache, from this call or an earlier one, are not computed again. A
+        call without contexts lets vLLM release its memory where ``sleep`` is on.
 
         Args:
-            contexts: token ids, at least one each.
-            choices: token ids, at least one each; they may share first tokens and differ in length.
+            contexts: token ids of each context, at least one.
+            choices: token ids of each choice, at least one; choices may share first tokens and differ in length.
 
         Raises:
-            LovecError: a context or choice is empty, or the longest choice does not fit behind a context.
+            LovecError: a context or choice is empty, or the longest choice does not fit after a context.
         """
         local = self._running()
         tree = ChoiceTree(choices)
@@ -233,63 +214,55 @@ class VllmEngine:
             local.rest()
             return []
         _check_ids([*texts, *choices], local.vocabulary)
-        if self._along:
-            return score_by_paths(texts, tree, self._ask)
-        return score_by_tokens(texts, tree, lambda questions: [logps for _, logps in self._ask(questions)])
+        return score_by_paths(texts, tree, self._ask)
 
     def close(self) -> None:
-        """Give vLLM's memory back and remove what was written; the next ``sync`` or ``open`` loads it again."""
+        """Release vLLM's memory and remove the adapter folders; the next ``sync`` or ``open`` loads vLLM again."""
         if self._local is not None:
             self._local.close()
         if self._folders is not None:
             self._folders.close()
         self._local = self._folders = self._folder = self._loaded = None
 
-    def _ask(self, questions: Sequence[Question]) -> list[tuple[list[float | None], list[float]]]:
-        """Answers: log-probabilities of the node's tokens, and of those asked for behind it."""
+    def _ask(self, queries: Sequence[TokenQuery]) -> list[tuple[list[float | None], list[float]]]:
+        """Return the log-probabilities of the node's tokens (empty if not asked for) and of the query's tokens."""
         requests = [
-            Request(
-                q.prompt,
-                {"max_tokens": 1, "temperature": 0.0, "logprob_token_ids": list(q.tokens)},
-                way=len(q.node) if q.along else 0,
+            VllmRequest(
+                query.prompt,
+                {"max_tokens": 1, "temperature": 0.0, "logprob_token_ids": list(query.tokens)},
+                scored=len(query.node) if query.with_path and self._prompt_logps else 0,
             )
-            for q in questions
+            for query in queries
         ]
         replies = self._running().run(requests, self._adapted)
-        self.prefill_tokens += sum(
-            max(0, len(q.context) - reply.cached) for q, reply in zip(questions, replies, strict=True)
-        )
-        return [
-            (reply.way, [reply.logps[0][token] for token in q.tokens])
-            for q, reply in zip(questions, replies, strict=True)
-        ]
+        pairs = list(zip(queries, replies, strict=True))
+        self.prefill_tokens += sum(reply.computed(len(query.context)) for query, reply in pairs)
+        return [(reply.prompt_logps, [reply.candidates[0][t] for t in query.tokens]) for query, reply in pairs]
 
-    def _load(self, model: str, dtype: str, adapter: _Shape | None) -> None:
-        """Have vLLM run a model, with room for adapters of a shape (None: for none)."""
+    def _load(self, model: str, dtype: str, adapter: _AdapterShape | None) -> None:
+        """Load a model, with room for adapters of a shape (None: for none), unless it is loaded already."""
         if adapter is not None and not adapter.rank <= (self._max_lora_rank or RANKS[-1]) <= RANKS[-1]:
             raise LovecError(
-                f"the adapter has rank {adapter.rank}, max_lora_rank is {self._max_lora_rank}; give one of that size, "
-                f"{RANKS[-1]} at most"
+                f"the adapter has rank {adapter.rank}, max_lora_rank is {self._max_lora_rank}; raise it to that rank, "
+                f"at most {RANKS[-1]}"
             )
-        wanted = (model, dtype, adapter)
-        if self._local is not None and (
-            self._loaded == wanted or (self._loaded and adapter is None and self._loaded[:2] == wanted[:2])
-        ):
+        target, loaded = (model, dtype, adapter), self._loaded
+        if loaded is not None and (loaded == target or (adapter is None and loaded[:2] == target[:2])):
             return
         if self._local is not None:
             self._local.close()
-            self._local = None
+            self._local = self._loaded = None
         options: dict[str, Any] = {"dtype": dtype, **self._options}
         if adapter is not None:
             rank = max(adapter.rank, self._max_lora_rank or 0)
             options |= {"enable_lora": True, "max_lora_rank": next(r for r in RANKS if r >= rank)}
             options |= {"lora_target_modules": list(adapter.targets)} if adapter.targets else {}
         self._local = LocalVllm(model, options, self._sleep)
-        self._loaded, self._folder = wanted, None
-        self._along = adapter is None or bool(adapter.targets)
+        self._loaded, self._folder = target, None
+        self._prompt_logps = adapter is None or bool(adapter.targets)
 
-    def _take(self, folder: Path | None) -> None:
-        """Have vLLM hold the adapter of a folder, if it does not yet."""
+    def _load_adapter(self, folder: Path | None) -> None:
+        """Load the adapter in a folder into vLLM, unless it is loaded already."""
         if folder is not None and folder != self._folder:
             self._running().load_adapter(folder)
             self._folder = folder
@@ -301,19 +274,14 @@ class VllmEngine:
 
 
 def _check_ids(texts: Sequence[Sequence[int]], vocabulary: int) -> None:
+    """Refuse token ids that vLLM would crash on.
+
+    Raises:
+        LovecError: an id is negative, or not below the size of the vocabulary.
+    """
     highest, lowest = max(map(max, texts), default=0), min(map(min, texts), default=0)
     if lowest < 0 or highest >= vocabulary:
         wrong = lowest if lowest < 0 else highest
         raise LovecError(
             f"token id {wrong} is not one of the model's {vocabulary}; encode with the model's own tokenizer"
         )
-
-
-def _by_row(on_token: OnToken, rows: Sequence[tuple[int, int]]) -> Callable[[int, int], bool]:
-    """``on_token`` for requests, given prompt and sample of each."""
-    return lambda row, token: on_token(*rows[row], token)
-
-
-def _completion(reply: Reply, stops: frozenset[int]) -> Completion:
-    logps = tuple(position[token] for token, position in zip(reply.ids, reply.logps, strict=True))
-    return Completion(tuple(reply.ids), logps, reply.ids[-1] in stops)

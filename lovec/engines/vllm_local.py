@@ -1,4 +1,4 @@
-"""vLLM inside this process: loading it, handing it requests, taking their tokens."""
+"""vLLM inside this process: loading a model and an adapter, running requests, reading their tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,98 +17,84 @@ from typing import Any
 import numpy as np
 import torch
 
+from lovec.engines.common import TokenCallback, TokenReply
 from lovec.types import LovecError
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks of LoRA that vLLM makes room for."""
+"""The largest LoRA ranks that vLLM can be loaded for."""
 
 DEFAULTS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-"""Environment variables that are set before vLLM is imported, where they are not set already."""
+"""Environment variables that are set before vLLM is imported, unless they are set already."""
 
 log = logging.getLogger(__name__)
 
-_live: list[object] = []
-"""What needs the process group that vLLM has made: every model of this process, and whoever made the group first."""
+_group_users: list[object] = []
+"""What uses the process group that vLLM creates: one entry per loaded model, and one if the group existed before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VllmRequest:
     """A prompt for one completion.
 
     Attributes:
         prompt: token ids.
         params: arguments of vLLM's SamplingParams.
-        way: how many of the prompt's last tokens shall have their log-probability told.
+        scored: number of the prompt's last tokens whose log-probabilities are returned.
+        on_token: called with every sampled token as it comes; None where nobody listens.
     """
 
     prompt: Sequence[int]
     params: dict[str, Any]
-    way: int = 0
-
-
-@dataclass(slots=True)
-class Reply:
-    """What came of a request.
-
-    Attributes:
-        ids: sampled token ids.
-        logps: for each of them, log-probabilities by token id: its own, and those that were asked for.
-        cached: tokens of the prompt whose state was found in the cache.
-        way: log-probability of each of the prompt's last tokens, as many as were asked for; None where the state of the
-            token before came from the cache.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    logps: list[dict[int, float]] = field(default_factory=list)
-    cached: int = 0
-    way: list[float | None] = field(default_factory=list)
+    scored: int = 0
+    on_token: TokenCallback | None = None
 
 
 class LocalVllm:
-    """One model in vLLM, in this process, with at most one adapter at a time.
+    """One model that vLLM runs in this process, with at most one adapter at a time.
 
-    vLLM draws from the global random streams and seeds them when it loads; they are put back afterwards.
+    vLLM draws from the global random streams and seeds them when it loads; their states are restored afterwards.
 
     Args:
         model: folder or hub id.
         options: arguments of ``vllm.LLM``.
-        sleep: give device memory back by ``rest``, where vLLM can.
+        sleep: whether ``rest`` releases device memory, on devices where vLLM can.
 
     Raises:
         LovecError: vLLM is not installed, several processes train together, or the model cannot be loaded.
     """
 
     def __init__(self, model: str, options: dict[str, Any], sleep: bool = False) -> None:
-        vllm = _vllm()
+        vllm = _import_vllm()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             if torch.distributed.get_world_size() > 1:
                 raise LovecError(
                     "VllmEngine runs in one process and this run has several; start a vLLM server and use "
                     "lovec.engines.VllmServer, or train with --trainer.devices 1"
                 )
-            if not _live:
-                _live.append("somebody else's group")
+            if not _group_users:
+                _group_users.append("the group existed before")
         from vllm.platforms import current_platform
 
         self._sleeps = sleep and bool(current_platform.is_sleep_mode_available())
         if sleep and not self._sleeps:
             log.warning(
-                "vLLM has no sleep mode on %s: it keeps its memory", current_platform.device_name or "this device"
+                "vLLM has no sleep mode on %s and does not release its memory",
+                current_platform.device_name or "this device",
             )
         fixed = {
             "enable_sleep_mode": self._sleeps,
             "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # no sampling defaults of the model's own
-            "logprobs_mode": "processed_logprobs",  # of the distribution drawn from
+            "generation_config": "vllm",  # ignores the sampling defaults of the model's generation_config.json
+            "logprobs_mode": "processed_logprobs",  # of the distribution that tokens are drawn from
             "max_loras": 1,
             "max_cpu_loras": 2,
         }
         try:
-            with _randomness_kept():
+            with _random_state_restored():
                 self._llm: Any = vllm.LLM(model=model, **{"enable_prefix_caching": True, **options, **fixed})
         except (ValueError, RuntimeError, OSError, TypeError, AssertionError) as error:
             raise LovecError(f"vLLM cannot load {model}: {first_line(error)}; see docs/vllm.md") from error
-        self._closed = _closing(self, self._llm)
+        self._release = _finalizer(self, self._llm)
         self._vllm = vllm
         self._names, self._requests = count(1), count()
         self._adapter: Any = None
@@ -116,19 +102,19 @@ class LocalVllm:
 
     @property
     def context_length(self) -> int:
-        """Most tokens that a prompt and what follows it may have."""
+        """The most tokens that a prompt and what follows it may have."""
         return int(self._llm.llm_engine.model_config.max_model_len)
 
     @property
     def vocabulary(self) -> int:
-        """Number of token ids; vLLM does not check them itself, and a larger one would end it."""
+        """Number of token ids. vLLM does not check ids itself, and a larger one would crash it."""
         return int(self._llm.llm_engine.model_config.get_vocab_size())
 
     def load_adapter(self, folder: Path) -> None:
-        """Run this adapter from now on, in place of the one before; the folder is not read again.
+        """Run this adapter from now on instead of the one before; the folder is not read again later.
 
         Raises:
-            LovecError: vLLM does not take it.
+            LovecError: vLLM refuses the adapter.
         """
         from vllm.lora.request import LoRARequest
 
@@ -138,77 +124,65 @@ class LocalVllm:
         try:
             self._llm.llm_engine.add_lora(adapter)
         except (ValueError, RuntimeError, OSError) as error:
-            raise LovecError(f"vLLM does not take the adapter: {first_line(error)}") from error
+            raise LovecError(f"vLLM refuses the adapter in {folder}: {first_line(error)}") from error
         if self._adapter is not None:
             self._llm.llm_engine.remove_lora(self._adapter.lora_int_id)
         self._adapter = adapter
-        self._llm.reset_prefix_cache()  # the old adapter's states are of no more use
+        self._llm.reset_prefix_cache()  # it holds states of the old adapter
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        adapted: bool,
-        on_token: Callable[[int, int], bool] | None = None,
-    ) -> list[Reply]:
-        """Replies in the order of the requests.
+    def run(self, requests: Sequence[VllmRequest], adapted: bool) -> list[TokenReply]:
+        """Return the replies in the order of the requests.
 
         Args:
-            requests: any number; vLLM batches them.
+            requests: any number; vLLM batches them. A request whose ``on_token`` returns False ends there.
             adapted: whether the adapter is used.
-            on_token: called with (index of the request, token id) for every sampled token as it comes; False ends it.
 
         Raises:
             LovecError: vLLM refuses a request.
         """
         self._wake()
-        replies = [Reply() for _ in requests]
+        replies = [TokenReply() for _ in requests]
         engine = self._llm.llm_engine
-        live: dict[str, int] = {}
+        running: dict[str, int] = {}
         try:
-            with _randomness_kept(numbers=False):
+            with _random_state_restored(numpy_and_python=False):
                 for index, request in enumerate(requests):
                     name = str(next(self._requests))
-                    live[name] = index
-                    self._add(name, request, adapted, streamed=on_token is not None)
-                while live:
+                    running[name] = index
+                    self._add(name, request, adapted)
+                while running:
                     for output in engine.step():
-                        index = live.get(output.request_id, -1)
-                        if index >= 0 and _take(
-                            output, requests[index], replies[index], _token_callback(on_token, index)
-                        ):
-                            del live[output.request_id]
+                        index = running.get(output.request_id, -1)
+                        if index >= 0 and _add_output(output, requests[index], replies[index]):
+                            del running[output.request_id]
                             if not output.finished:
                                 engine.abort_request([output.request_id])
         finally:
-            if live:
-                engine.abort_request(list(live))
+            if running:
+                engine.abort_request(list(running))
         return replies
 
     def rest(self) -> None:
-        """Give device memory back until the next request; states of contexts are lost."""
+        """Release device memory until the next request; the cached states of contexts are lost."""
         if self._sleeps and not self._asleep:
             self._llm.sleep(level=1)
             self._asleep = True
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all memory."""
         self._llm = None
-        self._closed()
+        self._release()
 
-    def apply(self, function: Callable[[Any], Any]) -> Any:
-        """What a function says of vLLM's own model."""
-        return self._llm.apply_model(function)[0]
-
-    def _add(self, name: str, request: Request, adapted: bool, streamed: bool) -> None:
+    def _add(self, name: str, request: VllmRequest, adapted: bool) -> None:
         from vllm.sampling_params import RequestOutputKind
 
         fixed: dict[str, Any] = {
             "detokenize": False,
-            "ignore_eos": True,  # the model's own end tokens mean nothing here
-            "output_kind": RequestOutputKind.DELTA if streamed else RequestOutputKind.FINAL_ONLY,
+            "ignore_eos": True,  # only the given stop ids end a completion
+            "output_kind": RequestOutputKind.DELTA if request.on_token else RequestOutputKind.FINAL_ONLY,
         }
-        if request.way:
-            # vLLM would not use its cache for prompts whose log-probabilities it shall tell.
+        if request.scored:
+            # By default vLLM does not use its cache for prompts whose log-probabilities are asked for.
             fixed |= {"prompt_logprobs": 0, "flat_logprobs": True, "skip_reading_prefix_cache": False}
         try:
             params = self._vllm.SamplingParams(**fixed, **request.params)
@@ -227,8 +201,8 @@ class LocalVllm:
             self._asleep = False
 
 
-def _vllm() -> Any:
-    """The package, imported with the environment it should find.
+def _import_vllm() -> Any:
+    """Import vLLM with the environment variables of ``DEFAULTS``.
 
     Raises:
         LovecError: it is not installed.
@@ -245,79 +219,78 @@ def _vllm() -> Any:
     return vllm
 
 
-def _closing(owner: LocalVllm, llm: Any) -> Callable[[], Any]:
-    """Gives a model's memory back, when it is called or nobody holds ``owner`` any more.
+def _finalizer(owner: LocalVllm, llm: Any) -> Callable[[], Any]:
+    """Return a function that releases a model's memory; it is also called when ``owner`` is garbage-collected.
 
-    vLLM would take the process group down with any of its models, and with it all others.
+    vLLM's own shutdown of any model would destroy the process group, which other models in this process still use.
     """
     client = llm.llm_engine.engine_core
     core = getattr(client, "engine_core", None)  # None where it runs in processes of its own
     token = object()
     if core is not None:
         client._finalizer.detach()
-        _live.append(token)
+        _group_users.append(token)
 
-    def close() -> None:
-        if core is not None:
-            _live.remove(token)
+    def release() -> None:
         if core is None:
             client.shutdown()
-        elif not _live:
-            core.shutdown()  # the client's own would do nothing without its finalizer
+            return
+        _group_users.remove(token)
+        if not _group_users:
+            core.shutdown()  # the client's shutdown does nothing without its finalizer
         else:
             core.model_executor.shutdown()
             core.scheduler.shutdown()
             gc.unfreeze()
 
-    return weakref.finalize(owner, close)
+    return weakref.finalize(owner, release)
 
 
-def _token_callback(on_token: Callable[[int, int], bool] | None, index: int) -> Callable[[int], bool]:
-    return (lambda token: True) if on_token is None else (lambda token: on_token(index, token))
-
-
-def _take(output: Any, request: Request, reply: Reply, goes_on: Callable[[int], bool]) -> bool:
-    """Add what a step of vLLM has brought to a reply; whether that was the end of it."""
+def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:
+    """Add the output of one step of vLLM to a reply, and return whether the reply is complete."""
     if output.num_cached_tokens is not None:
         reply.cached = output.num_cached_tokens
-    if request.way and output.prompt_logprobs is not None:
-        reply.way = _way(request, output.prompt_logprobs, reply.cached)
+    if request.scored and output.prompt_logprobs is not None:
+        reply.prompt_logps = _prompt_logps(request, output.prompt_logprobs, reply.cached or 0)
     [sampled] = output.outputs
-    for token, position in zip(sampled.token_ids, sampled.logprobs or (), strict=True):
-        reply.ids.append(int(token))
-        reply.logps.append({int(other): float(entry.logprob) for other, entry in position.items()})
-        if not goes_on(int(token)):
+    for token, position in zip(map(int, sampled.token_ids), sampled.logprobs or (), strict=True):
+        candidates = {int(other): float(entry.logprob) for other, entry in position.items()}
+        reply.ids.append(token)
+        reply.logps.append(candidates[token])
+        reply.candidates.append(candidates)
+        if request.on_token is not None and not request.on_token(token):
             return True
     return bool(output.finished)
 
 
-def _way(request: Request, positions: Any, cached: int) -> list[float | None]:
-    """Log-probabilities of the prompt's last tokens; None where the state of the token before came from the cache.
+def _prompt_logps(request: VllmRequest, positions: Any, cached: int) -> list[float | None]:
+    """Return the log-probabilities of the prompt's last tokens.
 
-    vLLM's entries for those mean nothing, or are left out; so positions are counted from the end.
+    They are None where the state of the token before came from the cache: vLLM's entries for such tokens are
+    meaningless, or are left out; therefore positions are counted from the end.
     """
-    found: list[float | None] = []
-    for back in range(request.way, 0, -1):
+    logps: list[float | None] = []
+    for back in range(request.scored, 0, -1):
         computed = len(request.prompt) - back > cached and back <= len(positions)
         entry = (positions[-back] or {}).get(request.prompt[-back]) if computed else None
-        found.append(None if entry is None else float(entry.logprob))
-    return found
+        logps.append(None if entry is None else float(entry.logprob))
+    return logps
 
 
 def first_line(error: BaseException) -> str:
-    """The first line an error says, short enough for a line of ours."""
+    """Return the first line of an error's message, at most 200 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 @contextmanager
-def _randomness_kept(numbers: bool = True) -> Iterator[None]:
-    """Inside: random streams may be used; afterwards they are as before (``numbers``: Python's and NumPy's, too)."""
+def _random_state_restored(numpy_and_python: bool = True) -> Iterator[None]:
+    """Restore the state of torch's random streams after the block and, unless told not to, of NumPy's and Python's."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    python, numpy = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
-            if numbers:
-                random.setstate(python)
-                np.random.set_state(numpy)
+            if numpy_and_python:
+                random.setstate(python_state)
+                np.random.set_state(numpy_state)

@@ -1,4 +1,4 @@
-"""Measuring a policy: tag records, label free-form answers, compute metrics, write results."""
+"""Measure a policy: tag records, label free-form answers, compute metrics, write results."""
 
 from lovec.evaluation.comparison import Comparison
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator

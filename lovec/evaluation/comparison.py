@@ -1,14 +1,14 @@
-"""Every row of the paper's main table in one test: baselines and trained adapters on one base, side by side."""
+"""All rows of the paper's main table in one test: baselines and trained adapters on one base model, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_info
 
-from lovec.evaluation.measurement import VANILLA, Measurement
+from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
 from lovec.types import LovecError, Record
 
@@ -16,42 +16,44 @@ from lovec.types import LovecError, Record
 class Comparison(EvaluationModule):
     """Loads a base model once and measures it bare, with every adapter, and with every baseline.
 
-    Beside ``results.json``, ``times.json`` and the tagged records it writes ``tokens.json``: what the model and each
-    adapter would say next after an opening tag. ``times.json`` also says how long plain answers take to write, since
-    whoever judges an answer afterwards waits for it first.
+    Beside ``results.json``, ``times.json`` and the tagged records it writes ``tokens.json``: the most probable tokens
+    of the base model and of each adapter after an opening tag word. ``times.json`` also says how long plain answers
+    take to write, since a baseline that judges answers has to wait for them first. It can be tested, not trained;
+    validation and prediction use the base model.
 
     Args:
-        adapters: what tables call a method, and the folder of its PEFT adapter; "" leaves a method out.
-        hybrids: pairs of baselines, adapters or "Vanilla", whose mean confidences are measured as well.
-        kwargs: arguments of ``PolicyModule``: policy, evaluation, engine, oracle, seed, baselines. Those of training
-            are taken, so that the overlay of a model fits this recipe, too; nothing is trained.
+        adapters: folder of a PEFT adapter by the name of its method in tables; "" leaves a method out.
+        hybrids: pairs of baselines, adapters or "Vanilla" whose mean confidences are measured as well.
+        optimizer: ignored, as are the next three: the overlay of a model sets them for training, and fits this, too.
+        lr_scheduler: ignored.
+        micro_batch_tokens: ignored.
+        grad_norm: ignored.
+        kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed, baselines.
 
     Raises:
-        LovecError: a hybrid is not of two methods that are measured, or the adapters are given elsewhere.
+        LovecError: a hybrid is not made of two methods that are measured, or the adapters are given elsewhere.
     """
 
     def __init__(
-        self, adapters: dict[str, str] | None = None, hybrids: list[list[str]] | None = None, **kwargs: Any
+        self,
+        adapters: dict[str, str] | None = None,
+        hybrids: list[list[str]] | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        micro_batch_tokens: int | None = None,
+        grad_norm: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.adapters = {name: path for name, path in (adapters or {}).items() if path}
         self.hybrids = hybrids or []
         if self.policy_config.adapter or self.evaluation.adapter:
             raise LovecError("Comparison takes its adapters by name: --model.adapters.NAME FOLDER, and no other")
-        known = [VANILLA] if self.evaluation.vanilla else []
-        known += [*(baseline.name for baseline in self.baselines), *self.adapters]
+        methods = [VANILLA] if self.evaluation.vanilla else []
+        methods += [*(baseline.name for baseline in self.baselines), *self.adapters]
         for pair in self.hybrids:
-            if len(set(pair)) != 2 or not set(pair) <= set(known):
-                raise LovecError(f"hybrids holds {pair}, expected two of the methods measured: {', '.join(known)}")
-
-    def configure_callbacks(self) -> list[Any]:
-        """None; anything but a test is refused here, before anything is loaded."""
-        if self.trainer.state.fn != TrainerFn.TESTING or self.trainer.ckpt_path is not None:
-            raise LovecError(
-                "Comparison measures adapters that are trained already: run `lovec test --config comparison.yaml` "
-                "without a checkpoint; train them with recipes of their own, such as dpo.yaml"
-            )
-        return []
+            if len(set(pair)) != 2 or not set(pair) <= set(methods):
+                raise LovecError(f"hybrids contains {pair}, expected two of the methods measured: {', '.join(methods)}")
 
     @property
     def methods(self) -> dict[str, str | None]:
@@ -59,35 +61,40 @@ class Comparison(EvaluationModule):
         return dict(self.adapters)
 
     def tested_adapter(self) -> str | None:
-        """None: adapters are put on one by one."""
+        """Return None: adapters are loaded one by one."""
         return None
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint, since its adapter would not be measured."""
+        raise LovecError("Comparison measures the adapters in --model.adapters, no checkpoint: omit --ckpt_path")
+
     def on_test_epoch_start(self) -> None:
-        """Keep what the hybrids are made of."""
-        self.measurement = Measurement(self, {name for pair in self.hybrids for name in pair})
+        """Start a measurement that keeps the methods of the hybrids."""
+        super().on_test_epoch_start()
+        self.measurement.keep = {name for pair in self.hybrids for name in pair}
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Take the records; every method tags all of them before the next one is put on."""
+        """Collect the records; each method tags all of them before the next one is loaded."""
         self.measurement.records += rows
 
     def on_test_epoch_end(self) -> None:
-        """Fill ``results`` and write all files."""
-        measured = self.measurement
+        """Measure everything, set ``results`` and write all files."""
+        measurement = self.measurement
         tokens = []
         if self.evaluation.vanilla:
-            measured.vanilla()
-            with measured.using_adapter(None):
-                tokens += measured.tokens(VANILLA)
-        measured.constant()
-        measured.answers()
-        measured.baselines(self.baselines)
+            measurement.measure_vanilla()
+            with measurement.using_adapter(None):
+                tokens += measurement.next_tokens(VANILLA)
+        measurement.measure_constant()
+        measurement.time_answers()
+        measurement.measure_baselines(self.baselines)
         for name, path in self.adapters.items():
             rank_zero_info(f"{name} tags")
-            with measured.using_adapter(path):
-                measured.all_modes()
-                measured.method(name)
-                tokens += measured.tokens(name)
+            with measurement.using_adapter(path):
+                measurement.tag_all()
+                measurement.finish_method(name)
+                tokens += measurement.next_tokens(name)
         for first, second in self.hybrids:
-            measured.hybrid(first, second)
-        measured.save("tokens.json", tokens)
-        self.results = measured.write()
+            measurement.measure_hybrid(first, second)
+        measurement.write_json("tokens.json", tokens)
+        self.results = measurement.write()

@@ -1,7 +1,8 @@
-"""Validation and test, the same for every objective: tag, label, measure."""
+"""Tag records, label them and measure them: the same in validation and test, for every objective."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,16 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
+from torchmetrics import Metric
 
-from lovec.metrics import CalibrationSuite
-from lovec.metrics.records import READOUTS, passage_pairs, sentence_pairs, statements
+from lovec.metrics.records import READOUTS, answer_statistics, passage_pairs, sentence_pairs
+from lovec.metrics.suite import CalibrationSuite, user_metric_infos
+from lovec.metrics.table import METRICS
 from lovec.sentences import is_abstention
 from lovec.taggers.scoring import History
-from lovec.types import Embedder, LovecError, Oracle, Record, Tagger
+from lovec.types import N_SCORES, Embedder, Kind, LovecError, Oracle, Record, ResultRow, Tagger
 
-MODES = ("iterative", "free-form")
+ITERATIVE, FREE_FORM = MODES = ("iterative", "free-form")
 LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
 
 
@@ -30,50 +33,55 @@ class EvaluationConfig:
         modes: iterative (tag the stored answers), free-form (the model writes answer and tags), or both.
         history: what iterative tagging shows of earlier sentences: `scores`, `hidden` or `previous`.
         max_new_tokens: longest free-form answer, in tokens.
-        rows: sequences the engine runs at once.
-        probe_every: optimiser batches between two probes in training (see ``lovec.callbacks.probe``); 0 makes none.
-        probe_rows: validation questions a probe asks.
+        rows: number of sequences the engine runs at once.
         name: what tables and files of a test call the method; null takes the name of the class.
         vanilla: whether `test` also measures the base model without the adapter.
-        recalibrated: whether `test` also measures this method's confidences mapped by what validation makes of them,
-            by isotonic regression and by Platt's curve.
-        ablate_history: whether `test` also measures iterative tagging that sees the sentence before only, without its
+        recalibrated: whether `test` also measures the method's confidences after recalibration on the validation
+            records, by isotonic regression and by Platt scaling.
+        ablate_history: whether `test` also measures iterative tagging that sees only the previous sentence, without its
             score (the paper's no-previous-scores variant).
         adapter: PEFT adapter that `test` measures; null takes the run's own.
-        embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that figure out.
+        embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that metric out.
+        metrics: torchmetrics of your own, each with update(confidence, factuality); they become columns of every table.
+
+    Raises:
+        LovecError: a mode is unknown, or a metric cannot be used (see ``lovec.metrics.suite.user_metric_infos``).
     """
 
     modes: list[str] = field(default_factory=lambda: list(MODES))
     history: History = "scores"
     max_new_tokens: int = 512
     rows: int = 64
-    probe_every: int = 50
-    probe_rows: int = 8
     name: str | None = None
     vanilla: bool = True
     recalibrated: bool = False
     ablate_history: bool = False
     adapter: str | None = None
     embedder: Embedder | None = None
+    metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
-            raise LovecError(f"evaluation.modes holds {sorted(unknown)}; expected some of {list(MODES)}")
-        if self.probe_every < 0 or self.probe_rows < 1:
-            raise LovecError(
-                f"evaluation.probe_every is {self.probe_every} and probe_rows {self.probe_rows}, "
-                "expected at least 0 (no probes) and 1"
-            )
+            raise LovecError(f"evaluation.modes contains {sorted(unknown)}; expected some of {list(MODES)}")
+        user_metric_infos(self.metrics or [])
 
 
 class Evaluator(nn.Module):
-    """Tags records in each mode and keeps a calibration suite for every row of the result table.
+    """Tags and labels records, and keeps one calibration suite per row of the result table.
 
     Args:
-        taggers: one for every mode; modes without one are left out.
+        taggers: one per mode; modes without one are left out.
         oracle: labels free-form answers; without one, free-form tagging is left out.
-        config: settings.
-        domains: values of ``meta["domain"]`` that records may have.
+        config: the settings.
+        domains: the domains that records may have.
+        levels: number of levels of the scale that the taggers' scores belong to.
+
+    Attributes:
+        modes: the modes that are measured.
+        metric_infos: how to show each metric of a row, by name.
+
+    Raises:
+        LovecError: no mode is left to measure.
     """
 
     def __init__(
@@ -82,85 +90,112 @@ class Evaluator(nn.Module):
         oracle: Oracle | None,
         config: EvaluationConfig,
         domains: Sequence[str],
+        levels: int = N_SCORES,
     ) -> None:
         super().__init__()
         self.oracle = oracle
         self.embedder = config.embedder
         self.taggers = dict(taggers)
-        asked = [mode for mode in config.modes if mode in taggers]
-        self.modes = [mode for mode in asked if mode == "iterative" or oracle is not None]
+        tagged_modes = [mode for mode in config.modes if mode in taggers]
+        self.modes = [mode for mode in tagged_modes if mode == ITERATIVE or oracle is not None]
         self.domains = tuple(domains)
-        if not asked:
+        if not tagged_modes:
             raise LovecError(f"evaluation.modes is {config.modes}; this method is measured in {list(taggers)} tagging")
         if not self.modes:
             raise LovecError(
                 "free-form answers need an oracle to be measured, and the data has none: "
                 "add iterative to evaluation.modes, or give model.oracle"
             )
-        if len(self.modes) < len(asked):
+        if len(self.modes) < len(tagged_modes):
             rank_zero_info("free-form tagging is left out: the data has no oracle to label new answers")
+        metrics = config.metrics or []
+        self.metric_infos = METRICS | user_metric_infos(metrics)
         self._keys = list(product(self.domains, self.modes, LEVELS, READOUTS))
-        self.suites = nn.ModuleList([CalibrationSuite() for _ in self._keys])
+        self.suites = nn.ModuleList([CalibrationSuite(metrics, levels) for _ in self._keys])
+
+    def tag_and_label(self, records: Sequence[Record], mode: str) -> list[Record]:
+        """Tag records in one mode; free-form answers are labelled by the oracle, given ones keep their labels."""
+        return self.add_labels(self.tag(records, mode), mode)
 
     def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
-        """Tag records in one mode; free-form answers are labelled by the oracle, given ones keep their labels."""
-        return self.labelled(self.tagged(records, mode), mode)
+        """Tag records in one mode; iterative tagging leaves out records without an answer."""
+        return self.taggers[mode].tag(answered(records) if mode == ITERATIVE else records)
 
-    def tagged(self, records: Sequence[Record], mode: str) -> list[Record]:
-        """Tag records in one mode: iterative tagging those that have an answer, free-form all of them."""
-        own = given(records) if mode == "iterative" else records
-        return self.taggers[mode].tag(own)
-
-    def labelled(self, records: list[Record], mode: str) -> list[Record]:
-        """Tagged records; what the model wrote itself gets the oracle's labels."""
-        if mode == "iterative":
+    def add_labels(self, records: list[Record], mode: str) -> list[Record]:
+        """Return the records, with the oracle's labels where the model wrote the answers itself."""
+        if mode == ITERATIVE:
             return records
         assert self.oracle is not None
-        return [label(record, rates) for record, rates in zip(records, self.oracle.rate(records), strict=True)]
+        return label(records, self.oracle)
 
     def update(self, mode: str, records: Sequence[Record]) -> None:
-        """Add tagged and labelled records to the suites of ``mode``."""
+        """Add tagged and labelled records to the metrics of ``mode``."""
         for domain in self.domains:
-            inside = [record for record in records if str(record.meta.get("domain", "in-domain")) == domain]
-            stated = statements(inside, is_abstention, self.embedder)
+            in_domain = [record for record in records if record.domain == domain]
+            answers = answer_statistics(in_domain, is_abstention, self.embedder)
             for (level, pairs), readout in product(LEVELS.items(), READOUTS):
-                confidence, factuality, malformed = pairs(inside, readout)
+                confidence, factuality, malformed = pairs(in_domain, readout)
                 suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
-                device = suite.device
                 suite.update(
-                    torch.tensor(confidence, dtype=torch.float64, device=device),
-                    torch.tensor(factuality, dtype=torch.float64, device=device),
+                    torch.tensor(confidence, dtype=torch.float64),
+                    torch.tensor(factuality, dtype=torch.float64),
                     malformed,
-                    stated,
+                    answers,
                 )
 
-    def rows(self, **extra: Any) -> list[dict[str, Any]]:
-        """One row for every domain, mode, level and readout, with the suite's figures (None where undefined).
+    def rows(
+        self,
+        method: str,
+        kind: Kind = "method",
+        seed: int | None = None,
+        modes: Sequence[str] | None = None,
+    ) -> list[ResultRow]:
+        """Compute one row per domain, mode, level and readout, and reset the metrics. Every process must call it.
 
-        Resets the suites.
+        Args:
+            method: name of the method that has tagged the records.
+            kind: what it is.
+            seed: its training seed.
+            modes: the modes to make rows of; None is all.
         """
         rows = []
         suites: list[Any] = list(self.suites)
         for key, suite in zip(self._keys, suites, strict=True):
-            figures = {name: None if value != value else float(value) for name, value in suite.compute().items()}
+            if modes is not None and key[1] not in modes:
+                continue
+            values = {name: float(value) for name, value in suite.compute().items()}
             suite.reset()
-            names = dict(zip(("domain", "mode", "level", "readout"), key, strict=True))
-            rows.append({**extra, **names, **figures, "n": int(figures["n"] or 0)})
+            metrics = {name: _defined(values[name]) for name in self.metric_infos if name in values}
+            rows.append(ResultRow(method, kind, *key, seed=seed, n=int(values["n"]), metrics=metrics))
         return rows
 
 
 def tagged_file(method: str, mode: str, readout: str = "stated") -> str:
-    """Name of the file that holds a method's tagged test records; recalibrated ones have a file for each readout."""
+    """Return the name of the file with a method's tagged test records.
+
+    Args:
+        method: its name in tables.
+        mode: "iterative" or "free-form".
+        readout: of recalibrated records, the readout that was mapped: each has a file of its own.
+    """
     words = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
     return ".".join([words, mode, *([] if readout == "stated" else [readout]), "jsonl"])
 
 
-def given(records: Iterable[Record]) -> list[Record]:
-    """The records that hold an answer to tag."""
+def answered(records: Iterable[Record]) -> list[Record]:
+    """Return the records that have an answer to tag."""
     return [record for record in records if record.sentences]
 
 
-def label(record: Record, rates: Sequence[float | None]) -> Record:
-    """The record with one factuality a sentence."""
-    sentences = tuple(replace(s, factuality=f) for s, f in zip(record.sentences, rates, strict=True))
-    return replace(record, sentences=sentences)
+def label(records: Sequence[Record], oracle: Oracle) -> list[Record]:
+    """Return the records with an oracle's factuality, or None, on every sentence."""
+    return [
+        replace(
+            record, sentences=tuple(replace(s, factuality=f) for s, f in zip(record.sentences, ratings, strict=True))
+        )
+        for record, ratings in zip(records, oracle.rate(records), strict=True)
+    ]
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value

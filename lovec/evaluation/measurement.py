@@ -1,309 +1,314 @@
-"""What ``lovec test`` measures, row by row, and the files that hold it: the same for every module."""
+"""Measure methods on the same test records, and write the results, the tagged records and the running times."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import product, zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
 
-import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lovec.baselines import Baseline, ConstantTagger, Isotonic, Platt, best_constant
-from lovec.baselines.hybrid import hybrid
-from lovec.baselines.recalibrated import recalibrated
+from lovec.baselines import (
+    Baseline,
+    BaselineResources,
+    ConstantTagger,
+    Isotonic,
+    Platt,
+    average_confidences,
+    best_constant,
+    recalibrate,
+)
 from lovec.datasets.jsonl import write_records
-from lovec.evaluation.evaluator import MODES, given, tagged_file
-from lovec.evaluation.next_tokens import collect
+from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered, tagged_file
+from lovec.evaluation.next_tokens import next_tokens
+from lovec.evaluation.processes import gather, in_data_order, own_share
+from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
+from lovec.policy import Policy
+from lovec.results import write_results
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
-from lovec.types import LovecError, Record, Sampling, Tagger
+from lovec.types import Kind, LovecError, Record, ResultRow, Sampling, Tagger
 
-if TYPE_CHECKING:
-    from lovec.evaluation.module import EvaluationModule
-
-T = TypeVar("T")
 VANILLA = "Vanilla"
 CONSTANT = "Best constant"
-ABLATED = ", no previous scores"
-MAPS: dict[str, type[Isotonic] | type[Platt]] = {" + isotonic": Isotonic, " + Platt": Platt}
-ANSWERS = "Answers"
-ITERATIVE, FREE_FORM = MODES
+CALIBRATORS: dict[str, type[Isotonic] | type[Platt]] = {"isotonic": Isotonic, "Platt": Platt}
+NO_SCORES = "no previous scores"
+PREFILL = "prefill_tokens"
 
 
+@dataclass
 class Measurement:
-    """One test: every method tags the same records, is measured, and becomes rows, a file and times.
+    """One test: every method tags the same records, is measured, and becomes rows, files and times.
 
-    A row of ``results`` holds ``method``, ``seed``, ``domain``, ``mode``, ``level``, ``readout``, the figures of
-    ``CalibrationSuite``, ``kind`` ("method", "baseline", "constant", "recalibrated", "hybrid" or "ablation") and
-    ``file``, where the tagged records are. One of ``times`` holds ``method``, ``mode``, ``kind``, ``seconds`` by phase
-    (those of all processes together), ``records``, ``sentences`` and ``prefill_tokens``.
-
-    Args:
-        module: its policy, engine and evaluator measure.
-        keep: methods whose iterative tagging is kept.
+    Every process measures its share of the records and must call the same methods in the same order.
 
     Attributes:
+        policy: the policy whose adapters are measured.
+        resources: engine and encoder of the policy, and what else baselines work with.
+        evaluator: tags, labels and computes metrics.
+        config: the settings of the evaluation.
+        trainer: the Lightning trainer, for its processes and its precision.
+        folder: where files are written.
+        seed: training seed of the methods, for the rows.
+        validation: labelled records to choose the best constant and to fit calibrators on.
+        keep: names of methods whose iterative tagging ``measure_hybrid`` needs.
         records: this process's share of the test records.
         results: rows so far.
-        times: rows so far; what was not tagged here (means, maps), or by a tagger without a ``watch``, has none.
-        kept: this process's share of the records that methods to keep have tagged iteratively.
+        times: running times so far: ``method``, ``mode``, ``kind``, ``seconds`` by phase and ``prefill_tokens`` (of all
+            processes together), ``records`` and ``sentences``. Only taggers with a ``watch`` have times.
     """
 
-    def __init__(self, module: EvaluationModule, keep: Collection[str] = ()) -> None:
-        self.module = module
-        self.evaluator = module.evaluator
-        self.records: list[Record] = []
-        self.results: list[dict[str, Any]] = []
-        self.times: list[dict[str, Any]] = []
-        self.kept: dict[str, list[Record]] = {name: [] for name in keep}
+    policy: Policy
+    resources: BaselineResources
+    evaluator: Evaluator
+    config: EvaluationConfig
+    trainer: Any
+    folder: Path
+    seed: int
+    validation: Sequence[Record]
+    keep: set[str] = field(default_factory=set, init=False)
+    records: list[Record] = field(default_factory=list, init=False)
+    results: list[ResultRow] = field(default_factory=list, init=False)
+    times: list[dict[str, Any]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._kept: dict[str, list[Record]] = {}
         self._tagged: dict[str, list[Record]] = {}
-        self._seconds: dict[str, Counter[str]] = {}
-        self._prefilled: Counter[str] = Counter()
-        data = getattr(module.trainer, "datamodule", None)
-        self._validation: list[Record] = [] if data is None else data.load("validation")
-        self._constant = best_constant(self._validation)
+        self._spent: dict[str, Counter[str]] = {}  # seconds by phase, and prefill tokens
+        self._constant = best_constant(self.validation, self.resources.encoder.scale)
         if self._constant is None and ITERATIVE in self.evaluator.modes:
             rank_zero_info(f"the row {CONSTANT!r} is left out: no validation record has a label to choose it by")
 
-    # What there is to measure
+    # Methods
 
-    def tag(self, rows: Sequence[Record]) -> None:
-        """Tag and measure rows with the policy as it is, in every mode."""
+    def tag(self, records: Sequence[Record]) -> None:
+        """Tag and measure records with the active adapter, in every mode."""
         for mode in self.evaluator.modes:
             with self._timed(mode, _watch(self.evaluator.taggers[mode])):
-                tagged = self.evaluator.tagged(rows, mode)
-            self._add(mode, self.evaluator.labelled(tagged, mode))
+                tagged = self.evaluator.tag(records, mode)
+            self._add(mode, self.evaluator.add_labels(tagged, mode))
 
-    def all_modes(self) -> None:
-        """Tag and measure all records with the policy as it is, in every mode."""
-        for rows in self._chunks(self.records):
-            self.tag(rows)
+    def tag_all(self) -> None:
+        """Tag and measure all test records with the active adapter, in every mode."""
+        for records in self._batches(self.records):
+            self.tag(records)
 
-    def method(self, name: str) -> None:
-        """Finish the method that has tagged all records, and measure what its settings ask for beside it."""
-        settings, tagged = self.module.evaluation, self._tagged
+    def finish_method(self, name: str) -> None:
+        """Add the rows of a method that has tagged all records, and its variants that the settings ask for."""
+        tagged = self._tagged
         self._finish(name, "method")
-        if settings.recalibrated:
-            self._recalibrated(name, tagged)
-        if settings.ablate_history and ITERATIVE in self.evaluator.modes:
-            self._iteratively(IterativeTagger(self.module.engine, self.module.encoder, history="previous"))
-            self._finish(name + ABLATED, "ablation", (ITERATIVE,))
+        if self.config.recalibrated:
+            self._measure_recalibrated(name, tagged)
+        if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
+            self._tag_iteratively(IterativeTagger(self.resources.engine, self.resources.encoder, history="previous"))
+            self._finish(f"{name}, {NO_SCORES}", "ablation", [ITERATIVE], bases=(name,), variant=NO_SCORES)
 
-    def vanilla(self) -> None:
-        """The base model without an adapter, asked as the method is."""
+    def measure_vanilla(self) -> None:
+        """Measure the base model without an adapter, prompted like a method."""
         with self.using_adapter(None):
-            self.all_modes()
+            self.tag_all()
             self._finish(VANILLA, "baseline")
 
-    def constant(self) -> None:
-        """The best single score of the validation labels, said of every test sentence."""
+    def measure_constant(self) -> None:
+        """Measure the best single score of the validation labels, given to every test sentence."""
         if self._constant is None or ITERATIVE not in self.evaluator.modes:
             return
-        self._add(ITERATIVE, ConstantTagger(self._constant).tag(given(self.records)))
-        self._finish(CONSTANT, "constant", (ITERATIVE,), ("stated",))
+        tagger = ConstantTagger(self._constant, self.resources.encoder.scale)
+        self._add(ITERATIVE, tagger.tag(answered(self.records)))
+        self._finish(CONSTANT, "constant", [ITERATIVE], ["stated"])
 
-    def baselines(self, baselines: Sequence[Baseline]) -> None:
-        """Baselines, on stored answers; each with its own adapter, or with none."""
+    def measure_baselines(self, baselines: Sequence[Baseline]) -> None:
+        """Measure baselines on the stored answers, each with its own adapter or with none."""
         if not baselines or ITERATIVE not in self.evaluator.modes:
             return
-        if not self._gather(given(self.records)):
-            rank_zero_info("the baselines are left out: they judge stored answers, and the data hold questions only")
+        if not self._all(answered(self.records)):
+            rank_zero_info("the baselines are left out: they judge stored answers, and the records have none")
             return
         for baseline in baselines:
             rank_zero_info(f"{baseline.name} judges the stored answers")
-            baseline.attach(self.module.bench())
+            baseline.attach(self.resources)
             with self.using_adapter(baseline.adapter):
-                self._iteratively(baseline)
-            said = self._gather(self._tagged.get(ITERATIVE, []))
-            spread = any(s.distribution is not None for record in said for s in record.sentences)
-            self._finish(baseline.name, "baseline", (ITERATIVE,), READOUTS if spread else ("stated",))
+                self._tag_iteratively(baseline)
+            tagged = self._all(self._tagged.get(ITERATIVE, []))
+            has_distribution = any(s.distribution is not None for record in tagged for s in record.sentences)
+            self._finish(baseline.name, "baseline", [ITERATIVE], READOUTS if has_distribution else ["stated"])
 
-    def hybrid(self, first: str, second: str) -> None:
-        """The mean of what two kept methods say of each sentence."""
-        self._add(ITERATIVE, hybrid(self.kept[first], self.kept[second]))
-        self._finish(f"{first} + {second}", "hybrid", (ITERATIVE,), ("stated",))
+    def measure_hybrid(self, first: str, second: str) -> None:
+        """Measure the mean of the confidences of two methods that were kept."""
+        self._add(ITERATIVE, average_confidences(self._kept[first], self._kept[second]))
+        self._finish(f"{first} + {second}", "hybrid", [ITERATIVE], ["stated"], bases=(first, second))
 
-    def answers(self) -> None:
-        """How long the bare base takes to write plain, greedy answers to the same questions; they are not kept."""
-        module, watch = self.module, Stopwatch()
+    def time_answers(self) -> None:
+        """Measure how long the base model takes to write plain, greedy answers; the answers are not kept."""
+        engine, encoder, watch = self.resources.engine, self.resources.encoder, Stopwatch()
         with self.using_adapter(None), self._timed(FREE_FORM, watch):
-            room = module.engine.context_length
-            for rows in self._chunks(self.records):
-                prompts = [module.encoder.prompt(record.question, instruct=False) for record in rows]
-                fit = [prompt for prompt in prompts if room is None or len(prompt) < room]
+            longest = engine.context_length
+            for records in self._batches(self.records):
+                prompts = [encoder.prompt(record.question, instruct=False) for record in records]
+                prompts = [prompt for prompt in prompts if longest is None or len(prompt) < longest]
                 with watch.phase("writing"):
-                    module.engine.generate(fit, Sampling(module.evaluation.max_new_tokens), module.encoder.stop_ids)
-        self._time(ANSWERS, FREE_FORM, "answers", self._gather(self.records))
+                    engine.generate(prompts, Sampling(self.config.max_new_tokens), encoder.stop_ids)
+        self._time("Answers", FREE_FORM, "answers", self._all(self.records))
 
-    def tokens(self, method: str) -> list[dict[str, Any]]:
-        """What the policy as it is would say next after an opening tag, see ``lovec.evaluation.next_tokens``."""
-        module = self.module
-        with module.trainer.precision_plugin.test_step_context():
-            return collect(method, module.policy, module.engine, module.encoder, given(self._gather(self.records)))
+    def next_tokens(self, method: str) -> list[dict[str, Any]]:
+        """Return the most probable tokens after an opening tag word, see ``lovec.evaluation.next_tokens``."""
+        records = answered(self._all(self.records))
+        with self.trainer.precision_plugin.test_step_context():
+            return next_tokens(method, self.policy, self.resources.engine, self.resources.encoder, records)
 
     @contextmanager
     def using_adapter(self, adapter: str | None) -> Iterator[None]:
-        """Inside: the policy with the adapter of a folder, or with none."""
-        module = self.module
-        with module.policy.without_adapter() if adapter is None else module.policy.with_adapter(adapter):
-            module.engine.sync(module.policy)
+        """Use the adapter of a folder inside the block, or none, in policy and engine."""
+        engine = self.resources.engine
+        with self.policy.without_adapter() if adapter is None else self.policy.with_adapter(adapter):
+            engine.sync(self.policy)
             yield
-        module.engine.sync(module.policy)
+        engine.sync(self.policy)
 
-    def write(self) -> list[dict[str, Any]]:
-        """Write results and times beside the tagged records; the results."""
-        self.save("times.json", self.times)
-        self.save("results.json", self.results)
-        rank_zero_info(f"results and tagged records written to {self.module.run_dir / 'test'}")
+    # Files
+
+    def write(self) -> list[ResultRow]:
+        """Write results and times beside the tagged records, and return the results."""
+        self.write_json("times.json", self.times)
+        if self.trainer.is_global_zero:
+            write_results(self.folder / "results.json", self.results, self.evaluator.metric_infos.values())
+        rank_zero_info(f"results and tagged records written to {self.folder}")
         return self.results
 
-    def save(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write a JSON list into the test's folder, from one process."""
-        if self.module.trainer.is_global_zero:
-            path = self.module.run_dir / "test" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    def write_json(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Write a JSON list into the folder, from one process."""
+        if self.trainer.is_global_zero:
+            write_text(self.folder / name, json.dumps(rows, indent=1, allow_nan=False) + "\n")
 
-    # How
+    # Steps
 
-    def _chunks(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Records, as many at a time as go through the engine together."""
-        size = self.module.evaluation.rows
-        for start in range(0, len(records), size):
-            yield records[start : start + size]
+    def _batches(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """Yield as many records at a time as go through the engine together."""
+        for start in range(0, len(records), self.config.rows):
+            yield records[start : start + self.config.rows]
 
-    def _iteratively(self, tagger: Tagger) -> None:
-        for rows in self._chunks(given(self.records)):
+    def _tag_iteratively(self, tagger: Tagger) -> None:
+        for records in self._batches(answered(self.records)):
             with self._timed(ITERATIVE, _watch(tagger)):
-                tagged = tagger.tag(rows)
+                tagged = tagger.tag(records)
             self._add(ITERATIVE, tagged)
 
     def _add(self, mode: str, tagged: list[Record]) -> None:
         self._tagged.setdefault(mode, []).extend(tagged)
         self.evaluator.update(mode, tagged)
 
-    def _recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
-        """A method's confidences, mapped as validation records of the same mode and readout ask for.
+    def _measure_recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
+        """Measure a method's confidences after maps that are fitted on validation records, per mode and readout.
 
         Every process tags its share of the validation records, and all fit the same map.
         """
-        trainer = self.module.trainer
-        share = self._validation[trainer.global_rank :: trainer.world_size]
-        held: dict[str, list[Record]] = {}
-        with trainer.precision_plugin.test_step_context():
+        fitting: dict[str, list[Record]] = {}
+        with self.trainer.precision_plugin.test_step_context():
             for mode in self.evaluator.modes:
-                held[mode] = self._gather([r for rows in self._chunks(share) for r in self.evaluator.tag(rows, mode)])
-        for (suffix, form), readout in product(MAPS.items(), READOUTS):
-            fitted = []
+                batches = self._batches(own_share(self.trainer, self.validation))
+                fitting[mode] = self._all([r for rows in batches for r in self.evaluator.tag_and_label(rows, mode)])
+        for (label, calibrator), readout in product(CALIBRATORS.items(), READOUTS):
+            name = f"{method} + {label}"
+            modes: list[str] = []
             for mode in self.evaluator.modes:
-                confidence, factuality, _ = sentence_pairs(held[mode], readout)
+                confidence, factuality, _ = sentence_pairs(fitting[mode], readout)
                 try:
-                    calibrator = form.fit(confidence, factuality)
+                    fitted = calibrator.fit(confidence, factuality)
                 except LovecError as error:
-                    rank_zero_warn(f"no row {method + suffix!r} for {mode} tagging, {readout} readout: {error}")
+                    rank_zero_warn(f"no row {name!r} for {mode} tagging, {readout} readout: {error}")
                     continue
-                self._add(mode, recalibrated(tagged.get(mode, []), calibrator, readout))
-                fitted.append(mode)
-            # A mapped confidence is a sentence's only one, so it is read as a stated score, whatever it was made from.
-            self._finish(method + suffix, "recalibrated", fitted, ("stated",), shown=readout)
+                self._add(mode, recalibrate(tagged.get(mode, []), fitted, readout))
+                modes.append(mode)
+            # The mapped confidence has no distribution, so it is measured as stated, whatever it was mapped from.
+            fields = {"readout": readout, "bases": (method,), "variant": label.lower()}
+            self._finish(name, "recalibrated", modes, ["stated"], **fields)
 
     @contextmanager
     def _timed(self, mode: str, watch: Stopwatch) -> Iterator[None]:
-        """Inside, with the precision of a test: what a watch counts, and tokens of context, go to a mode."""
-        engine = self.module.engine
-        before, prefilled = Counter(watch.seconds), engine.prefill_tokens
-        with self.module.trainer.precision_plugin.test_step_context():
+        """Count the seconds of a watch, and the context tokens of the engine, for a mode; use the test's precision."""
+        engine, spent = self.resources.engine, self._spent.setdefault(mode, Counter())
+        spent.subtract({**watch.seconds, PREFILL: engine.prefill_tokens})
+        with self.trainer.precision_plugin.test_step_context():
             yield
-        now = Counter(watch.seconds)
-        now.subtract(before)
-        self._seconds.setdefault(mode, Counter()).update(now)
-        self._prefilled[mode] += engine.prefill_tokens - prefilled
+        spent.update({**watch.seconds, PREFILL: engine.prefill_tokens})
 
     def _finish(
         self,
         method: str,
-        kind: str,
+        kind: Kind,
         modes: Sequence[str] | None = None,
         readouts: Sequence[str] = READOUTS,
-        shown: str | None = None,
+        **fields: Any,
     ) -> None:
-        """Move the suites' figures into ``results``, as readout ``shown`` if given, and the tagged records to disk."""
-        modes = self.evaluator.modes if modes is None else modes
-        held = {mode: self._gather(self._tagged.get(mode, [])) for mode in modes}  # every process must take part
-        files = {mode: tagged_file(method, mode, shown or "stated") for mode in modes}
-        for row in self.evaluator.rows(method=method, seed=self.module.seed):
-            mode, readout = row["mode"], row["readout"]
-            if mode in modes and readout in readouts:
-                self.results.append({**row, "readout": shown or readout, "kind": kind, "file": files[mode]})
-        for mode, everything in held.items():
-            if self.module.trainer.is_global_zero:
-                write_records(self.module.run_dir / "test" / files[mode], everything)
-            self._time(method, mode, kind, everything)
-        if method in self.kept:
-            self.kept[method] = self._tagged.get(ITERATIVE, [])
-        self._tagged, self._seconds, self._prefilled = {}, {}, Counter()
+        """Turn what was tagged since the last call into rows, files and times.
 
-    def _time(self, method: str, mode: str, kind: str, tagged: Sequence[Record]) -> None:
-        """Move what a mode took, in all processes, into ``times``."""
-        parts = gather(self.module.trainer, (dict(self._seconds.get(mode, {})), self._prefilled[mode]))
-        if not any(seconds for seconds, _ in parts):
+        Args:
+            method: name in tables.
+            kind: what the rows measure.
+            modes: the modes in which it was measured; None is all.
+            readouts: the readouts to make rows of.
+            fields: other fields of the rows. Of recalibrated confidences, ``readout`` is what they were mapped from.
+        """
+        modes = self.evaluator.modes if modes is None else modes
+        files = {mode: tagged_file(method, mode, fields.get("readout", "stated")) for mode in modes}
+        for row in self.evaluator.rows(method, kind, self.seed, modes):
+            if row.readout in readouts:
+                self.results.append(replace(row, file=files[row.mode], **fields))
+        for mode in modes:
+            records = self._all(self._tagged.get(mode, []))
+            if self.trainer.is_global_zero:
+                write_records(self.folder / files[mode], records)
+            self._time(method, mode, kind, records)
+        if method in self.keep:
+            self._kept[method] = self._tagged.get(ITERATIVE, [])
+        self._tagged, self._spent = {}, {}
+
+    def _time(self, method: str, mode: str, kind: str, records: Sequence[Record]) -> None:
+        """Add what a mode took, in all processes, to ``times``."""
+        spent = sum(gather(self.trainer, self._spent.get(mode, Counter())), Counter())
+        prefilled = spent.pop(PREFILL, 0)
+        if not spent:
             return
-        seconds: Counter[str] = sum((Counter(part) for part, _ in parts), Counter())
         self.times.append(
             {
                 "method": method,
                 "mode": mode,
                 "kind": kind,
-                "seconds": dict(seconds),
-                "records": len(tagged),
-                "sentences": sum(len(record.sentences) for record in tagged),
-                "prefill_tokens": sum(tokens for _, tokens in parts),
+                "seconds": dict(spent),
+                "records": len(records),
+                "sentences": sum(len(record.sentences) for record in records),
+                PREFILL: prefilled,
             }
         )
 
-    def _gather(self, records: list[Record]) -> list[Record]:
-        return in_turn(self.module.trainer, records)
+    def _all(self, records: list[Record]) -> list[Record]:
+        return in_data_order(self.trainer, records)
 
 
 def _watch(tagger: Tagger) -> Stopwatch:
-    """A tagger's own watch; one that stands still where it has none."""
+    """Return a tagger's own watch, or one that stands still where it has none."""
     watch: Stopwatch = getattr(tagger, "watch", None) or Stopwatch()
     return watch
 
 
-def check_rows(names: Iterable[str]) -> None:
+def check_method_names(names: Iterable[str]) -> None:
     """Refuse methods that tables or files could not tell apart.
 
     Raises:
-        LovecError: two have the same name, or names that differ in what a file's name leaves out only.
+        LovecError: two have the same name, or names that differ only in what is left out of file names.
     """
-    files: dict[str, str] = {}
+    by_file: dict[str, str] = {}
     for name in (CONSTANT, VANILLA, *names):
         file = tagged_file(name, ITERATIVE)
-        if file in files:
+        if file in by_file:
             raise LovecError(
-                f"two rows of the test would be called {files[file]!r} and {name!r}, expected names that differ in "
+                f"two rows of the test would be called {by_file[file]!r} and {name!r}, expected names that differ in "
                 "letters or digits; give one another name (name of a baseline, evaluation.name, or key in adapters)"
             )
-        files[file] = name
-
-
-def gather(trainer: Any, part: T) -> list[T]:
-    """What every process has, by rank, on every process."""
-    if trainer.world_size == 1:
-        return [part]
-    parts: list[Any] = [None] * trainer.world_size
-    dist.all_gather_object(parts, part)
-    return parts
-
-
-def in_turn(trainer: Any, records: list[Record]) -> list[Record]:
-    """Records of all processes in the order of the data, on every process."""
-    # A process was served every world-th record, so turn by turn gives their order back.
-    turns = zip_longest(*gather(trainer, records))
-    return [record for turn in turns for record in turn if record is not None]
+        by_file[file] = name

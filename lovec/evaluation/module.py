@@ -11,18 +11,19 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
-from lovec.baselines import Baseline, Bench, Samples, Wording
+from lovec.baselines import Baseline, BaselineResources, Samples, Wording
 from lovec.datasets.jsonl import record_to_dict, write_records
-from lovec.encoding import INSTRUCTION, Encoder
+from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, given
-from lovec.evaluation.measurement import Measurement, check_rows, in_turn
+from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered
+from lovec.evaluation.measurement import Measurement, check_method_names
+from lovec.evaluation.processes import in_data_order
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
 from lovec.policy.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.models import resolve_model
 from lovec.tags import TagFormat
-from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Tagger
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Record, ResultRow, Sampling, Scale, Tagger
 
 
 class EvaluationModule(LightningModule):
@@ -36,6 +37,13 @@ class EvaluationModule(LightningModule):
         seed: with the step and the rank, the only source of randomness in a training step (a fresh adapter starts
             from torch's own seed, which ``--seed_everything`` sets).
         baselines: other ways to get confidences, which ``test`` also measures, on stored answers; null is none.
+
+    Attributes:
+        results: the rows of the last test.
+        scale: the levels of confidence that the policy's tags can state.
+
+    Raises:
+        LovecError: the words of the scale cannot be told apart, see ``lovec.types.Scale``.
     """
 
     uses_dropout: ClassVar[bool] = False
@@ -43,7 +51,7 @@ class EvaluationModule(LightningModule):
 
     policy: Policy
     encoder: Encoder
-    _bench: Bench
+    baseline_resources: BaselineResources
     evaluator: Evaluator
     measurement: Measurement
 
@@ -59,17 +67,19 @@ class EvaluationModule(LightningModule):
         super().__init__()
         self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
         self.policy_config = policy
+        self.scale = DEFAULT_SCALE if policy.scale is None else Scale(tuple(policy.scale))
         self.evaluation = evaluation
         self.engine: Engine = engine or TransformersEngine(max_rows=evaluation.rows)
         self.oracle = oracle
         self.seed = seed
         self.baselines = baselines or []
-        self.results: list[dict[str, Any]] = []
+        self.results: list[ResultRow] = []
+        self.validation_results: list[ResultRow] = []
         self._predicted: list[Record] = []
 
     @property
     def methods(self) -> dict[str, str | None]:
-        """What a test measures: names for tables and files, and adapters to put on; None is what is worn already."""
+        """What a test measures: the adapter, by its name in tables and files; None is the one that is loaded."""
         return {self.evaluation.name or type(self).__name__: None}
 
     @property
@@ -80,64 +90,67 @@ class EvaluationModule(LightningModule):
     # Loading
 
     def setup(self, stage: str) -> None:
-        """Write checkpoints whole or not at all; refuse what cannot be measured before anything is loaded."""
+        """Make checkpoints atomic, and refuse what cannot be measured before anything is loaded."""
         self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if stage == "test":
-            check_rows([*self.methods, *(baseline.name for baseline in self.baselines)])
+            check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
             for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
                 if adapter is not None:
                     check_adapter(adapter)
 
     def configure_model(self) -> None:
-        """Load base and adapter, once. Outside ``fit`` the adapter is the one the run has written."""
+        """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
         data = getattr(self.trainer, "datamodule", None)
         if "policy" not in self._modules:
             self._model = resolve_model(self.policy_config.model)
             config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
-                self.policy = Policy(config, self.uses_dropout, held=read_checkpoint(path)[KEY])
+                self.policy = Policy(config, self.uses_dropout, checkpoint_shape=read_checkpoint(path)[KEY])
             else:
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
                     config.adapter = self.tested_adapter()
                 self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
             self.policy.train()  # from_pretrained leaves models in eval mode
-            instruction = config.instruction or getattr(data, "instruction", None) or INSTRUCTION
-            self.encoder = Encoder(self.policy.tokenizer, instruction, TagFormat(*config.tag_words))
-        samples = Samples(max_new_tokens=self.evaluation.max_new_tokens, seed=self.seed)
-        wording = getattr(data, "wording", None) or Wording()
-        self._bench = Bench(self.engine, self.encoder, wording, samples, getattr(data, "judge", None))
+            # The instruction of the data speaks of 0 to 10.
+            instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
+            tags = TagFormat(*config.tag_words, self.scale)
+            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, tags)
+        self.baseline_resources = BaselineResources(
+            self.engine,
+            self.encoder,
+            wording=getattr(data, "wording", None) or Wording(),
+            samples=Samples(max_new_tokens=self.evaluation.max_new_tokens, seed=self.seed),
+            judge=getattr(data, "judge", None),
+        )
         oracle = self.oracle or getattr(data, "oracle", None)
         domains = getattr(data, "domains", ("in-domain",))
-        self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains)
+        self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
 
     def tested_adapter(self) -> str | None:
-        """The adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""
+        """Return the adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""
         return self.evaluation.adapter or str(self.run_dir / "adapter")
 
-    def bench(self) -> Bench:
-        """What baselines work with, the data's own words and judge among it; one for all of a test."""
-        return self._bench
-
     def taggers(self) -> dict[str, Tagger]:
-        """What tags in each mode, with the engine and the encoder as they are; a mode may be left out."""
+        """Return a tagger per mode, with the current engine and encoder; a mode may be left out."""
         sampling = Sampling(max_new_tokens=self.evaluation.max_new_tokens)
         return {
-            "iterative": IterativeTagger(self.engine, self.encoder, history=self.evaluation.history),
-            "free-form": FreeFormTagger(self.engine, self.encoder, sampling, distributions=True),
+            ITERATIVE: IterativeTagger(self.engine, self.encoder, history=self.evaluation.history),
+            FREE_FORM: FreeFormTagger(self.engine, self.encoder, sampling, distributions=True),
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep adapters only, and what is needed to build them again."""
+        """Keep the adapters only, and their shapes, from which they can be built again."""
         keep_adapters(checkpoint)
         checkpoint[KEY] = self.policy.shape
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the adapters' shape from the checkpoint, and refuse weights that do not fit it."""
-        held = checkpoint.get(KEY)
-        if held is not None and held != self.policy.shape:  # the trainer told us of the checkpoint too late
-            self.policy = Policy(replace(self.policy_config, model=self._model), self.uses_dropout, held=held)
+        """Build adapters of the checkpoint's shape, and refuse weights that do not fit them."""
+        shape = checkpoint.get(KEY)
+        if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
+            config = replace(self.policy_config, model=self._model)
+            self.policy = Policy(config, self.uses_dropout, checkpoint_shape=shape)
             self.policy.train()
             self._attach_oracle()
         check_adapters(checkpoint, {name for name in self.state_dict() if is_adapter(name)})
@@ -145,83 +158,103 @@ class EvaluationModule(LightningModule):
     def _attach_oracle(self) -> None:
         """Give the policy to an oracle that judges with it."""
         if (attach := getattr(self.evaluator.oracle, "attach", None)) is not None:
-            lent = {} if self.engine.shares_model else {"engine": self.engine}
-            attach(self.policy, self.encoder, **lent)
+            attach(self.policy, self.encoder, **({} if self.engine.shares_model else {"engine": self.engine}))
 
     # Validation
 
     def on_validation_epoch_start(self) -> None:
-        """Let the engine take the newest adapter."""
+        """Update the engine to the current adapter."""
         self.engine.sync(self.policy)
 
     def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Tag and measure rows in every mode."""
+        """Tag and measure records in every mode."""
         for mode in self.evaluator.modes:
-            self.evaluator.update(mode, self.evaluator.tag(rows, mode))
+            self.evaluator.update(mode, self.evaluator.tag_and_label(rows, mode))
 
     def on_validation_epoch_end(self) -> None:
         """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""
         prefixes = {("sentence", "stated"): "", ("passage", "stated"): "passage_", ("sentence", "mean"): "mean_"}
-        for row in self.evaluator.rows():
-            prefix = prefixes.get((row["level"], row["readout"]))
-            if prefix is None or row["domain"] != self.evaluator.domains[0]:
+        rows = self.evaluator.rows(method=type(self).__name__, seed=self.seed)
+        self.validation_results = [row for row in rows if row.domain == self.evaluator.domains[0]]
+        for row in self.validation_results:
+            prefix = prefixes.get((row.level, row.readout))
+            if prefix is None:
                 continue
-            place = "val/" if row["mode"] == self.evaluator.modes[0] else f"val/{row['mode']}/"
-            names = ("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality")
-            for name in names if prefix else (*names, "entropy", "distinct", "words"):  # those are the same everywhere
-                value = row[name]  # already reduced over processes by the metric itself
-                self.log(f"{place}{prefix}{name}", float("nan") if value is None else value, rank_zero_only=False)
+            place = "val/" if row.mode == self.evaluator.modes[0] else f"val/{row.mode}/"
+            for name, value in row.metrics.items():
+                logged = self.evaluator.metric_infos[name].logged
+                if logged == "always" or (logged == "once" and not prefix):
+                    # The metrics are reduced over processes already.
+                    self.log(f"{place}{prefix}{name}", float("nan") if value is None else value, rank_zero_only=False)
 
     # Test
 
     def on_test_epoch_start(self) -> None:
-        """Let the engine take the newest adapter; choose the best constant while nothing can be lost."""
+        """Update the engine to the current adapter, and choose the best constant before time is spent on tagging."""
         self.engine.sync(self.policy)
-        self.measurement = Measurement(self)
+        data = getattr(self.trainer, "datamodule", None)
+        validation = [] if data is None else data.load("validation")
+        folder = self.run_dir / "test"
+        self.measurement = Measurement(
+            self.policy,
+            self.baseline_resources,
+            self.evaluator,
+            self.evaluation,
+            self.trainer,
+            folder,
+            self.seed,
+            validation,
+        )
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Tag and measure rows in every mode."""
+        """Tag and measure records in every mode."""
         self.measurement.records += rows
         self.measurement.tag(rows)
 
     def on_test_epoch_end(self) -> None:
-        """Fill ``results`` with this method and what it is held against; write them and every tagged record."""
-        measured = self.measurement
+        """Measure what the method is compared with, set ``results``, and write them and every tagged record."""
         (name,) = self.methods
-        measured.method(name)
+        self.measurement.finish_method(name)
         if self.evaluation.vanilla:
-            measured.vanilla()
-        measured.constant()
-        measured.baselines(self.baselines)
-        self.results = measured.write()
+            self.measurement.measure_vanilla()
+        self.measurement.measure_constant()
+        self.measurement.measure_baselines(self.baselines)
+        self.results = self.measurement.write()
 
     # Prediction
 
     def on_predict_epoch_start(self) -> None:
-        """Let the engine take the newest adapter."""
+        """Update the engine to the current adapter."""
         self.engine.sync(self.policy)
         self._predicted = []
 
     def predict_step(self, rows: Sequence[Record], batch_idx: int) -> list[dict[str, Any]]:
-        """Tag stored answers where there are some, and let the model answer the other questions.
+        """Tag the stored answers, and let the model answer the questions without one.
 
         Returns:
             The records as dictionaries (Lightning takes no frozen dataclasses).
+
+        Raises:
+            LovecError: the method cannot tag one of the records.
         """
         tagged: dict[str, Record] = {}
-        for mode, own in (("iterative", given(rows)), ("free-form", [r for r in rows if not r.sentences])):
-            if own and mode not in self.evaluator.taggers:
-                raise LovecError(f"record {own[0].id!r} needs {mode} tagging, which {type(self).__name__} cannot do")
-            if own:
-                tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(own)})
+        unanswered = [record for record in rows if not record.sentences]
+        for mode, records in ((ITERATIVE, answered(rows)), (FREE_FORM, unanswered)):
+            if records and mode not in self.evaluator.taggers:
+                raise LovecError(
+                    f"record {records[0].id!r} needs {mode} tagging, which {type(self).__name__} cannot do; "
+                    f"give records {'without' if mode == ITERATIVE else 'with'} an answer"
+                )
+            if records:
+                tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(records)})
         ordered = [tagged[record.id] for record in rows]
         self._predicted += ordered
         return [record_to_dict(record) for record in ordered]
 
     def on_predict_epoch_end(self) -> None:
-        """Write ``predictions.jsonl`` in the run's folder."""
-        everything = in_turn(self.trainer, self._predicted)
+        """Write ``predictions.jsonl`` into the folder of the run."""
+        records = in_data_order(self.trainer, self._predicted)
         if self.trainer.is_global_zero:
             path = self.run_dir / "predictions.jsonl"
-            write_records(path, everything)
-            rank_zero_info(f"{len(everything)} tagged records written to {path}")
+            write_records(path, records)
+            rank_zero_info(f"{len(records)} tagged records written to {path}")

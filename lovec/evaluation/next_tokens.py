@@ -1,4 +1,4 @@
-"""What a policy would say behind the opening tag word: its most probable tokens for a true and for a false sentence."""
+"""The most probable tokens of a policy after the opening tag word, for a true and for a false sentence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lovec.encoding import Encoder
 from lovec.metrics.functional import ordinality
 from lovec.policy import Policy
 from lovec.taggers.scoring import History, Passage, Step, score_passages
-from lovec.types import Engine, Record
+from lovec.types import DEFAULT_SCALE, Engine, Record
 
-SHOWN = 15
-"""Tokens kept of a case (paper, "numerical consistency")."""
+TOP_TOKENS = 15
+"""Number of tokens kept per case (paper, "numerical consistency")."""
 
 
-def collect(
+def next_tokens(
     method: str,
     policy: Policy,
     engine: Engine,
@@ -25,66 +25,68 @@ def collect(
     records: Sequence[Record],
     history: History = "scores",
 ) -> list[dict[str, Any]]:
-    """The next tokens of one correct and one incorrect sentence, the same ones for every policy.
+    """Return the next tokens of one correct and one incorrect sentence, the same sentences for every policy.
 
     Args:
-        method: what tables call the policy.
-        policy: gives the logits, wearing whatever it wears.
-        engine: in step with it; gives the earlier scores, which are the policy's own, as in iterative tagging.
+        method: name of the policy in tables.
+        policy: gives the logits, with the adapter that is active.
+        engine: in sync with the policy; gives the earlier scores, which are the policy's own, as in iterative tagging.
         encoder: the policy's.
-        records: labelled; tags they carry are ignored.
-        history: what the context holds of earlier sentences.
+        records: labelled records; tags in them are ignored.
+        history: what the context shows of earlier sentences.
 
     Returns:
-        One for each case that there is ("correct": the first of the truest sentences, if its factuality is above 0.5;
-        "incorrect": the first of the least true, if below): ``method``, ``case``, ``sentence``; ``tokens``, the
-        ``SHOWN`` most probable next tokens with their text and probability ``p``; ``ordinality`` of the eleven whole
-        scores, None where it is undefined. A sentence whose context does not fit the model is left out.
+        One dictionary per case that there is ("correct": the first of the truest sentences, if its factuality is above
+        0.5; "incorrect": the first of the least true ones, if it is below): ``method``, ``case``, ``sentence``;
+        ``tokens``, the ``TOP_TOKENS`` most probable next tokens with their ``text`` and probability ``p``;
+        ``ordinality`` of the distribution over whole scores, None where it is undefined; and the words of the scale as
+        ``scale``, unless it is 0 to 10. A sentence whose context does not fit the model is left out.
     """
-    found = []
-    for case, record, at in _cases(records):
-        steps = [Step(sentence.text) for sentence in record.sentences[: at + 1]]
-        asked = Passage(record.id, encoder.prompt(record.question), steps)
-        score_passages(engine, encoder, [asked], history)
-        *past, logps = asked.logps
+    results = []
+    for case, record, index in _cases(records):
+        steps = [Step(sentence.text) for sentence in record.sentences[: index + 1]]
+        scored = Passage(record.id, encoder.prompt(record.question), steps)
+        score_passages(engine, encoder, [scored], history)
+        *earlier, logps = scored.logps
         if logps is None:
             continue
-        again = Passage(record.id, asked.prompt, steps)
-        for earlier in past:
-            again.advance(encoder, history, earlier)
-        context = again.next_context(encoder, history, None)
+        passage = Passage(record.id, scored.prompt, steps)
+        for earlier_logps in earlier:
+            passage.advance(encoder, history, earlier_logps)
+        context = passage.next_context(encoder, history, None)
         assert context is not None
         order = float(ordinality(torch.tensor([logps], dtype=torch.float64).exp()))
-        found.append(
+        results.append(
             {
                 "method": method,
                 "case": case,
                 "sentence": steps[-1].text,
-                "tokens": _tokens(policy, encoder, context),
+                "tokens": _most_probable(policy, encoder, context),
                 "ordinality": None if order != order else order,
+                **({} if encoder.scale == DEFAULT_SCALE else {"scale": list(encoder.scale.words)}),
             }
         )
-    return found
+    return results
 
 
 def _cases(records: Sequence[Record]) -> Iterator[tuple[str, Record, int]]:
-    """Name, record and index of the sentence of each case."""
+    """Yield name, record and index of the sentence of each case."""
     labelled = [
-        (sentence.factuality, record, at)
+        (sentence.factuality, record, index)
         for record in records
-        for at, sentence in enumerate(record.sentences)
+        for index, sentence in enumerate(record.sentences)
         if sentence.factuality is not None
     ]
     if not labelled:
         return
     for case, side, pick in (("correct", 1, max), ("incorrect", -1, min)):
-        truth, record, at = pick(labelled, key=lambda found: found[0])
-        if side * (truth - 0.5) > 0:
-            yield case, record, at
+        factuality, record, index = pick(labelled, key=lambda entry: entry[0])
+        if side * (factuality - 0.5) > 0:
+            yield case, record, index
 
 
-def _tokens(policy: Policy, encoder: Encoder, context: Sequence[int]) -> list[dict[str, Any]]:
-    """Text and probability of the most probable tokens behind a context."""
+def _most_probable(policy: Policy, encoder: Encoder, context: Sequence[int]) -> list[dict[str, Any]]:
+    """Return text and probability of the most probable tokens after a context."""
     training = policy.training
     policy.eval()
     try:
@@ -93,7 +95,7 @@ def _tokens(policy: Policy, encoder: Encoder, context: Sequence[int]) -> list[di
             logits = policy.model(input_ids=ids, use_cache=False).logits[0, -1]
     finally:
         policy.train(training)
-    top = logits.double().softmax(-1).topk(min(SHOWN, logits.numel()))
+    top = logits.double().softmax(-1).topk(min(TOP_TOKENS, logits.numel()))
     return [
         {"text": str(encoder.tokenizer.decode([token], clean_up_tokenization_spaces=False)), "p": p}
         for p, token in zip(top.values.tolist(), top.indices.tolist(), strict=True)

@@ -1,23 +1,23 @@
-"""From questions to preference pairs, stage by stage: every stage is a file, and a killed one goes on where it was."""
+"""From questions to preference pairs in stages: each writes a file, and an interrupted one resumes where it stopped."""
 
-from lovec.labelling.sources import DATASETS, FileSource, NamedSource, Source
+from lovec.labelling.sources import Source, open_file, stage_file
 from lovec.labelling.stage import Counts, Outcome, Progress, Stage, read_counts, run_stage
-from lovec.labelling.steps import Answers, Labels, Pairs, Sentences, imported
+from lovec.labelling.steps import AnswerStep, LabelStep, PairStep, SplitStep, copy_records, import_splitter
 
 __all__ = [
-    "DATASETS",
-    "Answers",
+    "AnswerStep",
     "Counts",
-    "FileSource",
-    "Labels",
-    "NamedSource",
+    "LabelStep",
     "Outcome",
-    "Pairs",
+    "PairStep",
     "Progress",
-    "Sentences",
     "Source",
+    "SplitStep",
     "Stage",
-    "imported",
+    "copy_records",
+    "import_splitter",
+    "open_file",
     "read_counts",
     "run_stage",
+    "stage_file",
 ]

@@ -1,8 +1,8 @@
-"""One stage: records in, records out, chunk by chunk, with a manifest that says how far it has come.
+"""One stage: reads records, works on them in chunks, writes records, and keeps a manifest of its progress.
 
-After every chunk the output is flushed to the disk, then the manifest beside it is replaced. Whatever a killed run
-wrote behind the manifest's mark is cut off at the next start, so no record is lost and none is written twice, and the
-files end up byte for byte as those of a run that nobody disturbed.
+After every chunk the output is flushed to the disk, then the manifest beside it is replaced. Anything that a killed run
+wrote after its last manifest is cut off at the next start. So no record is lost and none is written twice, and the
+files end up byte for byte as those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from lovec.datasets.jsonl import record_to_dict
+from lovec.datasets.jsonl import json_line, record_to_dict, short_json
+from lovec.files import write_text
 from lovec.labelling.sources import Source, file_digest
 from lovec.types import LovecError, Record
 
@@ -29,9 +31,9 @@ class Outcome:
     """What a stage makes of one record.
 
     Attributes:
-        records: what is written; none where it is left out.
-        counts: what is added to the stage's figures.
-        failed: why it failed, where it did.
+        records: records to write; none if the record is left out.
+        counts: numbers to add to the counts of the stage.
+        failed: why the record failed; None if it did not.
     """
 
     records: Sequence[Record]
@@ -44,10 +46,10 @@ class Progress:
     """How far a stage has come.
 
     Attributes:
-        stage: its name.
-        taken: records taken from its input so far, those of earlier runs included.
-        before: records that earlier runs took.
-        counts: its figures so far.
+        stage: name of the stage.
+        taken: records read from the input so far, including those of earlier runs.
+        before: records that earlier runs read.
+        counts: counts of the stage so far.
     """
 
     stage: str
@@ -58,14 +60,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of labelling.
+    """One stage of labelling.
 
     Attributes:
-        name: of the stage, and of its output without the ending.
-        work: makes an outcome of every record of a chunk, in order; the same for the same records.
-        settings: what the output depends on beside the input, as JSON. Nothing secret: they are written down.
-        chunk: records that are worked on together, and lost to a kill at most.
-        failures: whether failed records are named in ``failed.jsonl``.
+        name: name of the stage, and of its output without the suffix.
+        work: returns an outcome for every record of a chunk, in order; the same outcomes for the same records.
+        settings: what the output depends on besides the input, as JSON. The manifest shows it, so nothing secret.
+        chunk: records that are worked on together; a kill loses at most the work on one chunk.
+        failures: whether failed records are listed in ``failed.jsonl``.
     """
 
     name: str
@@ -74,8 +76,12 @@ class Stage:
     chunk: int = 64
     failures: bool = False
 
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise LovecError(f"chunk is {self.chunk}, expected at least 1")
+
     def output(self, folder: Path) -> Path:
-        """The file that it writes."""
+        """Return the file that the stage writes in a folder."""
         return folder / f"{self.name}.jsonl"
 
 
@@ -86,145 +92,107 @@ def run_stage(
     redo: bool = False,
     notify: Callable[[Progress], None] = lambda progress: None,
 ) -> Counts:
-    """Run a stage, go on with one that was interrupted, or see that a finished one is up to date.
+    """Run a stage: from the beginning, from where an earlier run stopped, or not at all if it is finished.
 
     Args:
-        stage: what to do.
-        source: what to do it to.
-        folder: where its files lie; one run at a time.
-        redo: throw away what an earlier run wrote.
+        stage: the stage.
+        source: its input.
+        folder: folder of its files; only one run at a time may use it.
+        redo: whether to discard what earlier runs wrote.
         notify: called after every chunk.
 
     Returns:
-        The stage's figures: "records" taken, "written", "failed", and what its outcomes count.
+        Counts of the stage over all runs: "records" read, "written" and "failed", and the counts of its outcomes.
 
     Raises:
-        LovecError: an earlier run had another input or other settings, or its files were changed since; or the work
-            cannot go on. What is done stays done.
+        LovecError: an earlier run had another input or other settings, or its files were changed since, or the work
+            failed. The chunks finished so far are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    identity = json.loads(json.dumps({"source": source.identity(), "settings": stage.settings}))
-    journal = _Journal.opened(stage, folder, identity, redo)
-    if not journal.done:
-        journal.go_on(source, notify)
-    return journal.counts
+    manifest = _manifest(folder, stage.name)
+    for leftover in folder.glob(f".{manifest.name}.*.part"):  # of killed runs
+        leftover.unlink()
+    files = [stage.output(folder), *([folder / "failed.jsonl"] if stage.failures else [])]
+    identity = json.loads(json.dumps({"source": source.identity, "settings": stage.settings}))
+    state: dict[str, Any] = {"identity": identity, "counts": {}, "sizes": [0 for _ in files], "digest": ""}
+    if not redo:
+        state |= _earlier_state(manifest, identity, files)
+    counts = Counter(state["counts"])
+    if state["digest"]:  # finished
+        return counts
+
+    def save() -> None:
+        write_text(manifest, json.dumps(state | {"counts": counts}, indent=1, sort_keys=True) + "\n")
+
+    save()
+    before = int(counts["records"])
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_open_cut(path, size)) for path, size in zip(files, state["sizes"], strict=True)]
+        for chunk in _chunks(source.records(before), stage.chunk):
+            for record, outcome in zip(chunk, stage.work(chunk), strict=True):
+                opened[0].writelines(json_line(record_to_dict(result), record.id) for result in outcome.records)
+                if outcome.failed is not None and stage.failures:
+                    failure = {"id": record.id, "stage": stage.name, "why": outcome.failed}
+                    opened[1].write(json_line(failure, record.id))
+                counts.update({"records": 1, "written": len(outcome.records), "failed": outcome.failed is not None})
+                counts.update(outcome.counts)
+            for file in opened:
+                file.flush()
+                os.fsync(file.fileno())
+            state["sizes"] = [file.tell() for file in opened]
+            save()
+            notify(Progress(stage.name, int(counts["records"]), before, counts))
+    state["digest"] = file_digest(files[0])
+    save()
+    return counts
 
 
 def read_counts(name: str, folder: Path) -> Counts | None:
-    """The figures of a stage that was run in a folder; None where it was not."""
+    """Return the counts of a stage that was run in a folder, or None if it was not."""
     manifest = _manifest(folder, name)
     return json.loads(manifest.read_text(encoding="utf-8"))["counts"] if manifest.exists() else None
 
 
-class _Journal:
-    """The manifest of a stage, and the files whose length it knows."""
-
-    def __init__(self, stage: Stage, folder: Path, identity: Json) -> None:
-        self.stage = stage
-        self.folder = folder
-        self.identity = identity
-        self.files = [stage.output(folder), *([folder / "failed.jsonl"] if stage.failures else [])]
-        self.sizes = [0 for _ in self.files]
-        self.counts: Counter[str] = Counter()
-        self.digest = ""  # of the finished output
-
-    @property
-    def done(self) -> bool:
-        return bool(self.digest)
-
-    @classmethod
-    def opened(cls, stage: Stage, folder: Path, identity: Json, redo: bool) -> _Journal:
-        """The journal as the last run left it, or a new one."""
-        journal, manifest = cls(stage, folder, identity), _manifest(folder, stage.name)
-        output = stage.output(folder)
-        if redo:
-            manifest.unlink(missing_ok=True)
-        elif manifest.exists():
-            journal._take_up(_parsed(manifest))
-        elif output.exists() and output.stat().st_size:
+def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Json:
+    """Return the state of an earlier run, or {} if there is none; refuse a run with other input, settings or files."""
+    output = files[0]
+    if not manifest.exists():
+        if output.exists() and output.stat().st_size:
             raise LovecError(
-                f"{output} is there, but no {manifest.name} says how it was made; give --redo to write over it, or "
-                "another folder with --out"
+                f"{output} exists, but there is no {manifest.name} that says how it was made; give --redo to overwrite "
+                "it, or another folder with --out"
             )
-        return journal
-
-    def go_on(self, source: Source, notify: Callable[[Progress], None]) -> None:
-        """Work through the rest of the input."""
-        self._save()
-        before = int(self.counts["records"])
-        files = [_cut(path, size) for path, size in zip(self.files, self.sizes, strict=True)]
-        try:
-            for chunk in _chunks(source.records(before), self.stage.chunk):
-                self._write(files, chunk, self.stage.work(chunk))
-                notify(Progress(self.stage.name, int(self.counts["records"]), before, self.counts))
-        finally:
-            for file in files:
-                file.close()
-        self.digest = file_digest(self.files[0])
-        self._save()
-
-    def _write(self, files: Sequence[BinaryIO], chunk: Sequence[Record], outcomes: Sequence[Outcome]) -> None:
-        for record, outcome in zip(chunk, outcomes, strict=True):
-            for written in outcome.records:
-                files[0].write(_line(record_to_dict(written), record.id))
-            if outcome.failed is not None and self.stage.failures:
-                files[1].write(_line({"id": record.id, "stage": self.stage.name, "why": outcome.failed}, record.id))
-            self.counts["records"] += 1
-            self.counts["written"] += len(outcome.records)
-            self.counts["failed"] += outcome.failed is not None
-            self.counts.update(outcome.counts)
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
-        self.sizes = [file.tell() for file in files]
-        self._save()
-
-    def _take_up(self, held: Json) -> None:
-        """Go on from a manifest, if it is of this input and these settings."""
-        if not held["digest"] and not held["counts"].get("records"):
-            return  # stopped before its first chunk: nothing is lost by beginning anew
-        output, place = self.files[0], _difference(held["identity"], self.identity)
-        if place is not None:
-            raise LovecError(
-                f"{output} was made with {place}; give --redo to make it anew, or another folder with --out"
-            )
-        self.sizes, self.digest = list(held["sizes"]), held["digest"]
-        self.counts = Counter(held["counts"])
-        there = [path.stat().st_size if path.exists() else 0 for path in self.files]
-        changed = self.digest != file_digest(output) if self.done and output.exists() else False
-        if changed or any(size < known for size, known in zip(there, self.sizes, strict=True)):
-            raise LovecError(
-                f"{output} was changed since it was written; leave {self.stage.name} out of --stages to go on from it "
-                "as it is, or give --redo to make it anew"
-            )
-
-    def _save(self) -> None:
-        manifest = _manifest(self.folder, self.stage.name)
-        held = {"identity": self.identity, "counts": self.counts, "sizes": self.sizes, "digest": self.digest}
-        part = manifest.with_name(f".{manifest.name}.part")
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(json.dumps(held, indent=1, sort_keys=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, manifest)
+        return {}
+    try:
+        state = json.loads(manifest.read_text(encoding="utf-8"))
+        counts, sizes, digest = state["counts"], state["sizes"], state["digest"]
+        difference = _difference(state["identity"], identity)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LovecError(
+            f"{manifest} is no manifest of a stage; give --redo to start again, or another folder with --out"
+        ) from None
+    if not digest and not counts.get("records"):
+        return {}  # the earlier run stopped before its first chunk, so there is nothing to keep
+    if difference:
+        raise LovecError(
+            f"{output} was made with {difference}; give --redo to make it again, or another folder with --out"
+        )
+    current = [path.stat().st_size if path.exists() else 0 for path in files]
+    shorter = any(now < size for now, size in zip(current, sizes, strict=True))
+    if shorter or (digest and digest != file_digest(output)):
+        raise LovecError(
+            f"{output} was changed since it was written; leave {output.stem} out of --stages to use it as it is, or "
+            "give --redo to make it again"
+        )
+    return dict(state)
 
 
 def _manifest(folder: Path, name: str) -> Path:
     return folder / f"{name}.manifest.json"
 
 
-def _parsed(manifest: Path) -> Json:
-    try:
-        held = json.loads(manifest.read_text(encoding="utf-8"))
-        if held.keys() >= {"identity", "counts", "sizes", "digest"}:
-            return dict(held)
-    except (ValueError, AttributeError):
-        pass
-    raise LovecError(f"{manifest} is no manifest of a stage; give --redo to begin anew, or another folder with --out")
-
-
-def _cut(path: Path, size: int) -> BinaryIO:
-    """A file opened behind its first ``size`` bytes, the rest cut off."""
+def _open_cut(path: Path, size: int) -> BinaryIO:
+    """Open a file for writing after its first ``size`` bytes; the rest is cut off."""
     file = open(path, "r+b" if path.exists() else "w+b")
     file.truncate(size)
     file.seek(size)
@@ -237,26 +205,14 @@ def _chunks(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
         yield chunk
 
 
-def _line(data: Json, name: str) -> bytes:
-    try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise LovecError(f"record {name!r} cannot be written as JSON ({error}); mend it") from None
-
-
-def _difference(before: Any, now: Any, place: str = "") -> str | None:
-    """The first difference between two identities in words, or None."""
+def _difference(before: Any, now: Any, key: str = "") -> str | None:
+    """Describe the first difference between two identities; None if they are equal."""
     if before == now:
         return None
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in dict.fromkeys([*before, *now]):
-            if found := _difference(before.get(key), now.get(key), f"{place}.{key}" if place else key):
-                return found
-    name = place.removeprefix("settings.").removeprefix("source.")
-    where = f"{name} of another input" if place.startswith("source") else f"other settings: {name}"
-    return f"{where} ({_shown(before)} then, {_shown(now)} now)"
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        for name in dict.fromkeys([*before, *now]):
+            if text := _difference(before.get(name), now.get(name), f"{key}.{name}" if key else name):
+                return text
+    name = key.removeprefix("settings.").removeprefix("source.")
+    what = f"{name} of another input" if key.startswith("source") else f"other settings: {name}"
+    return f"{what} ({short_json(before)} then, {short_json(now)} now)"

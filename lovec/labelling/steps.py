@@ -1,4 +1,4 @@
-"""What the stages do: answer, split, rate, pair."""
+"""The work of each stage: answer questions, split answers into sentences, label sentences, draw wrong scores."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from lovec.datasets.pairs import with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
-from lovec.types import Engine, LovecError, Oracle, Record, Sampling, Sentence
+from lovec.types import Completion, Engine, LovecError, Oracle, Record, Sampling, Sentence
 
-_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
+_SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
 
-def imported(records: Sequence[Record]) -> list[Outcome]:
-    """Records as they are: the first stage only copies what a data set or a user's file holds."""
+def copy_records(records: Sequence[Record]) -> list[Outcome]:
+    """Return the records as they are: the first stage copies what a data set or a user's file holds."""
     return [Outcome([record]) for record in records]
 
 
-class Answers:
-    """Lets a model answer questions plainly, without the instruction that asks for confidence.
+class AnswerStep:
+    """Lets a model answer questions without the instruction that asks for confidences.
 
     Args:
-        engine: samples, with the weights it was last synced with.
-        encoder: prompts of its tokenizer.
-        sampling: how to sample. Random streams are keyed by record id, so that an answer does not depend on what it
-            was sampled together with. Several samples become several records, ``<id>/sample-1`` and so on.
+        engine: samples the answers, with the weights that it was last synced with.
+        encoder: encodes the prompts for the engine's model.
+        sampling: how to sample. Random streams are keyed by record id, so that an answer does not depend on the other
+            prompts of its batch. Several samples become several records, ``<id>/sample-1`` and so on.
     """
 
     def __init__(self, engine: Engine, encoder: Encoder, sampling: Sampling) -> None:
@@ -36,45 +37,45 @@ class Answers:
         self.sampling = sampling
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
-        """Answered records; sentences and labels that came with a question are dropped.
+        """Return answered records; sentences and labels that came with a question are dropped.
 
-        A question that leaves no room in the model's context keeps an empty answer and says why in ``meta["problem"]``;
-        ``meta["finished"]`` is False where the token limit cut an answer off.
+        A question that leaves no room for an answer in the model's context keeps an empty answer, and
+        ``meta["problem"]`` says why. ``meta["finished"]`` is False where an answer was cut off by the token limit.
         """
-        prompts = [self.encoder.prompt(record.question, instruct=False) for record in records]
-        room = self.engine.context_length
-        fits = [room is None or len(prompt) < room for prompt in prompts]
-        groups = iter(
-            self.engine.generate(
-                [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit],
-                self.sampling,
-                self.encoder.stop_ids,
-                keys=[record.id for record, fit in zip(records, fits, strict=True) if fit],
-            )
+        prompts = {record.id: self.encoder.prompt(record.question, instruct=False) for record in records}
+        limit = self.engine.context_length
+        fitting = {name: ids for name, ids in prompts.items() if limit is None or len(ids) < limit}
+        completions = self.engine.generate(
+            list(fitting.values()), self.sampling, self.encoder.stop_ids, keys=list(fitting)
         )
+        samples = dict(zip(fitting, completions, strict=True))
         outcomes = []
-        for record, prompt, fit in zip(records, prompts, fits, strict=True):
-            bare = replace(record, answer="", sentences=(), rejected=None)
-            if not fit:
-                problem = f"the prompt has {len(prompt)} tokens, the model's context holds {room}; shorten the question"
-                outcomes.append(Outcome([replace(bare, meta={**record.meta, "problem": problem})], failed=problem))
+        for record in records:
+            question = replace(record, answer="", sentences=(), rejected=None)
+            if record.id in samples:
+                outcomes.append(self._outcome(question, samples[record.id]))
                 continue
-            answered = []
-            for number, completion in enumerate(next(groups), 1):
-                name = record.id if self.sampling.n == 1 else f"{record.id}/sample-{number}"
-                cut = {} if completion.finished else {"finished": False}
-                text = self.encoder.decode(completion.ids).strip()
-                answered.append(replace(bare, id=name, answer=text, meta={**record.meta, **cut}))
-            outcomes.append(Outcome(answered, {"unfinished": sum("finished" in r.meta for r in answered)}))
+            length = len(prompts[record.id])
+            problem = f"the prompt has {length} tokens, the model's context holds {limit}; shorten the question"
+            outcomes.append(Outcome([replace(question, meta={**record.meta, "problem": problem})], failed=problem))
         return outcomes
 
+    def _outcome(self, question: Record, completions: Sequence[Completion]) -> Outcome:
+        records = []
+        for number, completion in enumerate(completions, 1):
+            name = question.id if self.sampling.n == 1 else f"{question.id}/sample-{number}"
+            meta = question.meta if completion.finished else {**question.meta, "finished": False}
+            answer = self.encoder.decode(completion.ids).strip()
+            records.append(replace(question, id=name, answer=answer, meta=meta))
+        return Outcome(records, {"unfinished": sum(not completion.finished for completion in completions)})
 
-class Sentences:
-    """Splits answers, and finds those that decline to answer.
+
+class SplitStep:
+    """Splits answers into sentences, and finds answers that decline to answer.
 
     Args:
-        split: from an answer to its sentences.
-        is_abstention: whether an answer declines to answer.
+        split: returns the sentences of an answer.
+        is_abstention: returns whether an answer declines to answer.
     """
 
     def __init__(self, split: Callable[[str], list[str]], is_abstention: Callable[[str], bool]) -> None:
@@ -82,10 +83,10 @@ class Sentences:
         self.is_abstention = is_abstention
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
-        """Records with sentences; those that have some keep them.
+        """Return records with sentences; those that have sentences keep them.
 
-        An abstention keeps its answer, gets no sentences, and says so in ``meta["abstained"]``. Of an answer that was
-        cut off, an unfinished last sentence is left out: nobody can say how true it is.
+        An abstention keeps its answer and gets no sentences, and ``meta["abstained"]`` is True. If an answer was cut
+        off by the token limit, its unfinished last sentence is left out, because it cannot be labelled.
         """
         return [self._outcome(record) for record in records]
 
@@ -97,33 +98,34 @@ class Sentences:
         if record.meta.get("abstained") or self.is_abstention(record.answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
         texts = self.split(record.answer)
-        if record.meta.get("finished") is False and len(texts) > 1 and not texts[-1].endswith(_ENDS):
+        if record.meta.get("finished") is False and len(texts) > 1 and not texts[-1].endswith(_SENTENCE_ENDS):
             texts = texts[:-1]
         return Outcome([replace(record, sentences=tuple(map(Sentence, texts)))], {"sentences": len(texts)})
 
 
-class Labels:
-    """Has an oracle rate sentences.
+class LabelStep:
+    """Labels sentences with the ratings of an oracle.
 
     Args:
-        oracle: says how true they are. Where it has ``failures`` (record id -> why), these records are named as failed.
+        oracle: rates how true sentences are. If it has an attribute ``failures`` (reason by record id), these records
+            count as failed.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
-        """Records with the oracle's labels; labels they came with are dropped, also where it cannot say.
+        """Return records with the oracle's labels; earlier labels are dropped, also where the oracle gives None.
 
         Raises:
-            LovecError: the oracle's ratings are not in [0, 1] or None, one a sentence.
+            LovecError: the ratings of a record are not one number in [0, 1] or None per sentence.
         """
-        asked = [record for record in records if record.sentences]
-        ratings = self.oracle.rate(asked) if asked else []
-        if len(ratings) != len(asked):
-            raise LovecError(f"{self._name} gave ratings of {len(ratings)} records, expected {len(asked)}")
-        rated = dict(zip((record.id for record in asked), ratings, strict=True))
-        return [self._outcome(record, rated.get(record.id, [])) for record in records]
+        with_sentences = [record for record in records if record.sentences]
+        ratings = self.oracle.rate(with_sentences) if with_sentences else []
+        if len(ratings) != len(with_sentences):
+            raise LovecError(f"{self._name} rated {len(ratings)} records, expected ratings of {len(with_sentences)}")
+        by_id = dict(zip((record.id for record in with_sentences), ratings, strict=True))
+        return [self._outcome(record, by_id.get(record.id, [])) for record in records]
 
     @property
     def _name(self) -> str:
@@ -134,55 +136,65 @@ class Labels:
             if record.meta.get("abstained"):
                 return Outcome([record], {"abstained": 1})
             return Outcome([record], failed=str(record.meta.get("problem") or "the answer is empty"))
-        given = [rating for rating in ratings if rating is not None]
-        if len(ratings) != len(record.sentences) or not all(0.0 <= rating <= 1.0 for rating in given):
+        labels = [rating for rating in ratings if rating is not None]
+        if len(ratings) != len(record.sentences) or not all(0.0 <= label <= 1.0 for label in labels):
             raise LovecError(
-                f"{self._name} rates {record.id!r} {list(ratings)}, expected {len(record.sentences)} numbers in [0, 1] "
-                "or None, one a sentence"
+                f"{self._name} rated {record.id!r} {list(ratings)}, expected {len(record.sentences)} numbers in [0, 1] "
+                "or None, one per sentence"
             )
-        pairs = zip(record.sentences, ratings, strict=True)
-        labelled = replace(record, sentences=tuple(replace(s, factuality=f) for s, f in pairs), rejected=None)
-        why = getattr(self.oracle, "failures", {}).get(record.id)
-        kind = "labelled" if labelled.labelled else "not labelled" if not given else "labelled in part"
+        labelled = replace(record.with_factuality(ratings), rejected=None)
+        failure = getattr(self.oracle, "failures", {}).get(record.id)
+        kind = "labelled" if labelled.labelled else "not labelled" if not labels else "labelled in part"
         counts = {
             "sentences": len(ratings),
-            "sentences without a label": len(ratings) - len(given),
-            "factuality": math.fsum(given),
+            "sentences without a label": len(ratings) - len(labels),
+            "factuality": math.fsum(labels),
         }
-        return Outcome([labelled], counts | ({} if why else {kind: 1}), failed=why)
+        return Outcome([labelled], counts | ({} if failure else {kind: 1}), failed=failure)
 
 
-class Pairs:
-    """Draws wrong scores (the paper's Algorithm 1); a record that comes with some keeps them.
+class PairStep:
+    """Draws wrong scores for preference pairs (the paper's Algorithm 1); a record that has some keeps them.
 
     Args:
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
-        """Pairs of the fully labelled records; the others are left out and counted."""
+        """Return the fully labelled records as pairs; the others are left out and counted."""
         return [
-            Outcome([with_rejected(record, self.seed) if record.rejected is None else record])
+            Outcome([with_rejected(record, self.seed)])
             if record.labelled
             else Outcome([], {"left out": 1} if record.sentences else {"without sentences": 1})
             for record in records
         ]
 
 
-def function_at(path: str) -> Callable[[str], list[str]]:
-    """A function by its import path, such as ``lovec.sentences.split_sentences``.
+def import_object(path: str) -> Any:
+    """Return what an import path names, such as ``lovec.sentences.split_sentences`` or ``my_file.MyClass``.
 
     Raises:
-        LovecError: there is none.
+        LovecError: it cannot be imported.
     """
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise LovecError(f"cannot import {path} ({error}); give module.function of a file here or a package") from None
-    if not callable(found):
-        raise LovecError(f"{path} is no function, expected one from a text to its sentences")
-    return found  # type: ignore[no-any-return]
+        raise LovecError(
+            f"cannot import {path} ({error}); give module.name of a package or of a file in the working directory"
+        ) from None
+
+
+def import_splitter(path: str) -> Callable[[str], list[str]]:
+    """Return the function with an import path that splits an answer into sentences.
+
+    Raises:
+        LovecError: it cannot be imported, or is no function.
+    """
+    splitter = import_object(path)
+    if not callable(splitter):
+        raise LovecError(f"{path} is {type(splitter).__name__}, expected a function from a text to its sentences")
+    return splitter  # type: ignore[no-any-return]

@@ -1,6 +1,16 @@
-"""Metrics of confidences against soft labels: torchmetrics here, their functional twins in ``functional``."""
+"""Metrics of confidences against soft labels: torchmetrics here, the same as pure functions in ``functional``."""
 
-from lovec.metrics.pairs import AURC, ECEM, BrierScore, SpearmanCorrelation
-from lovec.metrics.suite import CalibrationSuite
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["AURC", "ECEM", "BrierScore", "CalibrationSuite", "SpearmanCorrelation"]
+if TYPE_CHECKING:
+    from lovec.metrics.suite import AURC, AUROC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
+
+__all__ = ["AURC", "AUROC", "ECEM", "BrierScore", "CalibrationSuite", "SpearmanCorrelation"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a torchmetrics class on first use: importing torchmetrics takes seconds that reports need not wait."""
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.suite"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

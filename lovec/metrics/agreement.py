@@ -1,4 +1,4 @@
-"""How far two label files say the same: oracles, people, or one of each."""
+"""How far two label files agree, be they from oracles, from people, or from one of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lovec.metrics.functional import spearman
 from lovec.types import LovecError, Record, to_rating
 
 BANDS = ("0", "1-3", "4-6", "7-9", "10")
-"""The fact-checking prompt's own scale: what its ratings stand for."""
+"""The ranges of ratings 0..10 that the fact-checking prompt gives a meaning to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Agreement:
 
     Attributes:
         n: sentences that both have labelled.
-        spearman: rank correlation of their factualities; None where one of them says the same throughout.
-        exact: share of sentences whose ratings 0..10 are the same; None without any.
+        spearman: rank correlation of their factualities; None where one of them gives the same everywhere.
+        exact: share of sentences whose ratings 0..10 are equal; None without any sentence.
         within_1: share of sentences whose ratings differ by 1 at most.
-        mean_first: mean factuality by the first rater; None without any.
-        mean_second: mean factuality by the second.
-        passages: records with such a sentence.
+        mean_first: mean factuality by the first rater; None without any sentence.
+        mean_second: mean factuality by the second rater; None without any sentence.
+        passages: number of records with a sentence that both have labelled.
         passage_spearman: rank correlation of the records' mean factualities over these sentences.
         confusion: sentences by the band (``BANDS``) of the first rater's rating [rows] and of the second's [columns].
     """
@@ -45,15 +45,15 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Sentences that two files share.
+    """Sentences that two files have in common, and what they have not.
 
     Attributes:
         pairs: factualities in both files, by record id; only sentences that both have labelled.
-        unlabelled: sentences in both files that one of them gives no label.
+        unlabelled: number of sentences in both files that one of them gives no label.
         only_first: ids of records that only the first file has.
-        only_second: ids of records that only the second has.
-        differing: ids of records of which one file has sentences that the other has not.
-        sentences: number of those sentences, over both files.
+        only_second: ids of records that only the second file has.
+        differing: ids of records in both files that have a sentence in one of them only.
+        sentences: number of these sentences, over both files.
     """
 
     pairs: Mapping[str, Sequence[tuple[float, float]]]
@@ -67,40 +67,40 @@ class Matched:
 def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
     """Match two labelled files by record id and the text of the sentence; white space does not matter.
 
-    A sentence that stands twice in a record is matched in its order.
+    A sentence that a record contains twice is matched in order.
     """
-    others = {record.id: _by_text(record) for record in second}
-    seen: dict[str, None] = {}
+    second_by_id = {record.id: _by_text(record) for record in second}
+    shared_ids: set[str] = set()
     pairs: dict[str, list[tuple[float, float]]] = {}
     only_first, differing = [], []
     unlabelled = sentences = 0
     for record in first:
-        if record.id not in others:
+        if record.id not in second_by_id:
             only_first.append(record.id)
             continue
-        seen[record.id] = None
-        mine, theirs = _by_text(record), others[record.id]
-        lonely = 0
-        for text in dict.fromkeys([*mine, *theirs]):
-            ours, other = mine.get(text, []), theirs.get(text, [])
-            lonely += abs(len(ours) - len(other))
-            for f, g in zip(ours, other, strict=False):
+        shared_ids.add(record.id)
+        first_labels, second_labels = _by_text(record), second_by_id[record.id]
+        unmatched = 0
+        for text in dict.fromkeys([*first_labels, *second_labels]):
+            ours, theirs = first_labels.get(text, []), second_labels.get(text, [])
+            unmatched += abs(len(ours) - len(theirs))
+            for f, g in zip(ours, theirs, strict=False):
                 if f is None or g is None:
                     unlabelled += 1
                 else:
                     pairs.setdefault(record.id, []).append((f, g))
-        if lonely:
+        if unmatched:
             differing.append(record.id)
-            sentences += lonely
-    only_second = tuple(name for name in others if name not in seen)
+            sentences += unmatched
+    only_second = tuple(record_id for record_id in second_by_id if record_id not in shared_ids)
     return Matched(pairs, unlabelled, tuple(only_first), only_second, tuple(differing), sentences)
 
 
 def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
-    """How far two raters agree.
+    """Compute how far two raters agree.
 
     Args:
-        pairs: factualities in [0, 1] by the first and the second rater, by record.
+        pairs: factualities in [0, 1] by the first and the second rater, by record id.
 
     Raises:
         LovecError: a factuality lies outside [0, 1].
@@ -125,10 +125,11 @@ def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
 
 
 def _by_text(record: Record) -> dict[str, list[float | None]]:
-    found: dict[str, list[float | None]] = {}
+    """Return the labels of a record's sentences by their text, with single spaces."""
+    labels: dict[str, list[float | None]] = {}
     for sentence in record.sentences:
-        found.setdefault(" ".join(sentence.text.split()), []).append(sentence.factuality)
-    return found
+        labels.setdefault(" ".join(sentence.text.split()), []).append(sentence.factuality)
+    return labels
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -136,7 +137,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
         return None
     first, second = torch.tensor(pairs, dtype=torch.float64).T
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a None says it
+        warnings.simplefilter("ignore")  # None is returned instead
         value = spearman(first, second).item()
     return None if math.isnan(value) else value
 
@@ -149,17 +150,17 @@ def _band(rating: int) -> int:
     return 0 if rating == 0 else 4 if rating == 10 else 1 + (rating - 1) // 3
 
 
-def checked(matched: Matched, first: str, second: str) -> Matched:
-    """The same, if the files have a labelled sentence in common.
+def check_overlap(matched: Matched, first: str, second: str) -> Matched:
+    """Return ``matched`` if the files have a labelled sentence in common.
 
     Raises:
-        LovecError: they have none; the message says what they have instead.
+        LovecError: they have none; the message says how they differ.
     """
     if not matched.pairs:
         names = " and ".join([*matched.only_first[:1], *matched.only_second[:1]])
         raise LovecError(
             f"{first} and {second} share no labelled sentence: {len(matched.only_first)} and "
-            f"{len(matched.only_second)} records have ids of their own{f' ({names})' if names else ''}, "
+            f"{len(matched.only_second)} records have ids that the other file lacks{f' ({names})' if names else ''}, "
             f"{matched.sentences} sentences differ, {matched.unlabelled} have no label; ids and texts must be the same"
         )
     return matched

@@ -1,25 +1,29 @@
-"""Calibration and ranking of confidences against soft labels: pure functions of two tensors [N] in [0, 1].
+"""Calibration and ranking metrics of confidences against soft labels, as pure functions of tensors.
 
-Everything is computed in float64, so float32 and float64 inputs agree. With N = 0 every figure is NaN.
+Unless stated otherwise, a function takes two tensors [N] in [0, 1], computes in float64 (so that float32 and float64
+inputs agree) and returns NaN for N = 0.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from lovec.types import N_SCORES, LovecError
+from lovec.types import N_SCORES, LovecError, check_choice
 
-VARIANTS = ("bins", "levels", "huang")
+Variant: TypeAlias = Literal["bins", "levels", "huang"]
 """Variants of ECE-M, see ``ece_m``."""
 
 _EDGE = 1e-6  # keeps 0.7, which float32 stores as 0.69999999, in bin 7
 
 
 def checked_pair(confidence: Tensor, factuality: Tensor) -> tuple[Tensor, Tensor]:
-    """Both tensors as float64, without gradient.
+    """Return both tensors as float64 and without gradient, after checking their shapes and values.
 
     Args:
         confidence: [N], in [0, 1].
@@ -37,14 +41,35 @@ def checked_pair(confidence: Tensor, factuality: Tensor) -> tuple[Tensor, Tensor
         wrong = values[~((values >= 0) & (values <= 1))]  # NaN compares false, so it is caught too
         if wrong.numel():
             raise LovecError(
-                f"{name} holds {wrong[0].item():g}, expected numbers in [0, 1] without NaN; "
-                "divide scores and ratings by 10, leave out what is missing"
+                f"{name} contains {wrong[0].item():g}, expected numbers in [0, 1] without NaN; "
+                "divide scores by the top of their scale and ratings by 10, leave out what is missing"
             )
     return confidence.detach().double(), factuality.detach().double()
 
 
+def expected_confidence(weights: Tensor) -> Tensor:
+    """Compute the expected confidence of distributions over the levels of a scale: E[score] / top.
+
+    Args:
+        weights: probabilities of the scores 0..top, up to a positive factor per distribution (they are renormalised),
+            [..., top + 1]. Gradients flow through.
+
+    Returns:
+        [...] in [0, 1], in the dtype of ``weights``; NaN where all weights are 0.
+    """
+    top = weights.shape[-1] - 1
+    scores = torch.arange(top + 1, dtype=weights.dtype, device=weights.device)
+    return (weights @ scores / weights.sum(-1) / top).clamp(max=1.0)  # rounding can lift a certain top score above 1
+
+
+def mean_confidence(weights: Sequence[float]) -> float | None:
+    """Compute the expected confidence of one distribution, see ``expected_confidence``; None where it has no mass."""
+    value = expected_confidence(torch.tensor(weights, dtype=torch.float64)).item()
+    return None if math.isnan(value) else value
+
+
 def brier_score(confidence: Tensor, factuality: Tensor) -> Tensor:
-    """Brier score with soft labels: mean (c - f)^2 (Brier 1950). 0 is best, 1 worst.
+    """Compute the Brier score with soft labels: mean (c - f)^2 (Brier 1950). 0 is best, 1 worst.
 
     Args:
         confidence: c, [N], in [0, 1].
@@ -60,72 +85,81 @@ def brier_score(confidence: Tensor, factuality: Tensor) -> Tensor:
     return (confidence - factuality).square().mean()
 
 
-def group_count(variant: str, bins: int) -> int:
-    """Number of groups of a variant of ECE-M.
+def group_count(variant: str, bins: int, levels: int) -> int:
+    """Return the number of groups that a variant of ECE-M sorts confidences into.
 
     Raises:
-        LovecError: an unknown variant, or fewer than one bin.
+        LovecError: the variant is unknown, or there are fewer than one bin or two levels.
     """
-    if variant not in VARIANTS:
-        raise LovecError(f"variant of ECE-M is {variant!r}, expected one of {', '.join(VARIANTS)}")
-    if bins < 1:
-        raise LovecError(f"ECE-M got bins={bins}, expected 1 or more; the usual number is 10")
-    return bins if variant == "bins" else N_SCORES
+    check_choice("variant of ECE-M", variant, Variant)
+    if bins < 1 or levels < 2:
+        raise LovecError(
+            f"ECE-M got bins={bins} and levels={levels}, expected at least 1 bin and 2 levels; usual are 10 and 11"
+        )
+    return bins if variant == "bins" else levels
 
 
-def group_of(confidence: Tensor, variant: str, bins: int) -> Tensor:
-    """The group 0, 1, ... of every confidence.
+def group_of(confidence: Tensor, variant: str, bins: int = 10, levels: int = N_SCORES) -> Tensor:
+    """Return the group 0, 1, ... that each confidence belongs to.
 
     Args:
         confidence: [N], float64, from ``checked_pair``.
         variant: see ``ece_m``.
         bins: see ``ece_m``.
+        levels: see ``ece_m``.
 
     Returns:
         [N], int64.
     """
+    groups = group_count(variant, bins, levels)
     if variant == "bins":
-        return (bins * confidence + _EDGE).floor().long().clamp(max=bins - 1)
-    return ((group_count(variant, bins) - 1) * confidence + 0.5 + _EDGE).floor().long()
+        return (groups * confidence + _EDGE).floor().long().clamp(max=groups - 1)
+    return ((groups - 1) * confidence + 0.5 + _EDGE).floor().long()
 
 
-def group_sums(confidence: Tensor, factuality: Tensor, variant: str, bins: int) -> Tensor:
-    """What ECE-M needs to know of each group; sums of batches add up to the sums of the whole.
+def group_sums(confidence: Tensor, factuality: Tensor, variant: str, bins: int = 10, levels: int = N_SCORES) -> Tensor:
+    """Compute the sums per group from which ``ece_from_sums`` computes ECE-M; sums of batches add up.
 
     Args:
         confidence: [N], float64, from ``checked_pair``.
         factuality: [N], float64, from ``checked_pair``.
         variant: see ``ece_m``.
         bins: see ``ece_m``.
+        levels: see ``ece_m``.
 
     Returns:
-        [3, groups], float64: count, sum of what the group states, sum of factuality.
+        [3, groups], float64: number of pairs, sum of the confidences (of the levels themselves for "huang"), sum of the
+        factualities.
     """
-    groups = group_count(variant, bins)
-    group = group_of(confidence, variant, bins)
+    groups = group_count(variant, bins, levels)
+    group = group_of(confidence, variant, bins, levels)
     stated = group.double() / (groups - 1) if variant == "huang" else confidence
     rows = torch.stack([torch.ones_like(confidence), stated, factuality])
     return rows.new_zeros(3, groups).index_add(1, group, rows)
 
 
 def ece_from_sums(sums: Tensor) -> Tensor:
-    """ECE-M of the sums [3, groups] of ``group_sums``: sum |B| |mean f - mean c| / N = sum |sum f - sum c| / N."""
-    count, stated, factuality = sums.unbind()
-    return (factuality - stated).abs().sum() / count.sum()
+    """Compute ECE-M from ``group_sums`` [3, groups]: sum |B| |mean f - mean c| / N = sum |sum f - sum c| / N."""
+    count, confidence, factuality = sums.unbind()
+    return (factuality - confidence).abs().sum() / count.sum()
 
 
-def ece_m(confidence: Tensor, factuality: Tensor, variant: str = "bins", bins: int = 10) -> Tensor:
-    """Expected calibration error with soft labels: sum over groups B of |B|/N |mean f - mean c|. 0 is best, 1 worst.
+def ece_m(
+    confidence: Tensor, factuality: Tensor, variant: str = "bins", bins: int = 10, levels: int = N_SCORES
+) -> Tensor:
+    """Compute the expected calibration error with soft labels: sum over groups B of |B|/N |mean f - mean c|.
+
+    0 is best, 1 worst. Of hard labels it is the usual ECE.
 
     Variants:
         - "bins": equal bins of the confidence, bin = min(floor(bins c + 1e-6), bins - 1). Zeros are kept; 1 is in the
           last bin; with 10 bins 0.3 is in bin 3 and 0.7 in bin 7, in float32 and float64 alike.
-        - "levels": one group for each of the 11 scores a tag can hold; a confidence belongs to the nearest of 0, 0.1,
-          ..., 1 (halves go up). 0.9 and 1, which share a bin above, are told apart.
-        - "huang": groups as in "levels", but the mean factuality is held against the level itself instead of against
-          the mean confidence: sum |B|/N |mean f - level|. Huang et al. (2024, arXiv 2402.06544) treat confidence and
+        - "levels": one group per level of the scale; a confidence belongs to the nearest level (halves go up). On the
+          default scale these are 0, 0.1, ..., 1, so 0.9 and 1, which share a bin above, are told apart.
+        - "huang": groups as in "levels", but the mean factuality is compared with the level itself instead of with the
+          mean confidence: sum |B|/N |mean f - level|. Huang et al. (2024, arXiv 2402.06544) treat confidence and
           correctness as distributions over fixed levels; a single number is taken here as all mass on its nearest
-          level, which is our reading of theirs for scalars, not a port of their code. For integer scores it equals
+          level, which is our reading of theirs for scalars, not a port of their code. For stated scores it equals
           "levels"; it differs for continuous confidences, whose rounding it counts as error.
 
     Args:
@@ -133,6 +167,7 @@ def ece_m(confidence: Tensor, factuality: Tensor, variant: str = "bins", bins: i
         factuality: f, [N], in [0, 1].
         variant: "bins", "levels" or "huang".
         bins: number of bins of the variant "bins".
+        levels: number of levels of the scale for the other two variants.
 
     Returns:
         Scalar, float64.
@@ -140,11 +175,11 @@ def ece_m(confidence: Tensor, factuality: Tensor, variant: str = "bins", bins: i
     Raises:
         LovecError: see ``checked_pair`` and ``group_count``.
     """
-    return ece_from_sums(group_sums(*checked_pair(confidence, factuality), variant, bins))
+    return ece_from_sums(group_sums(*checked_pair(confidence, factuality), variant, bins, levels))
 
 
 def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
-    """Spearman's rank correlation (Spearman 1904): Pearson's correlation of the ranks, ties at their middle rank.
+    """Compute Spearman's rank correlation (Spearman 1904): Pearson's correlation of the ranks, ties at their mid-rank.
 
     Args:
         confidence: [N], in [0, 1].
@@ -175,9 +210,9 @@ def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
 
 
 def auroc(confidence: Tensor, factuality: Tensor) -> Tensor:
-    """Area under the ROC curve: how often a true answer has more confidence than a false one, ties counting half.
+    """Compute the area under the ROC curve: how often a true answer has more confidence than a false one.
 
-    For hard labels, as short answers have. (ECE-M of hard labels is the usual ECE: nothing else is needed for it.)
+    Ties count half. It is defined for hard labels only, as short answers have.
 
     Args:
         confidence: [N], in [0, 1].
@@ -194,18 +229,20 @@ def auroc(confidence: Tensor, factuality: Tensor) -> Tensor:
     n, others = true.sum().double(), (factuality == 0).sum().double()
     if n + others < factuality.numel():
         return confidence.new_tensor(float("nan"))
-    # Mann and Whitney (1947): the ranks of the true ones, less what they would be if the true ones stood lowest.
+    # Mann and Whitney (1947): the ranks of the true ones, less what they would be if the true ones came last.
     return (_midranks(confidence)[true].sum() - n * (n + 1) / 2) / (n * others)
 
 
 def entropy(counts: Tensor) -> Tensor:
-    """Entropy of a histogram: sum p log 1/p over the values that occur. 0 where all are the same, log K for K alike.
+    """Compute the entropy of a histogram: sum p log 1/p over the values that occur.
+
+    0 where all values are the same, log K for K equally frequent ones.
 
     Args:
         counts: how often each value occurs, [K].
 
     Returns:
-        Scalar in nats, float64; NaN without any.
+        Scalar in nats, float64; NaN where all counts are 0.
     """
     counts = counts[counts > 0].double()
     total = counts.sum()
@@ -213,32 +250,33 @@ def entropy(counts: Tensor) -> Tensor:
 
 
 def ordinality(distributions: Tensor) -> Tensor:
-    """How far probabilities of scores fall with distance from the most probable one (paper, "numerical consistency").
+    """Compute how consistently probabilities of scores fall with distance from the most probable score.
 
-    The share of pairs of scores on the same side of the most probable score (the lowest of equals) of which the nearer
-    one has more probability; a tie is half a pair. Pairs with the most probable score itself tell nothing and do not
-    count. Only the order counts, however small the probabilities.
+    It makes a number of what the paper calls "numerical consistency": the share of pairs of scores on the same side of
+    the most probable score (the lowest of equals) of which the nearer one has more probability; a tie is half a pair.
+    Pairs with the most probable score itself say nothing and do not count. Only the order counts, however small the
+    probabilities.
 
     Args:
-        distributions: probabilities of the scores 0..10 (whole score strings, however many tokens they are), up to a
-            factor, [N, 11].
+        distributions: probabilities of the scores 0..K-1 (whole score strings, however many tokens they are), up to a
+            factor, [N, K].
 
     Returns:
         [N] in [0, 1], float64: 1 where every probability falls with distance, 0.5 in expectation for an order drawn at
-        random; NaN where no score has any probability.
+        random; NaN where no score has any probability, or the scale is too short to have such a pair.
     """
     p = distributions.detach().double()
     scores = torch.arange(p.shape[1], device=p.device)
     far, near = torch.meshgrid(scores, scores, indexing="ij")
     top = p.argmax(1)[:, None, None]
-    outward = ((far < near) & (near < top)) | ((far > near) & (near > top))  # [N, 11, 11]
+    outward = ((far < near) & (near < top)) | ((far > near) & (near > top))  # [N, K, K]
     share = (1.0 + (p[:, None, :] - p[:, :, None]).sign()) / 2.0
     value = (share * outward).sum((1, 2)) / outward.sum((1, 2))
     return value.where(p.sum(1) > 0, float("nan"))
 
 
 def _midranks(values: Tensor) -> Tensor:
-    """Ranks 1..N of values [N]; equal values share the middle of their ranks."""
+    """Return the ranks 1..N of values [N]; equal values share the middle of their ranks."""
     ordered = values.sort().values
     below = torch.searchsorted(ordered, values)
     not_above = torch.searchsorted(ordered, values, right=True)

@@ -1,54 +1,52 @@
-"""From records to the pairs that the metrics take."""
+"""From tagged and labelled records to the values that the metrics take."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import torch
 
-from lovec.metrics.functional import ordinality
+from lovec.metrics.functional import mean_confidence, ordinality
 from lovec.metrics.text import semantic_diversity, type_token_ratio
-from lovec.types import N_SCORES, Embedder, LovecError, Record, Sentence
+from lovec.types import Embedder, LovecError, Readout, Record, Sentence, check_choice
 
 Total: TypeAlias = tuple[float, int]
-"""A sum and how many values are in it: what means are made of, since sums of parts are the whole's."""
+"""The sum of some values and their number, from which means over all batches are computed."""
 
-READOUTS = ("stated", "mean")
-"""Ways to read a confidence off a sentence, see ``confidence_of``."""
+READOUTS: tuple[Readout, ...] = get_args(Readout)
+"""Ways to read a confidence from a sentence, see ``confidence_of``."""
 
 
 def confidence_of(sentence: Sentence, readout: str) -> float | None:
-    """Confidence of a sentence in [0, 1], None where it has none.
+    """Return the confidence of a sentence in [0, 1], None where it has none.
 
     Args:
         sentence: a tagged sentence.
-        readout: "stated" is the stated score / 10, or, where there is no score, the stored ``confidence`` (baselines
-            give one without a score). "mean" is the expected score / 10 under the distribution over the 11 scores,
-            renormalised; None without a distribution or where it gives no score any mass.
+        readout: "stated" is the confidence that the tag states, or, without a score, the stored ``confidence``
+            (baselines give one without a score). "mean" is the expected confidence under the distribution over the
+            levels of the scale, renormalised; None without a distribution or where it has no mass.
 
     Raises:
-        LovecError: an unknown readout, or a distribution that does not hold 11 probabilities.
+        LovecError: the readout is unknown, or the distribution does not have one probability per level of the scale.
     """
-    if readout not in READOUTS:
-        raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}")
+    check_choice("readout", readout, Readout)
     if readout == "stated":
-        return sentence.confidence if sentence.score is None else sentence.score / 10
+        return sentence.stated
     if sentence.distribution is None:
         return None
-    if len(sentence.distribution) != N_SCORES:
-        raise LovecError(f"a distribution has {len(sentence.distribution)} entries, expected one for each score 0..10")
-    mass = math.fsum(sentence.distribution)
-    if mass <= 0.0:
-        return None
-    mean = math.fsum(score * p for score, p in enumerate(sentence.distribution)) / mass / 10
-    return min(mean, 1.0)  # rounding can lift a certain 10 above 1
+    if len(sentence.distribution) != sentence.levels:
+        raise LovecError(
+            f"a distribution has {len(sentence.distribution)} entries, expected {sentence.levels}, "
+            "one per level of the scale"
+        )
+    return mean_confidence(sentence.distribution)
 
 
 def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:
-    """Confidence and factuality of every sentence that has both, over all records in order.
+    """Return confidence and factuality of every sentence that has both, over all records in order.
 
     A sentence without factuality is left out and not counted (no oracle could say); one with a factuality but
     without a confidence is left out and counted as malformed.
@@ -63,23 +61,14 @@ def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float]
     Raises:
         LovecError: see ``confidence_of``.
     """
-    confidences: list[float] = []
-    factualities: list[float] = []
-    malformed = 0
-    for sentence in (s for record in records for s in record.sentences):
-        if sentence.factuality is None:
-            continue
-        confidence = confidence_of(sentence, readout)
-        if confidence is None:
-            malformed += 1
-        else:
-            confidences.append(confidence)
-            factualities.append(sentence.factuality)
-    return confidences, factualities, malformed
+    sentences = [sentence for record in records for sentence in record.sentences]
+    pairs = [(confidence_of(s, readout), s.factuality) for s in sentences if s.factuality is not None]
+    valid = [(confidence, factuality) for confidence, factuality in pairs if confidence is not None]
+    return [c for c, _ in valid], [f for _, f in valid], len(pairs) - len(valid)
 
 
 def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:
-    """Mean confidence and mean factuality of every record, each over its sentences that have both.
+    """Return mean confidence and mean factuality of every record, each over its sentences that have both.
 
     A record without such a sentence is left out. It is counted as malformed if it has a factuality somewhere (so
     every confidence is missing) or no sentence at all; if it has sentences but no label, it is not counted.
@@ -94,74 +83,73 @@ def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float],
     Raises:
         LovecError: see ``confidence_of``.
     """
-    confidences: list[float] = []
-    factualities: list[float] = []
+    pairs: list[tuple[float, float]] = []
     malformed = 0
     for record in records:
-        stated, true, missing = sentence_pairs([record], readout)
-        if stated:
-            confidences.append(_mean(stated))
-            factualities.append(_mean(true))
+        confidences, factualities, missing = sentence_pairs([record], readout)
+        if confidences:
+            pairs.append((_mean(confidences), _mean(factualities)))
         elif missing or not record.sentences:
             malformed += 1
-    return confidences, factualities, malformed
+    return [c for c, _ in pairs], [f for _, f in pairs], malformed
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
-    """What answers say, whether it is true or not.
+class AnswerStatistics:
+    """What answers are like, whether they are true or not.
 
     Attributes:
-        scores: how often each of the scores 0..10 is stated, 11 numbers.
-        missing: sentences without a score, and answers without a sentence.
-        words: words of all answers, tags not counted.
-        answers: number of answers.
-        ttr: type-token ratios, over the answers with a word.
-        diversity: semantic diversities, over the answers with two sentences or more; of none without an embedder.
-        abstained: answers that decline to answer, over all; of none if nobody was asked.
-        ordinality: of the distributions over scores, over the sentences with one.
+        scores: the stated scores, one per sentence that has one.
+        missing: number of sentences without a score and of answers without a sentence.
+        words: number of words of all answers, tags not counted, and number of answers.
+        ttr: sum and number of the type-token ratios of the answers with a word.
+        diversity: sum and number of the semantic diversities of the answers with two sentences or more; (0, 0) without
+            an embedder.
+        abstained: number of the answers that decline to answer, and of all answers; (0, 0) where that is not asked.
+        ordinality: sum and number of the ordinalities of the sentences whose distribution has one.
     """
 
-    scores: tuple[int, ...]
-    missing: int
-    words: int
-    answers: int
+    scores: tuple[int, ...] = ()
+    missing: int = 0
+    words: Total = (0.0, 0)
     ttr: Total = (0.0, 0)
     diversity: Total = (0.0, 0)
     abstained: Total = (0.0, 0)
     ordinality: Total = (0.0, 0)
 
 
-def statements(
-    records: Iterable[Record], declines: Callable[[str], bool] | None = None, embedder: Embedder | None = None
-) -> Statements:
-    """Counts over all sentences of tagged records, those without a label included; sums of parts are the whole's.
+NO_ANSWERS = AnswerStatistics()
+
+
+def answer_statistics(
+    records: Sequence[Record], declines: Callable[[str], bool] | None = None, embedder: Embedder | None = None
+) -> AnswerStatistics:
+    """Compute statistics over all sentences of tagged records, those without a label included.
 
     An answer's text is its sentences, joined by spaces.
 
     Args:
-        records: tagged.
-        declines: says of a text whether it declines to answer; None leaves abstentions out.
-        embedder: makes a vector of a sentence; None leaves semantic diversity out.
+        records: tagged records.
+        declines: whether a text declines to answer; None leaves abstentions out.
+        embedder: makes a vector per sentence; None leaves semantic diversity out.
     """
-    records = list(records)
-    said = [s for record in records for s in record.sentences]
-    stated = [s.score for s in said if s.score is not None]
-    texts = [" ".join(s.text for s in record.sentences) for record in records]
-    return Statements(
-        scores=tuple(map(stated.count, range(N_SCORES))),
-        missing=len(said) - len(stated) + sum(not record.sentences for record in records),
-        words=sum(len(s.text.split()) for s in said),
-        answers=len(records),
-        ttr=_total([ratio for text in texts if (ratio := type_token_ratio(text)) is not None]),
-        diversity=_total([] if embedder is None else _diversities(records, embedder)),
-        abstained=_total([] if declines is None else [float(declines(text)) for text in texts]),
-        ordinality=_total(_ordinalities(said)),
+    sentences = [sentence for record in records for sentence in record.sentences]
+    scores = tuple(sentence.score for sentence in sentences if sentence.score is not None)
+    texts = [" ".join(sentence.text for sentence in record.sentences) for record in records]
+    words = [text.split() for text in texts]
+    return AnswerStatistics(
+        scores=scores,
+        missing=len(sentences) - len(scores) + sum(not record.sentences for record in records),
+        words=_total(map(len, words)),
+        ttr=_total(ratio for answer in words if (ratio := type_token_ratio(answer)) is not None),
+        diversity=_total(() if embedder is None else _diversities(records, embedder)),
+        abstained=_total(() if declines is None else (float(declines(text)) for text in texts)),
+        ordinality=_total(_ordinalities(sentences)),
     )
 
 
 def _diversities(records: Sequence[Record], embedder: Embedder) -> list[float]:
-    """Semantic diversity of every answer that has two sentences."""
+    """Return the semantic diversity of every answer with two sentences or more."""
     answers = [[s.text for s in record.sentences] for record in records if len(record.sentences) > 1]
     if not answers:
         return []
@@ -170,15 +158,17 @@ def _diversities(records: Sequence[Record], embedder: Embedder) -> list[float]:
 
 
 def _ordinalities(sentences: Iterable[Sentence]) -> list[float]:
-    """Ordinality of every distribution that has any mass."""
-    found = [s.distribution for s in sentences if s.distribution is not None and any(s.distribution)]
-    return ordinality(torch.tensor(found, dtype=torch.float64)).tolist() if found else []
+    """Return the ordinality of every distribution for which it is defined."""
+    distributions = [s.distribution for s in sentences if s.distribution is not None]
+    values = ordinality(torch.tensor(distributions, dtype=torch.float64)).tolist() if distributions else []
+    return [value for value in values if not math.isnan(value)]
 
 
-def _total(values: Sequence[float]) -> Total:
+def _total(values: Iterable[float]) -> Total:
+    values = list(values)
     return math.fsum(values), len(values)
 
 
-def _mean(values: list[float]) -> float:
-    """The mean without its last digits: three times 0.7 and four times 0.7 must tie, or ranks are made of rounding."""
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean rounded to 12 digits: three times 0.7 and four times 0.7 must tie, or ranks are made of noise."""
     return round(math.fsum(values) / len(values), 12)

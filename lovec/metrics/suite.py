@@ -1,94 +1,407 @@
-"""All figures of a result table's row at once."""
+"""Metrics as torchmetrics: each a thin class around a function of ``functional`` or ``text``, and all of them at once.
+
+They accumulate batches on any number of processes, and their values are those of the whole: batches may be empty, and
+a process may have none. Values are float64 scalars, NaN where they are undefined.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities.data import dim_zero_cat
 
-from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
-from lovec.metrics.pairs import PairMetric
-from lovec.metrics.records import Statements
+from lovec.metrics.functional import auroc, checked_pair, ece_from_sums, entropy, group_count, group_sums, spearman
+from lovec.metrics.records import NO_ANSWERS, AnswerStatistics
 from lovec.metrics.risk import aurc
-from lovec.types import N_SCORES
+from lovec.metrics.table import METRICS, MetricInfo
+from lovec.types import N_SCORES, LovecError
 
-MEANS = ("ttr", "diversity", "abstained", "ordinality")
-"""Figures that are means of what ``Statements`` sums up, by its names."""
+# Pairs of confidence and factuality
 
 
-class CalibrationSuite(PairMetric):
-    """Brier score, ECE-M, Spearman's correlation, AURC and the share of malformed tags, over all batches and processes.
-
-    Entropy and number of the scores stated, words an answer, and how its words and sentences repeat each other, tell of
-    a policy that says one score of everything or writes ever less. Feed it with sentences, or with the means of
-    passages for the figures at passage level.
+class RatioMetric(Metric):
+    """Base of metrics that are a sum divided by a count, NaN where the count is 0.
 
     Args:
         kwargs: options of ``torchmetrics.Metric``.
     """
 
-    malformed: Tensor
-    scores: Tensor
-    words: Tensor
-    answers: Tensor
-    totals: Tensor
+    full_state_update = False
+    sums: Tensor
+    """[2], float64: the sum and the count."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.add_state("malformed", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("scores", torch.zeros(N_SCORES, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("answers", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("totals", torch.zeros(len(MEANS), 2, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("sums", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(
-        self, confidence: Tensor, factuality: Tensor, malformed: int = 0, stated: Statements | None = None
-    ) -> None:
-        """Add pairs, and how many more had no confidence.
+    def add(self, total: float | Tensor, count: int) -> None:
+        """Add a sum and the number of values in it."""
+        self.sums += torch.tensor([float(total), count], dtype=torch.float64, device=self.device)
 
-        Args:
-            confidence: [N], in [0, 1]; those without one are left out.
-            factuality: [N], in [0, 1].
-            malformed: number of items with a factuality but without a valid confidence.
-            stated: what the answers say, see ``lovec.metrics.records.statements``.
+    def compute(self) -> Tensor:
+        """Return the sum divided by the count: scalar, float64."""
+        return self.sums[0] / self.sums[1]
+
+
+class BrierScore(RatioMetric):
+    """Brier score with soft labels, see ``lovec.metrics.functional.brier_score``."""
+
+    higher_is_better = False
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1].
 
         Raises:
             LovecError: see ``lovec.metrics.functional.checked_pair``.
         """
-        super().update(confidence, factuality)
-        self.malformed += malformed
-        if stated is not None:
-            self.scores += torch.tensor(stated.scores, device=self.device)
-            self.words += stated.words
-            self.answers += stated.answers
-            totals = [getattr(stated, name) for name in MEANS]
-            self.totals += torch.tensor(totals, dtype=torch.float64, device=self.device)
+        confidence, factuality = checked_pair(confidence, factuality)
+        self.add((confidence - factuality).square().sum(), confidence.numel())
 
-    def compute(self) -> dict[str, float]:
-        """The figures of all pairs.
 
-        Returns:
-            ``brier``, ``ece_m`` (10 bins), ``spearman``, ``aurc``, ``mean_confidence``, ``mean_factuality``; ``auroc``,
-            where all labels are 0 or 1; ``n``, the number of pairs; ``malformed``, the share malformed / (malformed +
-            n); ``entropy`` (nats) of the histogram of the stated scores and ``distinct``, how many of the eleven occur;
-            ``words``, ``ttr`` and ``diversity``, means of the answers; ``abstained``, the share of those that decline;
-            ``ordinality``, the mean of the distributions. What is undefined is NaN.
+class MeanConfidence(RatioMetric):
+    """Mean confidence of the pairs."""
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1].
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
         """
-        confidence, factuality = self.pairs()
-        n, malformed, answers = confidence.numel(), int(self.malformed), int(self.answers)
-        return {
-            "brier": float(brier_score(confidence, factuality)),
-            "ece_m": float(ece_m(confidence, factuality)),
-            "spearman": float(spearman(confidence, factuality)),
-            "aurc": float(aurc(confidence, factuality)),
-            "auroc": float(auroc(confidence, factuality)),
-            "malformed": malformed / (malformed + n) if malformed + n else float("nan"),
-            "mean_confidence": float(confidence.mean()),
-            "mean_factuality": float(factuality.mean()),
-            "entropy": float(entropy(self.scores)),
-            "distinct": float((self.scores > 0).sum()) if self.scores.any() else float("nan"),
-            "words": int(self.words) / answers if answers else float("nan"),
-            **dict(zip(MEANS, (self.totals[:, 0] / self.totals[:, 1]).tolist(), strict=True)),
-            "n": float(n),
+        self.add(checked_pair(confidence, factuality)[0].sum(), confidence.numel())
+
+
+class MeanFactuality(RatioMetric):
+    """Mean factuality of the pairs."""
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1].
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
+        """
+        self.add(checked_pair(confidence, factuality)[1].sum(), factuality.numel())
+
+
+class MalformedShare(RatioMetric):
+    """Share of labelled items without a valid confidence."""
+
+    higher_is_better = False
+
+    def update(self, confidence: Tensor, malformed: int) -> None:
+        """Add the valid confidences, [N], and the number of items that have none."""
+        self.add(malformed, malformed + confidence.numel())
+
+
+class ECEM(Metric):
+    """Expected calibration error with soft labels, see ``lovec.metrics.functional.ece_m``.
+
+    Args:
+        variant: "bins", "levels" or "huang".
+        bins: number of bins of the variant "bins".
+        levels: number of levels of the scale for the other two variants.
+        kwargs: options of ``torchmetrics.Metric``.
+
+    Raises:
+        LovecError: see ``lovec.metrics.functional.group_count``.
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self, variant: str = "bins", bins: int = 10, levels: int = N_SCORES, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.grouping: dict[str, Any] = {"variant": variant, "bins": bins, "levels": levels}
+        self.add_state("sums", torch.zeros(3, group_count(**self.grouping), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1].
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
+        """
+        self.sums += group_sums(*checked_pair(confidence, factuality), **self.grouping)
+
+    def compute(self) -> Tensor:
+        """Return ECE-M of all pairs: scalar, float64; NaN without any."""
+        return ece_from_sums(self.sums)
+
+
+class PairMetric(Metric):
+    """Base of metrics that need all pairs at once: keeps every confidence and factuality (16 bytes per pair).
+
+    Args:
+        kwargs: options of ``torchmetrics.Metric``.
+    """
+
+    full_state_update = False
+    confidence: list[Tensor]
+    factuality: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # A process without pairs contributes an empty tensor of this type, which must be that of the others.
+        self.set_dtype(torch.float64)
+        self.add_state("confidence", [], dist_reduce_fx="cat")
+        self.add_state("factuality", [], dist_reduce_fx="cat")
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1].
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
+        """
+        confidence, factuality = checked_pair(confidence, factuality)
+        self.confidence.append(confidence)
+        self.factuality.append(factuality)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Return all confidences and factualities so far, [N] each, float64."""
+        empty = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return (
+            dim_zero_cat(self.confidence) if len(self.confidence) else empty,
+            dim_zero_cat(self.factuality) if len(self.factuality) else empty,
+        )
+
+
+class SpearmanCorrelation(PairMetric):
+    """Spearman's rank correlation, see ``lovec.metrics.functional.spearman``."""
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """Return the rank correlation of all pairs: scalar, float64; NaN without any or where one side is constant."""
+        return spearman(*self.pairs())
+
+
+class AURC(PairMetric):
+    """Area under the risk-coverage curve, see ``lovec.metrics.risk.aurc``."""
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Return the mean risk over all coverages, of all pairs: scalar, float64; NaN without any."""
+        return aurc(*self.pairs())
+
+
+class AUROC(PairMetric):
+    """Area under the ROC curve, see ``lovec.metrics.functional.auroc``."""
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """Return the area of all pairs: scalar, float64; NaN where the labels are not both 0 and 1."""
+        return auroc(*self.pairs())
+
+
+class PairCount(RatioMetric):
+    """Number of pairs."""
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N]."""
+        self.add(0.0, confidence.numel())
+
+    def compute(self) -> Tensor:
+        """Return the number of pairs: scalar, float64."""
+        return self.sums[1]
+
+
+# What answers are like, whether they are true or not. A policy that states the same score everywhere shows in the
+# entropy and number of its scores, one that earns its reward by saying less in the words and their variety.
+
+
+class AnswerMean(RatioMetric):
+    """Mean of one of the statistics of answers.
+
+    Args:
+        statistic: name of a field of ``lovec.metrics.records.AnswerStatistics`` that is a sum and a number, such as
+            "words" (per answer) or "ordinality" (per sentence).
+        kwargs: options of ``torchmetrics.Metric``.
+    """
+
+    def __init__(self, statistic: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.statistic = statistic
+
+    def update(self, answers: AnswerStatistics) -> None:
+        """Add answers."""
+        self.add(*getattr(answers, self.statistic))
+
+
+class ScoreHistogram(Metric):
+    """Base of metrics of how often each score is stated.
+
+    Args:
+        levels: number of levels of the scale.
+        kwargs: options of ``torchmetrics.Metric``.
+    """
+
+    full_state_update = False
+    counts: Tensor
+    """[levels], int64."""
+
+    def __init__(self, levels: int = N_SCORES, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("counts", torch.zeros(levels, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, answers: AnswerStatistics) -> None:
+        """Add answers."""
+        scores = torch.tensor(answers.scores, dtype=torch.int64, device=self.device)
+        self.counts += torch.bincount(scores, minlength=len(self.counts))
+
+
+class ScoreEntropy(ScoreHistogram):
+    """Entropy of the stated scores in nats, see ``lovec.metrics.functional.entropy``."""
+
+    def compute(self) -> Tensor:
+        """Return the entropy: scalar, float64; NaN without any score."""
+        return entropy(self.counts)
+
+
+class DistinctScores(ScoreHistogram):
+    """Number of different scores that are stated."""
+
+    def compute(self) -> Tensor:
+        """Return the number: scalar, float64; NaN without any score."""
+        return (self.counts > 0).sum().double().where(self.counts.sum() > 0, float("nan"))
+
+
+# Metrics of the user
+
+
+class PairsOnly(PairCount):
+    """Gives another metric only the batches that have pairs, and is NaN as long as there was none.
+
+    Args:
+        metric: takes two tensors [N], confidence and factuality, and computes one number.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        super().__init__()
+        self.metric = metric
+
+    def update(self, confidence: Tensor, factuality: Tensor) -> None:
+        """Add pairs, both [N] in [0, 1]."""
+        super().update(confidence, factuality)
+        if confidence.numel():
+            self.metric.update(confidence, factuality)
+
+    def compute(self) -> Tensor:
+        """Return the metric of all pairs: scalar, float64.
+
+        Raises:
+            LovecError: the metric computes something else than one number.
+        """
+        value = self.metric.compute() if self.sums[1] else torch.tensor(float("nan"))
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise LovecError(f"the metric {type(self.metric).__name__} computes {value!r}, expected one number")
+        return value.reshape(()).double()
+
+    def reset(self) -> None:
+        """Forget all pairs."""
+        super().reset()
+        self.metric.reset()
+
+
+def user_metric_infos(metrics: Iterable[Metric]) -> dict[str, MetricInfo]:
+    """Return how to show metrics of the user's own, by their names, in the order given.
+
+    A metric's name is that of its class in snake case. The class attributes ``heading``, ``unit`` ("percent" or
+    "number") and ``digits`` say how it is shown, ``higher_is_better`` which direction is better.
+
+    Args:
+        metrics: each takes two tensors [N] in [0, 1] in ``update``, confidence and factuality, and computes one number.
+
+    Raises:
+        LovecError: two metrics have the same name, one has that of a built-in metric, or one does not take a pair.
+    """
+    infos: dict[str, MetricInfo] = {}
+    for metric in metrics:
+        class_name = type(metric).__name__
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+        if {name, f"mean_{name}"} & {*METRICS, *infos, "n"}:  # mean readouts are logged as val/mean_NAME
+            raise LovecError(f"the name {name!r} of the metric {class_name} is taken; give its class another name")
+        try:
+            signature(metric.update).bind(None, None)
+        except TypeError:
+            raise LovecError(
+                f"the metric {class_name} has update{signature(metric.update)}, expected update(confidence, factuality)"
+            ) from None
+        higher = metric.higher_is_better
+        infos[name] = MetricInfo(
+            name,
+            heading=getattr(metric, "heading", name.replace("_", " ")),
+            better=None if higher is None else "higher" if higher else "lower",
+            unit=getattr(metric, "unit", "number"),
+            digits=getattr(metric, "digits", 3),
+            logged="always",
+            main=True,
+        )
+    return infos
+
+
+# All at once
+
+
+class CalibrationSuite(MetricCollection):
+    """The metrics of ``lovec.metrics.table`` that tagged records have, by their names there, and "n", the pairs.
+
+    ``compute`` returns a scalar (float64) per name, NaN where it is undefined, over all batches and processes.
+
+    Args:
+        metrics: metrics of the user's own, see ``user_metric_infos``; the suite works on copies.
+        levels: number of levels of the scale that the stated scores belong to.
+
+    Raises:
+        LovecError: see ``user_metric_infos``.
+    """
+
+    def __init__(self, metrics: Iterable[Metric] = (), levels: int = N_SCORES) -> None:
+        metrics = list(metrics)
+        user_metrics = {
+            name: PairsOnly(metric.clone()) for name, metric in zip(user_metric_infos(metrics), metrics, strict=True)
         }
+        # Metrics whose states are equal after the first batch must not be merged: it may be empty.
+        super().__init__(
+            {
+                "brier": BrierScore(),
+                "ece_m": ECEM(),
+                "spearman": SpearmanCorrelation(),
+                "aurc": AURC(),
+                "auroc": AUROC(),
+                "malformed": MalformedShare(),
+                "mean_confidence": MeanConfidence(),
+                "mean_factuality": MeanFactuality(),
+                "distinct": DistinctScores(levels),
+                "entropy": ScoreEntropy(levels),
+                "n": PairCount(),
+                **{name: AnswerMean(name) for name in ("abstained", "words", "diversity", "ttr", "ordinality")},
+                **user_metrics,
+            },
+            compute_groups=False,
+        )
+
+    def update(  # type: ignore[override]
+        self, confidence: Tensor, factuality: Tensor, malformed: int = 0, answers: AnswerStatistics = NO_ANSWERS
+    ) -> None:
+        """Add pairs of sentences, or of passages, and the answers they are from; nothing is added if they are refused.
+
+        Args:
+            confidence: [N], in [0, 1]; items without one are left out.
+            factuality: [N], in [0, 1].
+            malformed: number of items with a factuality but without a valid confidence.
+            answers: see ``lovec.metrics.records.answer_statistics``.
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
+        """
+        device = self["n"].device
+        pair = (values.to(device) for values in checked_pair(confidence, factuality))
+        named = dict(zip(("confidence", "factuality"), pair, strict=True))
+        super().update(**named, malformed=malformed, answers=answers)

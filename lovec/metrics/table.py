@@ -1,7 +1,8 @@
 """The one table of metrics: how each is called, shown, logged and compared.
 
 Validation, result tables, training curves, sweeps, reports and benchmarks all read it, so a metric that is added here
-(or by a user, see ``lovec.metrics.suite``) is a column everywhere. Imports nothing heavy, so that reports start fast.
+(or by a user, see ``lovec.metrics.suite.user_metric_infos``) is a column everywhere. It imports nothing heavy, so that
+reports start fast.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class MetricInfo:
 
     Attributes:
         name: key in result rows, logs and files.
-        heading: head of its column.
+        heading: heading of its column.
         better: which direction is better; None where neither is.
         unit: "percent" metrics are stored as fractions and shown times 100; others are shown as they are.
         digits: digits after the decimal point where it is shown.
@@ -37,7 +38,7 @@ class MetricInfo:
     main: bool = False
 
     def text(self, value: float | None) -> str:
-        """A value as tables show it; "-" where it is undefined (None, NaN or infinite)."""
+        """Return a value as tables show it; "-" where it is undefined (None, NaN or infinite)."""
         if value is None or not math.isfinite(value):
             return "-"
         return f"{100 * value if self.unit == 'percent' else value:.{self.digits}f}"
@@ -71,5 +72,5 @@ METRICS = _table(
 
 
 def metric_info(name: str) -> MetricInfo:
-    """A metric's entry in ``METRICS``; a plain one with three digits for a name that is not there."""
+    """Return a metric's entry in ``METRICS``; for a name that is not there, a plain one with three digits."""
     return METRICS.get(name) or MetricInfo(name, name, unit="number", digits=3)

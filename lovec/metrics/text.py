@@ -1,11 +1,12 @@
-"""What answers read like, whatever is true of them: a policy that earns its reward by saying less shows here.
+"""Diagnostics of the text of answers: a policy that earns its reward by saying less, or the same, shows here.
 
-The diagnostics of the paper's appendix on reward hacking.
+They are those of the paper's appendix on reward hacking.
 """
 
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -13,20 +14,27 @@ from torch import Tensor
 _MARKS = string.punctuation + "“”‘’«»…–—"
 
 
-def type_token_ratio(text: str) -> float | None:
-    """Different words / words, in (0, 1]: in small letters, between white space, without punctuation at their ends.
+def type_token_ratio(words: Iterable[str]) -> float | None:
+    """Compute the number of different words divided by the number of words, in (0, 1].
 
-    Longer texts have lower values, so compare answers of like length. None for a text without words.
+    Letter case and punctuation at the ends of words are ignored. Longer texts have lower values, so compare answers of
+    similar length.
+
+    Args:
+        words: the text, split at white space.
+
+    Returns:
+        None for a text without words.
     """
-    words = [word for word in (piece.strip(_MARKS) for piece in text.lower().split()) if word]
-    return len(set(words)) / len(words) if words else None
+    bare = [word for word in (piece.lower().strip(_MARKS) for piece in words) if word]
+    return len(set(bare)) / len(bare) if bare else None
 
 
 def semantic_diversity(embeddings: Tensor) -> Tensor:
-    """How little the sentences of an answer resemble each other: 1 - 2/(n(n-1)) sum over i < j of cos(e_i, e_j).
+    """Compute how little the sentences of an answer resemble each other: 1 - 2/(n(n-1)) sum over i < j cos(e_i, e_j).
 
     Args:
-        embeddings: one a sentence, [n, D], of any length; a zero vector resembles nothing.
+        embeddings: one vector per sentence, [n, D], of any length; a zero vector resembles nothing.
 
     Returns:
         Scalar in [0, 2], float64: 0 where all point the same way, 1 where they are orthogonal; NaN for n < 2.

@@ -1,4 +1,4 @@
-"""What is optimised: one Lightning module an objective, and the families they come from."""
+"""Training objectives, one Lightning module each, and the families that they belong to."""
 
 from lovec.evaluation import EvaluationConfig
 from lovec.modules.base import PolicyModule

@@ -1,7 +1,9 @@
-"""The module every objective subclasses: one optimiser step is one batch, exact over ragged micro-batches."""
+"""The base class of every objective: one batch is one optimiser step, and its loss does not depend on micro-batches."""
 
 from __future__ import annotations
 
+import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,35 +16,39 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lovec.callbacks.monitor import Monitor
-from lovec.callbacks.probe import log_probe, probe_due
+from lovec.callbacks import Monitor, Probe
 from lovec.evaluation.module import EvaluationModule
+from lovec.evaluation.processes import max_over_processes, sum_over_processes
 from lovec.modules.batching import Batch, Example, micro_batches
+from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
 from lovec.taggers.session import settings_file
-from lovec.types import LossOutput, LovecError, Record, to_rating
+from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
+
+log = logging.getLogger(__name__)
 
 
 class PolicyModule(EvaluationModule):
-    """Trains a LoRA policy with a loss that a subclass gives.
+    """Trains a LoRA policy with the loss of a subclass.
 
-    A subclass overrides ``loss``; ``encode`` if a row is more than one demonstration; ``update_batches`` if rows are not
-    learned from as they come.
+    A subclass overrides ``loss``; ``encode`` where a row is not one demonstration; ``update_batches`` where rows are
+    not learned from as they are.
 
     Args:
-        optimizer: makes the optimiser from the adapter's parameters.
-        lr_scheduler: makes the schedule, stepped once an optimiser step; null keeps the rate.
-        micro_batch_tokens: padded tokens run through the model at once (memory, not arithmetic).
+        optimizer: creates the optimiser from the adapter's parameters.
+        lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
+        micro_batch_tokens: padded tokens that run through the model at once. It changes the memory that is needed, and
+            results by rounding only.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
     """
 
     probes: ClassVar[bool] = True
-    """Whether free-form answers are looked at in training; objectives that sample answers anyway need no probe."""
+    """Whether a run has a ``Probe`` by default; objectives that sample answers anyway need none."""
 
     updates_per_batch: int = 1
-    """Optimiser steps that ``update_batches`` makes of one batch."""
+    """Number of optimiser steps for which ``update_batches`` yields examples."""
 
     def __init__(
         self,
@@ -58,51 +64,57 @@ class PolicyModule(EvaluationModule):
         self.lr_scheduler = lr_scheduler
         self.micro_batch_tokens = micro_batch_tokens
         self.grad_norm = grad_norm
-        self._shortened: set[str] = set()
+        self._shortened = DoublingWarning(
+            log,
+            "%d rows so far are longer than policy.max_length or the model's context; their last sentences are cut: %s",
+        )
 
-    # What an objective gives
+    # What an objective defines
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """Per-example values and masks of the objective's terms for one micro-batch; never a mean."""
+    def loss(self, batch: Batch[Any]) -> LossOutput:
+        """Compute the terms of the objective for one micro-batch, as values with masks; no mean is taken.
+
+        It must not change the batch. A subclass with examples of its own annotates the batch as ``Batch[ItsExample]``.
+        """
         raise TypeError(f"{type(self).__name__} has no loss: override loss(batch) -> LossOutput")
 
     def encode(self, row: Record) -> Example:
-        """What one row contributes: here, its answer with its true scores."""
-        return Example((self.tagged(row, ratings(row)),), row)
+        """Return what one row contributes: here, its answer with its true scores."""
+        return Example((self.tagged(row, ratings(row, self.scale)),), row)
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
-        """What to learn from, one optimiser step each: here, the rows themselves, once."""
+        """Yield the examples of each optimiser step that uses a batch of rows: here, the rows themselves, once."""
         yield [self.example(row) for row in rows]
 
-    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
-        """How many of each unit the examples hold, known before any forward pass."""
+    def counts(self, examples: Sequence[Any]) -> dict[str, float]:
+        """Count each unit that terms are divided by, before any forward pass: rows, pairs and tokens."""
         return {
             "row": len(examples),
             "pair": len(examples),
             "token": sum(len(example.sequences[0].completion) for example in examples),
         }
 
-    # Given to objectives
+    # What an objective can use
 
     def tagged(self, row: Record, scores: Sequence[int]) -> TokenSequence:
-        """The row's question and sentences, tagged with ``scores``, as token ids."""
+        """Encode the row's question, and its sentences tagged with ``scores``."""
         completion = self.encoder.completion([s.text for s in row.sentences], scores)
         return TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
 
-    def token_logps(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """Log-probability of every completion token: [N, T], 0 where masked."""
+    def token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
+        """Compute the log-probability of every completion token, [N, T], 0 where masked."""
         return self.policy.token_logps(batch.tokens, temperature)
 
-    def reference_token_logps(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """The same under the start-of-run policy, without gradient."""
+    def reference_token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
+        """Compute the same under the policy that the run started from, without gradient."""
         with self.policy.reference():
             return self.policy.token_logps(batch.tokens, temperature)
 
     def example(self, row: Record) -> Example:
-        """The row encoded, with as many whole sentences as the context holds; both sides of a pair are cut alike.
+        """Encode a row with as many whole sentences as the context holds; both sides of a pair are cut alike.
 
         Raises:
-            LovecError: not even one sentence fits.
+            LovecError: the row has no sentence, or not even the first one fits.
         """
         if not row.sentences:
             raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
@@ -110,12 +122,9 @@ class PolicyModule(EvaluationModule):
             rejected = None if row.rejected is None else row.rejected[:n]
             example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
             if max(len(s) for s in example.sequences) <= self.policy.max_length:
-                if n < len(row.sentences) and row.id not in self._shortened:
+                if n < len(row.sentences):
                     self._shortened.add(row.id)
-                    rank_zero_warn(
-                        f"{row.id}: {len(row.sentences)} sentences are longer than the context of "
-                        f"{self.policy.max_length} tokens; the first {n} are kept ({len(self._shortened)} rows so far)"
-                    )
+                    self._shortened.flush()
                 return example
         raise LovecError(
             f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "
@@ -125,9 +134,7 @@ class PolicyModule(EvaluationModule):
     # The loop
 
     def training_step(self, rows: Sequence[Record], batch_idx: int) -> None:
-        """Learn from one optimiser batch of rows; now and then look at free-form answers before."""
-        if probe_due(self):
-            log_probe(self)
+        """Learn from one optimiser batch of rows."""
         with seeded(self.seed, self.global_step, self.global_rank):
             for examples in self.update_batches(rows):
                 self.update(examples)
@@ -135,22 +142,25 @@ class PolicyModule(EvaluationModule):
             datamodule.batch_done()
 
     def update(self, examples: Sequence[Example]) -> None:
-        """One optimiser step: micro-batches, exact normalisers over all of them and all processes, clip, step."""
-        counts = self._sum(self.counts(examples))
-        sums: dict[str, float] = {}
+        """Make one optimiser step: forward and backward per micro-batch, clip, step, log.
+
+        Terms are divided by counts over all micro-batches and processes, so the loss does not depend on either.
+        """
+        counts = sum_over_processes(self.trainer, self.counts(examples))
+        sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
         for group in micro_batches(examples, self.micro_batch_tokens):
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
                 self.manual_backward(total)
-            _add(sums, "loss", float(total.detach()))
+            sums["loss"] += float(total.detach())
             for name, term in {**out.terms, **out.metrics}.items():
-                _add(sums, f"sum/{name}", float((term.values.detach() * term.mask).sum()))
-                _add(sums, f"count/{name}", float(term.mask.sum()))
+                sums[f"sum/{name}"] += float((term.values.detach() * term.mask).sum())
+                sums[f"count/{name}"] += float(term.mask.sum())
             for name, values in out.peaks.items():
                 peaks[name] = max(peaks.get(name, 0.0), float(values.max()))
-        sums, peaks = self._sum(sums), self._most(peaks)
+        sums, peaks = sum_over_processes(self.trainer, sums), max_over_processes(self.trainer, peaks)
         for name, term in out.terms.items():
             if sums[f"count/{name}"] != counts[term.per]:
                 raise LovecError(
@@ -158,13 +168,12 @@ class PolicyModule(EvaluationModule):
                     f"{counts[term.per]:g}: override counts() where a term counts something else"
                 )
         means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
-        norm = self._step()
+        metrics = {**means, **peaks, "grad_norm": self._step()}
         self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
-        figures = {**means, **peaks, "grad_norm": norm}
-        self.log_dict({f"train/{name}": value for name, value in figures.items()}, batch_size=len(examples))
+        self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
-        """This micro-batch's share of the batch's loss."""
+        """Return this micro-batch's share of the loss of the batch."""
         shares = []
         for name, term in out.terms.items():
             if term.per not in counts:
@@ -173,7 +182,7 @@ class PolicyModule(EvaluationModule):
         return torch.stack([share.double() for share in shares]).sum()
 
     def _step(self) -> float:
-        """Sum gradients over processes, clip, step optimiser and schedule; the norm before clipping."""
+        """Sum gradients over processes, clip them, step optimiser and schedule; return the norm before clipping."""
         parameters = self.policy.trainable()
         if self.trainer.world_size > 1:
             for p in parameters:
@@ -193,38 +202,14 @@ class PolicyModule(EvaluationModule):
         return norm
 
     def _no_sync(self) -> AbstractContextManager[Any]:
-        """Gradients are summed once a step by ``_step``, so that processes may have unequal micro-batches."""
+        """Keep DDP from summing gradients in every micro-batch, of which processes may have unequal numbers."""
         model = self.trainer.strategy.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
-
-    def _sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sum named values over processes."""
-        total: dict[str, float] = {}
-        for part in self._everywhere(values):
-            for name, value in part.items():
-                _add(total, name, value)
-        return total
-
-    def _most(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The largest of each of the named values over processes."""
-        most: dict[str, float] = {}
-        for part in self._everywhere(values):
-            for name, value in part.items():
-                most[name] = max(most.get(name, value), value)
-        return most
-
-    def _everywhere(self, values: Mapping[str, float]) -> list[dict[str, float]]:
-        """The named values of every process."""
-        if self.trainer.world_size == 1:
-            return [dict(values)]
-        gathered: list[dict[str, float]] = [{} for _ in range(self.trainer.world_size)]
-        dist.all_gather_object(gathered, dict(values))
-        return gathered
 
     # Lightning's hooks
 
     def configure_callbacks(self) -> list[Any]:
-        """A monitor, unless there is one; trainer flags that mean something else here are refused first."""
+        """Refuse trainer flags that have another meaning here; return a probe and a monitor unless there are some."""
         trainer = self.trainer
         if trainer.accumulate_grad_batches != 1:
             raise LovecError(
@@ -237,11 +222,12 @@ class PolicyModule(EvaluationModule):
                 f"trainer.precision is {trainer.precision}; adapters stay in float32: use 32-true or bf16-mixed, "
                 "and policy.dtype: bfloat16 for the base"
             )
-        given: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        return [] if any(isinstance(callback, Monitor) for callback in given) else [Monitor()]
+        present: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        wanted = (Probe, Monitor) if self.probes else (Monitor,)
+        return [kind() for kind in wanted if not any(isinstance(callback, kind) for callback in present)]
 
     def configure_optimizers(self) -> Any:
-        """Optimiser over the adapter alone, and its schedule."""
+        """Create the optimiser, over the adapter's parameters only, and its schedule."""
         optimizer = self.optimizer(self.policy.trainable())
         if self.lr_scheduler is None:
             return optimizer
@@ -262,25 +248,21 @@ class PolicyModule(EvaluationModule):
         if self.trainer.received_sigterm:
             path = self.run_dir / "terminated.ckpt"
             self.trainer.save_checkpoint(path)
-            rank_zero_warn(f"SIGTERM at step {self.global_step}; go on with --ckpt_path {path}")
+            rank_zero_warn(f"SIGTERM at step {self.global_step}; resume with --ckpt_path {path}")
 
     def on_train_end(self) -> None:
-        """Write the adapter in PEFT format, for tests, for later runs and for plain ``peft``."""
+        """Write the adapter in PEFT format, for ``lovec test``, for later runs and for plain ``peft``."""
         if self.trainer.is_global_zero:
-            self.policy.save_adapter(self.run_dir / "adapter", extra_tokens=settings_file(self.encoder))
+            self.policy.save_adapter(self.run_dir / "adapter", extra_files=settings_file(self.encoder))
             rank_zero_info(f"adapter written to {self.run_dir / 'adapter'}")
 
 
-def ratings(row: Record) -> list[int]:
-    """True scores 0..10 of a row's sentences.
+def ratings(row: Record, scale: Scale = DEFAULT_SCALE) -> list[int]:
+    """Return the true score of every sentence of a row on a confidence scale.
 
     Raises:
         LovecError: a sentence has no label.
     """
     if not row.labelled:
         raise LovecError(f"{row.id}: a sentence has no factuality (or there is none); leave such rows out of training")
-    return [to_rating(s.factuality) for s in row.sentences if s.factuality is not None]
-
-
-def _add(sums: dict[str, float], name: str, value: float) -> None:
-    sums[name] = sums.get(name, 0.0) + value
+    return [scale.nearest(s.factuality) for s in row.sentences if s.factuality is not None]

@@ -11,7 +11,7 @@ from lovec.modules.preference import PreferenceModule
 
 
 class DPO(PreferenceModule):
-    """Rafailov et al. 2023 (arXiv 2305.18290), eq. 7, against the policy the run started from.
+    """DPO (Rafailov et al. 2023, arXiv 2305.18290, eq. 7); the reference is the policy that the run started from.
 
     Args:
         beta: strength of the pull towards the reference.
@@ -23,5 +23,5 @@ class DPO(PreferenceModule):
         self.beta = self.reward_scale = beta
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
-        """-log sigmoid(beta times the margin over the reference), [B]."""
+        """Compute -log sigmoid(beta times the margin over the reference), [B]."""
         return dpo_loss(chosen, rejected, ref_chosen, ref_rejected, self.beta)

@@ -11,12 +11,14 @@ from lovec.modules.rollout import RolloutModule
 
 
 class GRPO(RolloutModule):
-    """LoVeC's GRPO (appendix "GRPO Loss Design"; Shao et al. 2024, arXiv 2402.03300), against the run's first policy.
+    """LoVeC's GRPO (appendix "GRPO Loss Design"; Shao et al. 2024, arXiv 2402.03300).
+
+    The reference of its KL term is the policy that the run started from.
 
     Args:
-        beta: weight of the KL term; 0 leaves the reference out.
-        clip_low: how far below 1 the ratio of new to old probability may pull.
-        clip_high: how far above 1; null is ``clip_low``.
+        beta: weight of the KL term; with 0 no reference is computed.
+        clip_low: the ratio of new to old probability is clipped below 1 - ``clip_low``.
+        clip_high: the ratio is clipped above 1 + ``clip_high``; null is ``clip_low``.
         kwargs: arguments of ``RolloutModule``.
     """
 
@@ -30,21 +32,26 @@ class GRPO(RolloutModule):
         self.needs_reference = beta != 0.0
 
     def advantages(self, rewards: Tensor) -> Tensor:
-        """Rewards centred and scaled within their group, [P, G]."""
+        """Center and scale the rewards of each row, [P, G]."""
         return group_advantages(rewards)
 
     def token_loss(
-        self, token_logps: Tensor, old_token_logps: Tensor, ref_token_logps: Tensor | None, advantages: Tensor
+        self,
+        token_logps: Tensor,
+        old_token_logps: Tensor,
+        ref_token_logps: Tensor | None,
+        advantages: Tensor,
+        mask: Tensor,
     ) -> Tensor:
-        """Clipped policy gradient and KL penalty, [N, T]."""
+        """Compute the clipped policy-gradient loss and the KL penalty of every token, [N, T]."""
         clips = (self.clip_low, self.clip_high)
         return grpo_token_loss(token_logps, old_token_logps, ref_token_logps, advantages, *clips, self.beta)
 
-    def figures(
+    def token_metrics(
         self, token_logps: Tensor, old_token_logps: Tensor, ref_token_logps: Tensor | None
     ) -> dict[str, Tensor]:
-        """KL to the reference, and the share of tokens whose ratio lies beyond a clip."""
+        """Compute which ratios lie beyond a clip, and the KL divergence from the reference."""
         ratio = (token_logps - old_token_logps).exp()
         clipped = (ratio < 1.0 - self.clip_low) | (ratio > 1.0 + self.clip_high)
-        found = {"clipped": clipped.float()}
-        return found if ref_token_logps is None else found | {"kl": k3_kl(token_logps, ref_token_logps)}
+        metrics = {"clipped": clipped.float()}
+        return metrics if ref_token_logps is None else metrics | {"kl": k3_kl(token_logps, ref_token_logps)}

@@ -11,11 +11,11 @@ from lovec.modules.preference import PreferenceModule
 
 
 class ORPO(PreferenceModule):
-    """Hong et al. 2024 (arXiv 2403.07691), eq. 6: SFT on y_w and an odds-ratio term, without a reference.
+    """ORPO (Hong et al. 2024, arXiv 2403.07691, eq. 6): SFT on y_w and an odds-ratio term, without a reference.
 
     Args:
         odds_weight: weight of the odds-ratio term (lambda).
-        sft_weight: weight of the SFT term on y_w; the objective as published has 1.
+        sft_weight: weight of the SFT term on y_w; 1 in the paper.
         kwargs: arguments of ``PreferenceModule``.
     """
 
@@ -27,5 +27,5 @@ class ORPO(PreferenceModule):
         self.odds_weight = self.reward_scale = odds_weight
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
-        """-lambda log sigmoid(log odds of y_w - log odds of y_l), [B], from log-probs averaged over tokens."""
+        """Compute -lambda log sigmoid(log odds of y_w - log odds of y_l), [B], from log-probs averaged over tokens."""
         return self.odds_weight * orpo_odds_loss(chosen, rejected)

@@ -1,4 +1,4 @@
-"""The family of objectives that learn from pairs: the same sentences, true scores against wrong ones."""
+"""The family of objectives that learn from preference pairs: the same sentences with true and with wrong scores."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from lovec.types import LossOutput, LovecError, Record, Term
 
 
 class PreferenceModule(PolicyModule):
-    """Learns from (q, y_w, y_l). A subclass overrides ``preference_loss``.
-
-    Class attributes: ``needs_reference`` (False skips the reference forward; its log-probs are then zero),
-    ``average_logps`` (log-probs of a completion are means over its tokens, not sums), ``reward_scale`` (factor of the
-    implicit reward log pi - log ref in what is logged).
+    """Learns from (q, y_w, y_l): question, chosen and rejected answer. A subclass overrides ``preference_loss``.
 
     Args:
-        sft_weight: weight of an extra SFT term on y_w; it protects free-form text. 0 leaves it out.
+        sft_weight: weight of an additional SFT term on y_w, which protects free-form text; 0 leaves it out.
         kwargs: arguments of ``PolicyModule``.
     """
 
     needs_reference = True
+    """Whether the loss uses the reference; if False it is not computed, and its log-probs are passed as zeros."""
+
     average_logps: ClassVar[bool] = False
+    """Whether the log-prob of a completion is the mean over its tokens instead of the sum."""
+
     reward_scale: float = 1.0
+    """Factor of the implicit reward log pi - log ref in the logged metrics."""
 
     def __init__(self, sft_weight: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sft_weight = sft_weight
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
-        """Loss of every pair [B] from the log-probs of its completions [B] (float64)."""
+        """Compute the loss of every pair, [B], from the log-probs of its completions, each [B] float64."""
         raise TypeError(f"{type(self).__name__} has no loss of its own: override preference_loss")
 
     def encode(self, row: Record) -> Example:
-        """Chosen and rejected side by side."""
+        """Encode the chosen and the rejected answer."""
         if row.rejected is None:
             raise LovecError(f"{row.id}: there are no rejected scores, so this is no preference pair; use a pairs file")
-        return Example((self.tagged(row, ratings(row)), self.tagged(row, row.rejected)), row)
+        return Example((self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)), row)
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """The pair loss, and the SFT term on y_w where it has a weight."""
+    def loss(self, batch: Batch[Any]) -> LossOutput:
+        """Return the pair loss, and the SFT term on y_w where it has a weight."""
         token_logps, mask = self.token_logps(batch), batch.tokens.mask
         chosen, rejected = self._sides(token_logps, mask)
         if self.needs_reference:
@@ -67,6 +68,6 @@ class PreferenceModule(PolicyModule):
         return LossOutput(terms, {name: Term(values, ones, per="pair") for name, values in metrics.items()})
 
     def _sides(self, token_logps: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs of the chosen and the rejected completions, each [B]."""
+        """Return the log-probs of the chosen and of the rejected completions, each [B]."""
         logps = sequence_logps(token_logps, mask, average=self.average_logps)
         return logps[0::2], logps[1::2]

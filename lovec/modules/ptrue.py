@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,24 +11,35 @@ import torch
 from torch.nn.functional import smooth_l1_loss
 
 from lovec.baselines import PTrue
-from lovec.baselines.asking import Asking
 from lovec.choices import ChoiceTree
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
+from lovec.questions import SentenceQuestion
 from lovec.types import LossOutput, LovecError, Record, Tagger, Term
 
 
-class PTrueTuned(PolicyModule):
-    """Fits the probability of the reply True to the factuality of each sentence, in the prompt of ``PTrue``.
+@dataclass(frozen=True, slots=True)
+class QuestionExample(Example):
+    """The question about one sentence; its completion is the reply True.
 
-    Smooth L1 between p(True) / (p(True) + p(False)) and f: (p - f)^2 / (2 beta) where they differ by less than beta,
-    |p - f| - beta / 2 elsewhere (Self-Calibration, Huang et al. 2025, arXiv 2503.00031). Every labelled sentence is a
-    question, and an example, of its own; sentences without a label are left out. It answers that question only, so it is
-    measured as an iterative tagger, and its adapter is what ``PTrue(adapter)`` takes.
+    Attributes:
+        factuality: how true the sentence is, in [0, 1].
+    """
+
+    factuality: float
+
+
+class PTrueTuned(PolicyModule):
+    """Fits the probability of the reply True to the factuality of each sentence, with the prompt of ``PTrue``.
+
+    The loss is smooth L1 between p(True) / (p(True) + p(False)) and f: (p - f)^2 / (2 beta) where they differ by less
+    than beta, |p - f| - beta / 2 elsewhere (Self-Calibration, Huang et al. 2025, arXiv 2503.00031). Every labelled
+    sentence is a question and an example of its own; sentences without a label are left out. The policy answers this
+    question only, so it is measured as an iterative tagger, and ``PTrue(adapter)`` takes its adapter.
 
     Args:
-        beta: where the square turns into a line, above 0.
+        beta: the difference at which the loss changes from quadratic to linear, above 0.
         kwargs: arguments of ``PolicyModule``.
     """
 
@@ -41,64 +53,64 @@ class PTrueTuned(PolicyModule):
         self.beta = beta
 
     @cached_property
-    def asking(self) -> Asking:
-        """The prompt, in the data's own words where they have some."""
-        return PTrue.asking(self.encoder, self.bench().wording)
+    def question(self) -> SentenceQuestion:
+        """The question and its two replies, in the data's own words where it has some."""
+        return PTrue.question(self.encoder, self.baseline_resources.wording)
 
     def taggers(self) -> dict[str, Tagger]:
-        """The baseline itself; answers in free form it has none."""
+        """Return the baseline as the iterative tagger; it cannot write answers, so there is no other."""
         tagger = PTrue()
-        tagger.attach(self.bench())
+        tagger.attach(self.baseline_resources)
         return {"iterative": tagger}
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
-        """A question for every labelled sentence.
+        """Yield a question for every labelled sentence.
 
         Raises:
-            LovecError: there is none that fits the model's context.
+            LovecError: no sentence has a label and fits the model's context.
         """
-        if not (examples := [example for row in rows for example in self.questions(row)]):
+        examples = [example for row in rows for example in self.questions(row)]
+        self.question.warn()
+        if not examples:
             raise LovecError(
                 f"no sentence of {len(rows)} rows from {rows[0].id} on has a label and fits the context of "
                 f"{self.policy.max_length} tokens; leave such rows out, or raise policy.max_length"
             )
         yield examples
 
-    def questions(self, row: Record) -> list[Example]:
-        """The questions about one row; those that do not fit are left out, which is said."""
-        replies = self.asking.turn.replies
+    def questions(self, row: Record) -> list[QuestionExample]:
+        """Return the questions about one row, without those that do not fit the model's context."""
+        replies = self.question.replies
         branches = len(ChoiceTree(replies).ids)
         examples = []
-        for at, sentence in enumerate(row.sentences):
+        for sentence in row.sentences:
             if sentence.factuality is None:
                 continue
-            if (context := self.asking.about(row, at, self.policy.max_length)) is not None:
-                sequence = TokenSequence(tuple(context), tuple(replies[0]))
-                examples.append(Example((sequence,), row, {"factuality": sentence.factuality}, extra_tokens=branches))
-        for names in (self.asking.cut, self.asking.failed):
-            names.tell(self.asking.name)
+            prompt = self.question.prompt_ids(row, sentence.text, self.policy.max_length)
+            if prompt is not None:
+                sequence = TokenSequence(tuple(prompt), tuple(replies[0]))
+                examples.append(QuestionExample((sequence,), row, sentence.factuality, extra_tokens=branches))
         return examples
 
-    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Also sentences: one an example."""
+    def counts(self, examples: Sequence[QuestionExample]) -> dict[str, float]:
+        """Count sentences as well, of which every example is one."""
         return {**super().counts(examples), "sentence": len(examples)}
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """One term, counted per sentence."""
-        marks = [[0] for _ in batch.examples]  # the replies begin where the completion does
-        _, logps = self.policy.choice_logps(batch.tokens, marks, self.asking.turn.replies)
+    def loss(self, batch: Batch[QuestionExample]) -> LossOutput:
+        """Return one term, counted per sentence."""
+        starts = [[0] for _ in batch.examples]  # the replies begin where the completion does
+        _, logps = self.policy.choice_logps(batch.tokens, starts, self.question.replies)
         p = logps.softmax(-1)[:, 0]
-        truth = torch.tensor([example.data["factuality"] for example in batch.examples], dtype=p.dtype, device=p.device)
+        truth = torch.tensor([example.factuality for example in batch.examples], dtype=p.dtype, device=p.device)
         ones = torch.ones_like(p)
-        found = p.detach()
         metrics = {
-            "confidence": found,
+            "confidence": p.detach(),
             "factuality": truth,
-            "brier": (found - truth).square(),
-            "mass": logps.detach().exp().sum(-1),  # of both replies; what is missing to 1 is that of any other
+            "brier": (p.detach() - truth).square(),
+            "mass": logps.detach().exp().sum(-1),  # of both replies; the rest to 1 is that of all others
         }
         values = smooth_l1_loss(p, truth, reduction="none", beta=self.beta)
         return LossOutput(
             {"p_true": Term(values, ones, per="sentence")},
-            {name: Term(figure, ones, per="sentence") for name, figure in metrics.items()},
+            {name: Term(metric, ones, per="sentence") for name, metric in metrics.items()},
         )

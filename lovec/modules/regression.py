@@ -6,14 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
-from lovec.modules.scores import ScoreModule, expected_score
+from lovec.metrics.functional import expected_confidence
+from lovec.modules.scores import ScoreModule
 
 
 class SFTRegression(ScoreModule):
     """Cross-entropy on text and tag words, squared error of the expected score (paper, appendix on regression loss).
 
-    A sentence's loss is weight (E[score] / 10 - f)^2 - log of the probability that some score and the closing tag
-    word follow: the cross-entropy of a tag whose score is summed out.
+    The loss of a sentence is weight (E[score] / top - f)^2 - log of the probability that some score and the closing
+    tag word follow. The latter is the cross-entropy of a tag whose score is summed out.
 
     Args:
         regression_weight: weight of the squared error.
@@ -27,6 +28,6 @@ class SFTRegression(ScoreModule):
         self.regression_weight = regression_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
-        """Squared error and the tag's cross-entropy, [M]."""
-        error = expected_score(logps) / 10.0 - ratings / 10.0
+        """Compute the squared error and the cross-entropy of the tag, [M]."""
+        error = expected_confidence(logps.softmax(-1)) - ratings / self.scale.top
         return self.regression_weight * error**2 - logps.logsumexp(-1)

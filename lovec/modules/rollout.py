@@ -1,52 +1,77 @@
-"""The family of objectives that learn from answers the policy writes itself, judged while it trains."""
+"""The family of objectives that learn from answers which the policy writes during training and an oracle rates."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lovec.evaluation.evaluator import label
+from lovec.evaluation.processes import sum_over_processes
 from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
+from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
 from lovec.randomness import stream_seed
-from lovec.rewards import LogReward, Reward, answer_reward, sentence_rewards
+from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
 from lovec.taggers.freeform import read_answer
-from lovec.tags import parse
-from lovec.types import N_SCORES, Completion, LossOutput, LovecError, Record, Sampling, Term, to_rating
+from lovec.tags import TaggedText
+from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term, check_choice
+
+log = logging.getLogger(__name__)
 
 Credit = Literal["answer", "sentence"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutExample(Example):
+    """A sampled answer.
+
+    Attributes:
+        number: index among the answers of the batch on this process.
+        advantages: advantage of every completion token, [T].
+        metrics: what is logged of the answer; None where a value is undefined.
+        sampler_logps: log-probability of every completion token as the engine that sampled it returned it, [T]; None
+            where the engine runs the policy's own model.
+    """
+
+    number: int
+    advantages: list[float]
+    metrics: dict[str, float | None]
+    sampler_logps: Sequence[float] | None = None
 
 
 class RolloutModule(PolicyModule):
     """Samples a group of answers to every question, rewards their scores, and learns from how they compare.
 
-    A subclass overrides ``token_loss``, and ``advantages`` where groups are compared in another way. A step is whole:
-    rollouts are made, judged and learned from within one ``training_step``, so no checkpoint holds half of one.
+    A subclass overrides ``token_loss``, and ``advantages`` where it compares answers in another way. Answers are
+    sampled, rated and learned from within one ``training_step``, so a checkpoint never falls in between.
 
     Args:
         reward: what a score is worth; null is the paper's log reward.
-        group_size: answers sampled a question (G).
+        answer_reward: what a whole answer is worth, which may depend on its text. It is added to the mean of the
+            sentences' rewards (with credit "sentence", to the reward of each sentence). Null adds nothing.
+        group_size: answers sampled per question (G).
         temperature: of sampling, and of the probabilities in the loss.
         max_new_tokens: longest answer, in tokens.
-        inner_epochs: optimiser steps a batch of rollouts is learned from (mu).
-        normalisation: how a row's tokens are averaged: "sequence" (the paper: over each answer, then over answers),
-            "token" (over all tokens; DAPO), "constant" (over ``max_new_tokens``; Dr. GRPO).
-        credit: what a token is credited with: the reward of its "answer" (the paper), or of its "sentence", compared
-            with all sentences of the group.
+        inner_epochs: optimiser steps per batch of rollouts (mu).
+        normalisation: how the loss is averaged over tokens: "sequence" (the paper: over each answer, then over
+            answers), "token" (over all tokens; DAPO), "constant" (each answer's sum over ``max_new_tokens``; Dr. GRPO).
+        credit: whose reward a token is credited with: that of its "answer" (the paper), compared with the other
+            answers of the group, or that of its "sentence", compared with all sentences of the group.
         empty: reward of an answer without any sentence.
-        importance_cap: where the engine runs a copy of the policy with arithmetic of its own (vLLM), advantages are
-            multiplied by truncated importance weights, at most this large; null leaves them as they are. With an
-            engine that runs the policy's own model there is nothing to correct.
+        importance_cap: where the engine runs a copy of the policy whose arithmetic differs (vLLM), advantages are
+            multiplied by truncated importance weights, at most this large; null leaves them unweighted. An engine that
+            runs the policy's own model needs no weights.
         kwargs: arguments of ``PolicyModule``.
     """
 
@@ -55,6 +80,7 @@ class RolloutModule(PolicyModule):
     def __init__(
         self,
         reward: Reward | None = None,
+        answer_reward: AnswerReward | None = None,
         group_size: int = 8,
         temperature: float = 1.0,
         max_new_tokens: int = 512,
@@ -73,10 +99,10 @@ class RolloutModule(PolicyModule):
             )
         if importance_cap is not None and not importance_cap > 0:
             raise LovecError(f"importance_cap is {importance_cap}, expected a number above 0, or null for no weights")
-        for name, value, known in (("credit", credit, Credit), ("normalisation", normalisation, TokenMean)):
-            if value not in get_args(known):
-                raise LovecError(f"{name} is {value!r}, expected one of {', '.join(get_args(known))}")
-        self.reward = reward or LogReward()
+        check_choice("credit", credit, Credit)
+        check_choice("normalisation", normalisation, TokenMean)
+        self.reward = with_scale(reward or LogReward(), self.scale)
+        self.answer_reward = answer_reward
         self.group_size = group_size
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
@@ -85,43 +111,74 @@ class RolloutModule(PolicyModule):
         self.credit = credit
         self.empty = empty
         self.importance_cap = importance_cap
+        self._left_out = DoublingWarning(
+            log, "%d questions so far are left out, since policy.max_length leaves no room for an answer: %s"
+        )
+        self._old_logps: dict[int, list[float]] = {}  # by the number of the example; of this batch of rollouts only
 
-    # What an objective gives
+    # What an objective defines
 
     def advantages(self, rewards: Tensor) -> Tensor:
-        """How much better each rollout is than the others of its group: [P, G] from rewards [P, G]."""
+        """Compute how much better each reward is than the others of its row.
+
+        With credit "answer" this is called once per batch, with the rewards of all P questions of this process, G
+        answers each. With credit "sentence" it is called once per question, with the rewards of the S sentences of all
+        its answers, [1, S]: questions differ in S.
+
+        Args:
+            rewards: [P, G] or [1, S], float64, finite. An answer or a sentence that could not be judged has the mean of
+                its row.
+
+        Returns:
+            Advantages in the shape of ``rewards``.
+        """
         raise TypeError(f"{type(self).__name__} has no advantages: override advantages(rewards)")
 
     def token_loss(
-        self, token_logps: Tensor, old_token_logps: Tensor, ref_token_logps: Tensor | None, advantages: Tensor
+        self,
+        token_logps: Tensor,
+        old_token_logps: Tensor,
+        ref_token_logps: Tensor | None,
+        advantages: Tensor,
+        mask: Tensor,
     ) -> Tensor:
-        """Loss of every sampled token, all [N, T]; the reference is None where ``needs_reference`` is False.
+        """Compute the loss of every sampled token.
 
-        The advantages hold the importance weights, where there are any: the loss is to be linear in them.
+        Args:
+            token_logps: log-probabilities under the policy, [N, T], 0 where masked.
+            old_token_logps: log-probabilities under the policy that sampled, without gradient, [N, T].
+            ref_token_logps: log-probabilities under the reference, without gradient, [N, T]; None where
+                ``needs_reference`` is False.
+            advantages: [N, T], multiplied by importance weights where there are any; the loss must be linear in them.
+            mask: 1 on sampled tokens, [N, T], for losses that depend on a whole sequence.
+
+        Returns:
+            [N, T]; ``normalisation`` says how it is averaged.
         """
         raise TypeError(f"{type(self).__name__} has no loss: override token_loss")
 
-    def figures(
+    def token_metrics(
         self, token_logps: Tensor, old_token_logps: Tensor, ref_token_logps: Tensor | None
     ) -> dict[str, Tensor]:
-        """Figures of every sampled token to log, [N, T], without gradient; here none."""
+        """Compute further values to log as means over sampled tokens, by name, [N, T] without gradient; here none."""
         return {}
 
     # Rollouts
 
-    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
-        """One batch of rollouts, learned from ``inner_epochs`` times."""
+    def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[RolloutExample]]:
+        """Yield one batch of rollouts, ``inner_epochs`` times."""
         examples = self.rollouts(rows)
         self._log_scores(examples)
         for _ in range(self.updates_per_batch):
             yield examples
 
-    def rollouts(self, rows: Sequence[Record]) -> list[Example]:
-        """``group_size`` judged answers to every question, side by side, with advantages in ``data``.
+    def rollouts(self, rows: Sequence[Record]) -> list[RolloutExample]:
+        """Sample ``group_size`` answers to every question, have them rated, and compute their tokens' advantages.
 
         Raises:
             LovecError: there is no oracle, no question fits the context, or a reward is not a finite number.
         """
+        self._old_logps.clear()
         oracle = self.evaluator.oracle
         if oracle is None:
             raise LovecError(
@@ -136,163 +193,161 @@ class RolloutModule(PolicyModule):
         groups = self.engine.generate(
             [prompt for _, prompt in prompts], sampling, self.encoder.stop_ids, keys=[row.id for row, _ in prompts]
         )
-        completions = [completion for group in groups for completion in group]
-        sources = [source for source in prompts for _ in range(self.group_size)]
-        answers = [read_answer(row, c, self.encoder) for (row, _), c in zip(sources, completions, strict=True)]
-        answers = [label(answer, rates) for answer, rates in zip(answers, oracle.rate(answers), strict=True)]
+        sampled = [(row, prompt, c) for (row, prompt), group in zip(prompts, groups, strict=True) for c in group]
+        read = [read_answer(row, completion, self.encoder) for row, _, completion in sampled]
+        answers = label([answer for answer, _ in read], oracle)
+        rewards = [self._rewards(answer) for answer in answers]
+        units = [[mean_reward(values)] if self.credit == "answer" else values for values in rewards]
+        unit_advantages, zero_variance = self._compare(units)
         examples = []
-        for start in range(0, len(answers), self.group_size):
-            group = slice(start, start + self.group_size)
-            credits, even = self._credit(answers[group], completions[group])
-            for (_, prompt), completion, answer, credit in zip(
-                sources[group], completions[group], answers[group], credits, strict=True
-            ):
-                data: dict[str, Any] = {
-                    "advantages": credit,
-                    "figures": self._figures(answer) | {"zero_variance": float(even)},
-                }
-                if not self.engine.shares_model:
-                    data["sampler"] = completion.logps
-                examples.append(Example((TokenSequence(tuple(prompt), completion.ids),), answer, data))
+        for number, ((_, prompt, completion), (_, text), answer) in enumerate(zip(sampled, read, answers, strict=True)):
+            metrics = self._answer_metrics(answer, mean_reward(rewards[number]))
+            metrics["zero_variance"] = float(zero_variance[number // self.group_size])
+            if self.credit == "answer":
+                advantages = unit_advantages[number] * len(completion.ids)
+            else:
+                advantages = self._spread(unit_advantages[number], text, completion)
+            sequence = TokenSequence(tuple(prompt), completion.ids)
+            logps = None if self.engine.shares_model else completion.logps
+            examples.append(RolloutExample((sequence,), answer, number, advantages, metrics, logps))
         return examples
 
     def _prompts(self, rows: Sequence[Record]) -> list[tuple[Record, list[int]]]:
-        """Rows with their prompts; those that leave no room for an answer are left out, with one notice each."""
+        """Return the rows with their prompts, without those whose prompt leaves no room for an answer."""
         prompts = [(row, self.encoder.prompt(row.question)) for row in rows]
-        kept = [(row, prompt) for row, prompt in prompts if len(prompt) < self.policy.max_length]
+        fitting = [(row, prompt) for row, prompt in prompts if len(prompt) < self.policy.max_length]
         for row, prompt in prompts:
-            if len(prompt) >= self.policy.max_length and row.id not in self._shortened:
-                self._shortened.add(row.id)
-                rank_zero_warn(
-                    f"{row.id}: the prompt has {len(prompt)} tokens and leaves no room for an answer in a context of "
-                    f"{self.policy.max_length}; it is left out ({len(self._shortened)} so far)"
-                )
-        if not kept:
+            if len(prompt) >= self.policy.max_length:
+                self._left_out.add(row.id)
+        self._left_out.flush()
+        if not fitting:
             raise LovecError(
                 f"no question of this batch fits the context of {self.policy.max_length} tokens; shorten them, or "
                 "raise policy.max_length"
             )
-        return kept
+        return fitting
 
-    def _credit(self, answers: Sequence[Record], completions: Sequence[Completion]) -> tuple[list[list[float]], bool]:
-        """Advantages of every token of a group's answers; whether all rewards of the group are equal."""
-        if self.credit == "answer":
-            rewards = [self._reward(answer) for answer in answers]
-            found = self.advantages(_filled(rewards)[None])[0].tolist()
-            return [[a] * len(c.ids) for a, c in zip(found, completions, strict=True)], _even(rewards)
-        parts = [self._sentence_rewards(answer) for answer in answers]
-        pooled = [reward for part in parts for reward in part]
-        flat = iter(self.advantages(_filled(pooled)[None])[0].tolist())
-        credits = []
-        for part, completion in zip(parts, completions, strict=True):
-            own = [next(flat) for _ in part]
-            credits.append(self._spread(own, completion))
-        return credits, _even(pooled)
+    def _rewards(self, answer: Record) -> list[float | None]:
+        """Return the rewards of an answer's sentences, that of the whole answer added; None without a needed label.
 
-    def _reward(self, answer: Record) -> float | None:
-        """Reward of a whole answer; None where nothing in it could be judged."""
-        if not answer.sentences:
-            return self.empty
-        return answer_reward(self.reward, *_scores_and_ratings(answer))
+        An answer without sentences counts as one sentence, whose reward is ``empty``.
+        """
+        ratings = [None if s.factuality is None else self.scale.nearest(s.factuality) for s in answer.sentences]
+        rewards = sentence_rewards(self.reward, [s.score for s in answer.sentences], ratings) or [self.empty]
+        if self.answer_reward is None:
+            return rewards
+        extra = answer_reward(self.answer_reward, answer)
+        return [None if reward is None else reward + extra for reward in rewards]
 
-    def _sentence_rewards(self, answer: Record) -> list[float | None]:
-        """Rewards of an answer's sentences; of an answer without any, the one for that."""
-        if not answer.sentences:
-            return [self.empty]
-        return sentence_rewards(self.reward, *_scores_and_ratings(answer))
+    def _compare(self, units: Sequence[Sequence[float | None]]) -> tuple[list[list[float]], list[bool]]:
+        """Compute advantages from the rewards of units, which are whole answers or sentences.
 
-    def _spread(self, credits: Sequence[float], completion: Completion) -> list[float]:
-        """The credit of each sentence on its tokens, tag included; the end token gets their mean."""
-        text = self.encoder.decode(completion.ids)
-        parsed = parse(text, self.encoder.tags)
+        Args:
+            units: rewards of every answer's units, ``group_size`` answers per question one after the other.
+
+        Returns:
+            The advantages, like ``units``; and for every question, whether all its rewards are equal.
+        """
+        starts = range(0, len(units), self.group_size)
+        pooled = [[reward for unit in units[i : i + self.group_size] for reward in unit] for i in starts]
+        filled = [_fill_unknown(rewards) for rewards in pooled]
+        batches = [torch.stack(filled)] if self.credit == "answer" else [rewards[None] for rewards in filled]
+        flat = iter([value for rewards in batches for value in self.advantages(rewards).flatten().tolist()])
+        advantages = [[next(flat) for _ in unit] for unit in units]
+        return advantages, [len(set(rewards) - {None}) <= 1 for rewards in pooled]
+
+    def _spread(self, advantages: Sequence[float], text: TaggedText, completion: Completion) -> list[float]:
+        """Give every token the advantage of its sentence, tag included, and the end token the mean of all sentences."""
         tokens = len(completion.ids) - completion.finished
-        ends = list(accumulate(len(sentence.raw) for sentence in parsed.sentences))
-        # The first token behind which the text holds the whole sentence is its last; an untagged tail takes the rest.
+        ends = list(accumulate(len(sentence.raw) for sentence in text.sentences))
+        # A sentence ends with the first token after which the text contains all of it; an untagged tail has the rest.
         cuts = [
             bisect_left(range(tokens), end, key=lambda n: len(self.encoder.decode(completion.ids[: n + 1]))) + 1
             for end in ends
         ]
-        if len(credits) > len(cuts) or not cuts:
+        if len(advantages) > len(cuts) or not cuts:
             cuts.append(tokens)
         cuts[-1] = tokens
-        spread = [credits[0]] * cuts[0]
-        for credit, cut in zip(credits[1:], cuts[1:], strict=True):
-            spread += [credit] * (cut - len(spread))
-        return spread + [sum(credits) / len(credits)] * (len(completion.ids) - tokens)
+        spread = [advantages[0]] * cuts[0]
+        for advantage, cut in zip(advantages[1:], cuts[1:], strict=True):
+            spread += [advantage] * (cut - len(spread))
+        return spread + [sum(advantages) / len(advantages)] * (len(completion.ids) - tokens)
 
-    def _figures(self, answer: Record) -> dict[str, float | None]:
-        """What is logged of one answer; None where it is not defined."""
-        judged = [s.factuality for s in answer.sentences if s.factuality is not None]
-        stated = [s.confidence for s in answer.sentences if s.confidence is not None]
+    def _answer_metrics(self, answer: Record, reward: float | None) -> dict[str, float | None]:
+        """Compute what is logged of one answer; None where it is undefined."""
+        factuality = [s.factuality for s in answer.sentences if s.factuality is not None]
+        confidence = [s.confidence for s in answer.sentences if s.confidence is not None]
         count = len(answer.sentences)
         return {
-            "reward": self._reward(answer),
-            "factuality": sum(judged) / len(judged) if judged else None,
-            "confidence": sum(stated) / len(stated) if stated else None,
-            "malformed": 1.0 - len(stated) / count if count else 1.0,
+            "reward": reward,
+            "factuality": sum(factuality) / len(factuality) if factuality else None,
+            "confidence": sum(confidence) / len(confidence) if confidence else None,
+            "malformed": 1.0 - len(confidence) / count if count else 1.0,
             "words": float(sum(len(s.text.split()) for s in answer.sentences)),
             "finished": float(answer.meta["finished"]),
         }
 
-    def _log_scores(self, examples: Sequence[Example]) -> None:
-        """Entropy (nats) and number of the distinct scores stated in all rollouts: a collapse shows here first."""
+    def _log_scores(self, examples: Sequence[RolloutExample]) -> None:
+        """Log entropy (nats) and number of the distinct scores in all rollouts, which show a collapse first."""
         stated = [s.score for example in examples for s in example.record.sentences if s.score is not None]
-        counts = self._sum({str(score): float(stated.count(score)) for score in range(N_SCORES)})
-        scores = torch.tensor([counts[str(score)] for score in range(N_SCORES)])
-        distinct = float((scores > 0).sum()) if scores.any() else float("nan")
-        self.log("train/entropy", float(entropy(scores)), batch_size=len(examples))
+        scores = range(self.scale.size)
+        counts = sum_over_processes(self.trainer, {str(score): float(stated.count(score)) for score in scores})
+        histogram = torch.tensor([counts[str(score)] for score in scores])
+        distinct = float((histogram > 0).sum()) if histogram.any() else float("nan")
+        self.log("train/entropy", float(entropy(histogram)), batch_size=len(examples))
         self.log("train/distinct", distinct, batch_size=len(examples))
 
     # Learning
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """The token loss, averaged as ``normalisation`` says."""
-        mask = batch.tokens.mask
+    def loss(self, batch: Batch[RolloutExample]) -> LossOutput:
+        """Return the token loss, averaged as ``normalisation`` says."""
+        examples, mask = batch.examples, batch.tokens.mask
         token_logps = self.token_logps(batch, self.temperature)
-        old = self._old(batch, token_logps)
+        old = self._old_token_logps(batch, token_logps)
         ref = self.reference_token_logps(batch, self.temperature) if self.needs_reference else None
-        advantages = batch.tokens.padded([example.data["advantages"] for example in batch.examples])
+        advantages = batch.tokens.padded([example.advantages for example in examples])
         metrics: dict[str, Term] = {}
         peaks: dict[str, Tensor] = {}
-        if "sampler" in batch.examples[0].data:
-            sampler = batch.tokens.padded([example.data["sampler"] for example in batch.examples])
-            apart = (old - sampler).abs()
-            metrics["mismatch"] = Term(apart, mask, per="token")
-            peaks["mismatch_max"] = apart
+        sampler_logps = [example.sampler_logps for example in examples if example.sampler_logps is not None]
+        if sampler_logps:
+            sampler = batch.tokens.padded(sampler_logps)
+            mismatch = (old - sampler).abs()
+            metrics["mismatch"] = Term(mismatch, mask, per="token")
+            peaks["mismatch_max"] = mismatch
             if self.importance_cap is not None:
                 weights = importance_weights(old, sampler, self.importance_cap)
                 metrics["weight"] = Term(weights, mask, per="token")
                 advantages = weights * advantages
-        values = self.token_loss(token_logps, old, ref, advantages)
+        values = self.token_loss(token_logps, old, ref, advantages, mask)
         if self.normalisation == "token":
             term = Term(values, mask, per="token")
         else:
             length = None if self.normalisation == "sequence" else self.max_new_tokens
             term = Term(row_means(values, mask, length), batch.ones(), per="row")
-        figures = self.figures(token_logps.detach(), old, ref)
-        metrics.update({name: Term(values, mask, per="token") for name, values in figures.items()})
-        for name in batch.examples[0].data["figures"]:
-            found = [example.data["figures"][name] for example in batch.examples]
-            known = torch.tensor([value is not None for value in found], device=mask.device, dtype=torch.float64)
-            numbers = torch.tensor([value or 0.0 for value in found], device=mask.device, dtype=torch.float64)
-            metrics[name] = Term(numbers, known, per="row")
+        for name, values in self.token_metrics(token_logps.detach(), old, ref).items():
+            metrics[name] = Term(values, mask, per="token")
+        for name in examples[0].metrics:
+            numbers = [example.metrics[name] for example in examples]
+            known = torch.tensor([value is not None for value in numbers], device=mask.device, dtype=torch.float64)
+            filled = torch.tensor([value or 0.0 for value in numbers], device=mask.device, dtype=torch.float64)
+            metrics[name] = Term(filled, known, per="row")
         return LossOutput({"policy": term}, metrics, peaks)
 
-    def _old(self, batch: Batch, token_logps: Tensor) -> Tensor:
-        """Log-probs under the policy that sampled: in the first round those of now, kept for the later ones.
+    def _old_token_logps(self, batch: Batch[RolloutExample], token_logps: Tensor) -> Tensor:
+        """Return log-probs under the policy that sampled: the present ones in the first epoch, which later ones reuse.
 
-        So no forward pass is spent on them, and on-policy ratios are 1 to the last bit.
+        So no forward pass is spent on them, and on-policy ratios are exactly 1.
         """
-        if "old" in batch.examples[0].data:
-            return batch.tokens.padded([example.data["old"] for example in batch.examples])
+        if batch.examples[0].number in self._old_logps:
+            return batch.tokens.padded([self._old_logps[example.number] for example in batch.examples])
         old = token_logps.detach()
         if self.updates_per_batch > 1:
             for example, row in zip(batch.examples, old, strict=True):
-                example.data["old"] = row[: len(example.sequences[0].completion)].tolist()
+                self._old_logps[example.number] = row[: len(example.sequences[0].completion)].tolist()
         return old
 
     def configure_callbacks(self) -> list[Any]:
-        """Steps and checkpoints must not cut the inner epochs of a batch."""
+        """Check that steps and checkpoints do not fall between the inner epochs of a batch."""
         trainer: Any = self.trainer
         mu = self.updates_per_batch
         intervals = [c._every_n_train_steps for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
@@ -302,18 +357,8 @@ class RolloutModule(PolicyModule):
         return super().configure_callbacks()
 
 
-def _scores_and_ratings(answer: Record) -> tuple[list[int | None], list[int | None]]:
-    ratings = [None if s.factuality is None else to_rating(s.factuality) for s in answer.sentences]
-    return [s.score for s in answer.sentences], ratings
-
-
-def _filled(rewards: Sequence[float | None]) -> Tensor:
-    """Rewards as float64; what could not be judged gets the mean of the others, and so an advantage of zero."""
+def _fill_unknown(rewards: Sequence[float | None]) -> Tensor:
+    """Return rewards as float64; those that nobody could judge get the mean of the others, hence no advantage."""
     known = [reward for reward in rewards if reward is not None]
     mean = sum(known) / len(known) if len(set(known)) > 1 else (*known, 0.0)[0]  # of equals to the last bit
     return torch.tensor([mean if reward is None else reward for reward in rewards], dtype=torch.float64)
-
-
-def _even(rewards: Sequence[float | None]) -> bool:
-    """Whether there is nothing to learn from: no two rewards differ."""
-    return len({reward for reward in rewards if reward is not None}) <= 1

@@ -15,9 +15,9 @@ class WarmupCosine(LRScheduler):
 
     Args:
         optimizer: the optimiser whose rates are scheduled.
-        warmup: share of the run spent warming up, in [0, 1).
-        floor: last factor of the base rate, in [0, 1].
-        total_steps: optimiser steps of the run; the training module fills it in where it is None.
+        warmup: fraction of the run over which the rate rises, in [0, 1).
+        floor: factor of the base rate at the end of the run, in [0, 1].
+        total_steps: optimiser steps of the run; None lets the training module set it.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class WarmupCosine(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, step: int) -> float:
-        """Factor of the base rate at an optimiser step (0 is the first)."""
+        """Return the factor of the base rate at an optimiser step (0 is the first)."""
         if self.total_steps is None:
             return 1.0
         rising = math.ceil(self.warmup * self.total_steps)
@@ -39,15 +39,15 @@ class WarmupCosine(LRScheduler):
         return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Tell the schedule how long the run is, and set the first rate accordingly."""
+        """Set the number of optimiser steps of the run, and the first rate accordingly."""
         self.total_steps = total_steps
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the run; not its length, which a resumed run may change."""
+        """Return the position in the run; not its length, which a resumed run may change."""
         return {k: v for k, v in super().state_dict().items() if k not in ("total_steps", "warmup", "floor")}
 
     def get_lr(self) -> list[float | Tensor]:
-        """Rates for the coming step, one a parameter group."""
+        """Return the rates for the next step, one per parameter group."""
         return [base * self.factor(self.last_epoch) for base in self.base_lrs]

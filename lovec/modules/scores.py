@@ -1,9 +1,9 @@
-"""The family of objectives that learn from the whole distribution over the eleven scores at every tag."""
+"""The family of objectives that learn from the whole distribution over the confidence scale at every tag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,22 +11,38 @@ from torch import Tensor
 
 from lovec.choices import ChoiceTree
 from lovec.losses import sft_nll
+from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.types import N_SCORES, LossOutput, Record, Term
+from lovec.types import LossOutput, Record, Term
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredExample(Example):
+    """A tagged answer, and what is learned at its tags.
+
+    Attributes:
+        tag_positions: index into the completion at which the score string of each sentence begins.
+        ratings: true score of each sentence.
+        text_mask: 1 on completion tokens that are text, 0 on score strings, [T].
+    """
+
+    tag_positions: list[int]
+    ratings: list[int]
+    text_mask: list[float]
 
 
 class ScoreModule(PolicyModule):
     """Learns from labelled answers: the text by its likelihood, the scores by ``score_loss``.
 
-    A subclass overrides ``score_loss``. One forward pass gives the exact probabilities of all eleven score strings at
-    every tag. The context of a sentence holds the scores of the earlier ones: the sentence's own ``score`` where it
-    has one, else its true one.
+    A subclass overrides ``score_loss``. One forward pass gives the exact probabilities of the score strings of all K
+    levels of the scale (11 by default) at every tag. The context of a sentence contains the scores of the earlier
+    sentences: the sentence's own ``score`` where it has one, else its true score.
 
     Args:
-        text_weight: weight of the negative log-likelihood of a text token; it keeps free-form text intact. A tag's
-            score and closing word are left to ``score_loss``.
+        text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. The score
+            and closing word of a tag are left to ``score_loss``.
         kwargs: arguments of ``PolicyModule``.
     """
 
@@ -35,12 +51,12 @@ class ScoreModule(PolicyModule):
         self.text_weight = text_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
-        """Loss of every sentence.
+        """Compute the loss of every sentence.
 
         Args:
-            logps: log-probability of each whole score string at each tag, [M, 11] float64. What is missing to a
-                probability of 1 is the mass of malformed tags.
-            ratings: true scores 0..10, [M] int64.
+            logps: log-probability of each whole score string at each tag, [M, K] float64. The probabilities sum to
+                less than 1; the rest is that of malformed tags.
+            ratings: true scores 0..K-1, [M] int64.
 
         Returns:
             [M].
@@ -48,53 +64,46 @@ class ScoreModule(PolicyModule):
         raise TypeError(f"{type(self).__name__} has no loss of its own: override score_loss")
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
-        """The rows once, with true scores in their contexts, whatever scores they carry."""
+        """Yield the rows once, with true scores in their contexts, whatever scores they have."""
         cleared = [replace(row, sentences=tuple(replace(s, score=None) for s in row.sentences)) for row in rows]
         yield [self.example(row) for row in cleared]
 
-    def encode(self, row: Record) -> Example:
-        """The tagged answer, where its tags are, and which of its tokens are text."""
-        truths = ratings(row)
+    def encode(self, row: Record) -> ScoredExample:
+        """Encode the tagged answer, where its tags are, and which of its tokens are text."""
+        truths = ratings(row, self.scale)
         scores = [truth if s.score is None else s.score for s, truth in zip(row.sentences, truths, strict=True)]
-        completion, marks = self.encoder.marked([s.text for s in row.sentences], scores)
-        text = [1.0] * len(completion)
-        for mark, score in zip(marks, scores, strict=True):
-            tail = len(self.encoder.tails[score])
-            text[mark : mark + tail] = [0.0] * tail
+        completion, positions = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)
+        text_mask = [1.0] * len(completion)
+        for position, score in zip(positions, scores, strict=True):
+            length = len(self.encoder.tails[score])
+            text_mask[position : position + length] = [0.0] * length
         sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
-        branches = len(ChoiceTree(self.encoder.tails).ids) * len(marks)
-        return Example((sequence,), row, {"marks": marks, "ratings": truths, "text": text}, extra_tokens=branches)
+        branches = len(ChoiceTree(self.encoder.tails).ids) * len(positions)
+        return ScoredExample((sequence,), row, positions, truths, text_mask, extra_tokens=branches)
 
-    def counts(self, examples: Sequence[Example]) -> dict[str, float]:
-        """Also sentences and text tokens."""
+    def counts(self, examples: Sequence[ScoredExample]) -> dict[str, float]:
+        """Count sentences and text tokens as well."""
         return {
             **super().counts(examples),
-            "sentence": sum(len(example.data["marks"]) for example in examples),
-            "text": sum(sum(example.data["text"]) for example in examples),
+            "sentence": sum(len(example.tag_positions) for example in examples),
+            "text": sum(sum(example.text_mask) for example in examples),
         }
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """The loss of the scores, a sentence, and that of the text, a text token."""
-        marks = [example.data["marks"] for example in batch.examples]
-        token_logps, logps = self.policy.choice_logps(batch.tokens, marks, self.encoder.tails)
-        truths = torch.tensor([r for example in batch.examples for r in example.data["ratings"]], device=logps.device)
-        text = batch.tokens.padded([example.data["text"] for example in batch.examples])
+    def loss(self, batch: Batch[ScoredExample]) -> LossOutput:
+        """Compute the loss of the scores, per sentence, and that of the text, per text token."""
+        positions = [example.tag_positions for example in batch.examples]
+        token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.tails)
+        truths = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
         terms = {"score": Term(self.score_loss(logps, truths), ones, per="sentence")}
         if self.text_weight:
-            terms["text"] = Term(sft_nll(token_logps), text, per="text", weight=self.text_weight)
+            text_mask = batch.tokens.padded([example.text_mask for example in batch.examples])
+            terms["text"] = Term(sft_nll(token_logps), text_mask, per="text", weight=self.text_weight)
         probs = logps.detach().exp()
-        mass = probs.sum(-1)
         metrics = {
-            "confidence": expected_score(logps.detach()) / 10.0,
-            "factuality": truths / 10.0,
-            "malformed": (1.0 - mass).clamp(min=0.0),
+            "confidence": expected_confidence(logps.detach().softmax(-1)),
+            "factuality": truths / self.scale.top,
+            "malformed": (1.0 - probs.sum(-1)).clamp(min=0.0),
             "score_entropy": -(probs * logps.detach()).sum(-1),
         }
         return LossOutput(terms, {name: Term(values, ones, per="sentence") for name, values in metrics.items()})
-
-
-def expected_score(logps: Tensor) -> Tensor:
-    """E[score] in [0, 10] of the renormalised distribution: [M] from log-probabilities [M, 11]."""
-    scores = torch.arange(N_SCORES, dtype=logps.dtype, device=logps.device)
-    return logps.softmax(-1) @ scores

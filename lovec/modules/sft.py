@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lovec.losses import sft_nll
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch
@@ -11,11 +13,11 @@ from lovec.types import LossOutput, Term
 class SFT(PolicyModule):
     """Mean negative log-likelihood over the completion tokens of the whole optimiser batch.
 
-    The paper's first stage: one epoch on (q, y_w), so that the model learns the format.
+    This is the paper's first stage: one epoch on (q, y_w), in which the model learns the format.
     """
 
     uses_dropout = True
 
-    def loss(self, batch: Batch) -> LossOutput:
-        """One term, counted per token."""
+    def loss(self, batch: Batch[Any]) -> LossOutput:
+        """Return one term, counted per token."""
         return LossOutput({"nll": Term(sft_nll(self.token_logps(batch)), batch.tokens.mask, per="token")})

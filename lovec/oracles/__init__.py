@@ -1,4 +1,4 @@
-"""Oracles: say how true sentences are, in [0, 1], or None where they cannot."""
+"""Oracles: rate how true sentences are, in [0, 1], or None where they cannot tell."""
 
 from lovec.oracles.judge import SelfJudge
 from lovec.oracles.labels import LabelFile

@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible server."""
+"""A client that asks one question of an OpenAI-compatible server and returns the reply."""
 
 from __future__ import annotations
 
@@ -8,80 +8,81 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lovec import calls
-from lovec.calls import Calls, Garbage, key_from
-from lovec.oracles.cache import Reply
+from lovec.calls import ApiClient, MalformedReply, read_key
+from lovec.oracles.cache import ChatReply
 from lovec.types import LovecError
 
 KEY = "OPENAI_API_KEY"
-"""The environment variable that holds the key to the server, the only place where one is looked for."""
+"""The environment variable that holds the API key; no other place is searched."""
 
 _OPENAI = "https://api.openai.com/v1"
 _ADVICE = {
-    401: f"set {KEY} to a key that this server takes",
+    401: f"set {KEY} to a key that this server accepts",
     402: "the account has no credit left",
     404: "check model and base_url (which ends in /v1 for most servers)",
 }
 
 
-class Chat(Calls):
-    """Asks one server. It is bound to the event loop it is entered in, and reads the key when it is made.
+class Chat(ApiClient):
+    """Asks one server. It belongs to the event loop in which it is entered, and reads the API key when it is made.
 
     Args:
         model: name of the model.
-        base_url: address, as ``address`` gives it.
-        timeout: as for ``Calls``.
-        retries: as for ``Calls``.
+        base_url: address of the server, from ``address``.
+        timeout: as for ``ApiClient``.
+        retries: as for ``ApiClient``.
 
     Raises:
-        LovecError: there is no key, and the server is OpenAI's.
+        LovecError: there is no API key, and the server is OpenAI's.
     """
 
     def __init__(self, model: str, base_url: str, timeout: float, retries: int) -> None:
         super().__init__(base_url, _key(base_url), timeout, retries, _ADVICE)
         self.model = model
 
-    async def ask(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> Reply:
-        """The reply to a chat.
+    async def ask(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> ChatReply:
+        """Return the reply to a chat.
 
         Raises:
-            Failed: there is none; the message says why, in one line.
-            Refused: there will be none to anything.
+            CallFailed: there is no reply; the message says why, in one line.
+            ServerRefused: the server will not reply to any call.
         """
         body = {"model": self.model, "messages": list(messages), **parameters}
-        return await self.post("/chat/completions", body, _reply)
+        return await self.post("/chat/completions", body, _read_reply)
 
 
 def address(base_url: str | None) -> str:
-    """The address of a server: the one given, else ``$OPENAI_BASE_URL``, else OpenAI's.
+    """Return the address of a server: ``base_url`` if it is not None, else ``$OPENAI_BASE_URL``, else OpenAI's.
 
     Raises:
-        LovecError: it is no http address, or holds a password or a query, in which a key might hide.
+        LovecError: it is not an http address, or contains a password or a query, in which a key might hide.
     """
-    return calls.address(base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI, "base_url", KEY)
+    return calls.server_address(base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI, "base_url", KEY)
 
 
-def writable(text: str) -> str:
-    """A text as UTF-8 can hold it: half of a surrogate pair becomes a question mark."""
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: a lone surrogate (half a character) becomes a question mark."""
     return text.encode(errors="replace").decode()
 
 
 def _key(base_url: str) -> str:
-    key = key_from(KEY)
+    key = read_key(KEY)
     if not key and base_url == _OPENAI:
-        raise LovecError(f"${KEY} is not set, and {base_url} takes no call without; set it, or give base_url")
+        raise LovecError(f"${KEY} is not set, and {base_url} takes no call without it; set it, or give base_url")
     return key
 
 
-def _reply(body: str) -> Reply:
-    """The first choice of a chat completion."""
+def _read_reply(body: str) -> ChatReply:
+    """Return the first choice of a chat completion."""
     try:
         data = json.loads(body)
         choice = data["choices"][0]
         text, finish, usage = choice["message"]["content"], choice.get("finish_reason"), data.get("usage") or {}
         counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise Garbage(body[:100] or "nothing") from None
+        raise MalformedReply(body[:100] or "nothing") from None
     if not isinstance(text, str | None):
-        raise Garbage(body[:100])
+        raise MalformedReply(body[:100])
     tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 2**53 else None for n in counts)
-    return Reply(writable(text or ""), writable(finish) if isinstance(finish, str) else "", tokens_in, tokens_out)
+    finish = encodable(finish) if isinstance(finish, str) else ""
+    return ChatReply(encodable(text or ""), finish, tokens_in, tokens_out)

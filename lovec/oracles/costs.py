@@ -1,4 +1,4 @@
-"""What calls cost: tokens guessed before a call, as the server counts them after it."""
+"""The cost of calls: token counts are estimated before a call and corrected by the server's counts after it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from lovec.types import LovecError
 
 REPLY_TOKENS = 80
-"""Tokens expected of a reply for every sentence; the paper's four examples have about 60 each."""
+"""Tokens that a reply is expected to have per sentence; the paper's four examples have about 60 each."""
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has: one for every four bytes of UTF-8, rounded up.
+    """Return roughly how many tokens a text has: one for every four bytes of UTF-8, rounded up.
 
-    That is the rule of thumb for English, and leans high for most other scripts, whose letters take two to four
-    bytes. Only what is guessed beforehand (estimates, the cut of the evidence) goes by it: a tokenizer would have to
-    be the server's own, and the servers report what they counted.
+    This is the rule of thumb for English, and too high for most other scripts, whose letters take two to four bytes.
+    Only estimates and the cut of the evidence use it: exact counts before a call would need the server's own
+    tokenizer, and after it the server reports them.
     """
     return -(-len(text.encode(errors="replace")) // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars per million tokens of the prompt and of the reply; None where unknown.
+    """US dollars per million tokens of prompts and of replies; None where unknown.
 
     Raises:
-        LovecError: one is given without the other, or is negative.
+        LovecError: one price is given without the other, or is negative.
     """
 
     tokens_in: float | None = None
@@ -33,13 +33,15 @@ class Prices:
 
     def __post_init__(self) -> None:
         if (self.tokens_in is None) != (self.tokens_out is None):
-            raise LovecError("of price_in and price_out one is given; give both or none (US dollars per 1M tokens)")
+            raise LovecError(
+                "only one of price_in and price_out is given; give both or none (US dollars per 1M tokens)"
+            )
         for price in (self.tokens_in, self.tokens_out):
             if price is not None and not 0.0 <= price < float("inf"):
-                raise LovecError(f"a price is {price}, expected US dollars per 1M tokens")
+                raise LovecError(f"a price is {price}, expected US dollars per 1M tokens, 0 or more")
 
     def cost(self, tokens_in: int, tokens_out: int) -> float | None:
-        """US dollars; None where the prices are unknown."""
+        """Return the cost in US dollars; None where the prices are unknown."""
         if self.tokens_in is None or self.tokens_out is None:
             return None
         return (self.tokens_in * tokens_in + self.tokens_out * tokens_out) / 1e6
@@ -47,16 +49,16 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What rating some records will take, before the first call.
+    """What it will take to rate some records, estimated before the first call.
 
     Attributes:
-        records: records with sentences.
-        calls: calls to be made; records that ask the very same share one.
-        cached: records that the cache answers already.
-        tokens_in: tokens of the prompts to be sent, about.
-        tokens_out: tokens of the replies to come, about.
-        cost: US dollars, about; None where the prices are unknown. Replies that cannot be used are asked for again,
-            which is not counted.
+        records: number of records with sentences.
+        calls: number of calls to make; records with the same prompt share one.
+        cached: number of records whose reply is in the cache.
+        tokens_in: approximate number of tokens of the prompts to send.
+        tokens_out: approximate number of tokens of the replies.
+        cost: approximate cost in US dollars; None where the prices are unknown. Second calls, after a reply that
+            cannot be used, are not counted.
     """
 
     records: int

@@ -1,4 +1,4 @@
-"""Sentences that are plainly true or false by their evidence: what a judge must get right to be one."""
+"""Sentences that are clearly true or false by their evidence, to validate a judge with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lovec.types import LovecError, Record, Sentence
 
-_FAR_OFF = 0.4
+_TOLERANCE = 0.4
 
 GOLD = (
     Record(
@@ -36,32 +36,32 @@ GOLD = (
         ),
     ),
 )
-"""Two records. The lighthouse is made up, so that only its evidence tells what is true of it."""
+"""Two records. The lighthouse is invented, so that only the evidence says what is true of it."""
 
 
-def check(name: str, gold: Sequence[Record], ratings: Sequence[Sequence[float | None]]) -> int:
+def check_ratings(name: str, gold: Sequence[Record], ratings: Sequence[Sequence[float | None]]) -> int:
     """Compare ratings with the known factuality.
 
     Args:
-        name: whose ratings they are.
-        gold: records; sentences without a factuality are passed over.
-        ratings: aligned with the sentences.
+        name: name of the judge, for the error message.
+        gold: records; sentences without a factuality are skipped.
+        ratings: the judge's rating of every sentence of every record.
 
     Returns:
         Number of sentences compared.
 
     Raises:
-        LovecError: a rating is missing or more than 0.4 away.
+        LovecError: a rating is missing or differs by more than 0.4.
     """
     compared = 0
-    for record, given in zip(gold, ratings, strict=True):
-        for sentence, rating in zip(record.sentences, given, strict=True):
+    for record, row in zip(gold, ratings, strict=True):
+        for sentence, rating in zip(record.sentences, row, strict=True):
             if sentence.factuality is None:
                 continue
-            if rating is None or abs(rating - sentence.factuality) > _FAR_OFF:
+            if rating is None or abs(rating - sentence.factuality) > _TOLERANCE:
                 raise LovecError(
-                    f"{name} rates {sentence.text!r} {rating}, expected about {sentence.factuality}; it is no judge, "
-                    "choose another"
+                    f"{name} rates {sentence.text!r} {rating}, expected about {sentence.factuality}; it cannot "
+                    "judge, choose another model"
                 )
             compared += 1
     return compared

@@ -1,4 +1,4 @@
-"""Fact-checking by any OpenAI-compatible endpoint: the paper's prompt, one call a record, nothing paid for twice."""
+"""Fact-checking by any OpenAI-compatible server: the paper's prompt, one call per record, nothing paid for twice."""
 
 from __future__ import annotations
 
@@ -10,74 +10,75 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from lovec.calls import Failed, Refused
-from lovec.datasets.cutting import Cutter, How
-from lovec.oracles.cache import Reply, ReplyCache, reply_key
-from lovec.oracles.chat import Chat, address, writable
+from lovec.calls import CallFailed, ServerRefused
+from lovec.datasets.cutting import Cutter, EvidenceCut
+from lovec.notices import DoublingWarning, listed
+from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
+from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
-from lovec.oracles.gold import GOLD, check
+from lovec.oracles.gold import GOLD, check_ratings
 from lovec.oracles.prompts import fact_check, read_ratings
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Oracle, Record
 
-_ASKS = 3  # replies to one question before its record is given up
-_WARMER = 0.7  # temperature from the second reply on: at 0 most servers would say the same again
-_LOST = 20  # records that fail in a row before the server is given up
-_OURS = ("model", "messages", "stream", "n")
+_ATTEMPTS = 3  # replies to one prompt before its record fails
+_RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
+_MAX_FAILED_IN_A_ROW = 20
+_RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
 
 log = logging.getLogger(__name__)
 
 
 class OracleStopped(LovecError):
-    """Rating ended before all records were done; every reply that came is in the cache, so that a new run goes on.
+    """Rating ended before all records were rated; all replies so far are in the cache, so a new run continues there.
 
     Attributes:
-        ratings: for every record given what ``rate`` would have said of it; None where it was not done.
-        left: ids of the records that were not done.
+        ratings: for every record what ``rate`` would have returned for it; None for the records in ``missing_ids``.
+        missing_ids: ids of the records that were not rated.
     """
 
-    def __init__(self, message: str, ratings: Sequence[list[float | None] | None], left: Sequence[str]) -> None:
+    def __init__(self, message: str, ratings: Sequence[list[float | None] | None], missing_ids: Sequence[str]) -> None:
         super().__init__(message)
         self.ratings = list(ratings)
-        self.left = list(left)
+        self.missing_ids = list(missing_ids)
 
 
-class OpenAIOracle:
-    """Rates sentences by asking a model behind an OpenAI-compatible endpoint (OpenAI, a vLLM server, ...).
+class OpenAIOracle(Oracle):
+    """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 
-    A record is one call: its evidence and all its sentences in the paper's prompt. A reply whose number of ratings is
-    not that of the sentences, or that was cut off, is asked for again, twice at most; then no sentence of the record
-    gets a rating. Every reply goes to the cache before it is used, also those that could not be used, so that a
-    killed run goes on where it was.
+    A record is one call: its evidence and all its sentences in the paper's prompt. If the number of ratings in the
+    reply is not the number of sentences, or the reply was cut off, the call is made again, twice at most; after that
+    no sentence of the record gets a rating. Every reply is stored in the cache before it is used, unusable ones
+    included, so that a killed run continues where it was.
 
-    The key to the server is read from ``$OPENAI_API_KEY`` when calls are made, and kept nowhere; servers that want
-    none work without.
+    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
+    work without it.
 
     Args:
-        model: name of the model, as the server knows it.
-        base_url: address of the server, such as ``http://localhost:8000/v1``; null takes ``$OPENAI_BASE_URL``, or else
+        model: name of the model on the server.
+        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
             OpenAI's.
-        concurrency: most calls under way at a time.
-        cache: file of the replies; null is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
-        max_cost: US dollars to spend at most, over all calls of this object; what it has no money left for is not
-            done. A call is made only if its estimated cost fits beside that of the calls under way, so the bill can
-            go beyond by what these turn out to cost more.
-        price_in: US dollars per 1M tokens of the prompts; null is unknown.
-        price_out: US dollars per 1M tokens of the replies.
-        evidence_tokens: most tokens of evidence in a prompt (counted roughly: four bytes a token).
-        evidence_cut: which part of longer evidence stays: "bm25" the passages nearest to the sentences, "head" the
-            first ones.
-        parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; null is temperature 0.
-        timeout: seconds a call may take.
-        retries: how often a call is made again after 429, 5xx, a time-out or a broken reply.
-        progress: whether to show a bar with the cost so far; it is only shown on a terminal.
+        concurrency: the most calls at the same time.
+        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
+        max_cost: the most US dollars to spend, over all calls of this object; records beyond it are not rated. A call
+            is made only if its estimated cost fits beside that of the calls in progress, so the bill can exceed the
+            limit by the error of these estimates.
+        price_in: US dollars per 1M tokens of prompts; None is unknown.
+        price_out: US dollars per 1M tokens of replies.
+        evidence_tokens: the most tokens of evidence in a prompt (estimated: four bytes per token).
+        evidence_cut: which part of longer evidence is kept: "bm25" the passages most similar to the sentences, "head"
+            the first ones.
+        parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None is temperature 0.
+        timeout: the most seconds of a call.
+        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
+        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
 
     Attributes:
-        failures: id of every record that failed -> why, in one line; all its sentences were rated None.
-        calls: replies bought.
-        cached: replies found in the cache.
-        tokens_in: tokens of the prompts of the bought replies, as the server counted them.
+        failures: the reason, in one line, by record id, for each record that failed; its sentences are rated None.
+        calls: number of replies paid for.
+        cached: number of replies found in the cache.
+        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
         tokens_out: tokens of these replies, likewise.
-        cutter: cuts the evidence; it names the records whose evidence was cut, and those that have none.
+        cutter: cuts the evidence; it knows the records whose evidence was cut, and those without evidence.
 
     Raises:
         LovecError: an option is out of range.
@@ -93,26 +94,25 @@ class OpenAIOracle:
         price_in: float | None = None,
         price_out: float | None = None,
         evidence_tokens: int = 16_384,
-        evidence_cut: How = "bm25",
+        evidence_cut: EvidenceCut = "bm25",
         parameters: dict[str, Any] | None = None,
         timeout: float = 300.0,
         retries: int = 6,
         progress: bool = True,
     ) -> None:
-        if not model:
-            raise LovecError("model is empty, expected the name of a model that the server knows")
-        if concurrency < 1:
-            raise LovecError(f"concurrency is {concurrency}, expected a positive number of calls")
-        if not timeout > 0:
-            raise LovecError(f"timeout is {timeout}, expected seconds")
-        if retries < 0:
-            raise LovecError(f"retries is {retries}, expected 0 or more")
-        if max_cost is not None and not max_cost >= 0:
-            raise LovecError(f"max_cost is {max_cost}, expected US dollars")
-        if max_cost is not None and price_in is None:
-            raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
-        if taken := [name for name in _OURS if name in (parameters or {})]:
-            raise LovecError(f"parameters has {taken[0]!r}, which is not free; it holds what shapes a reply")
+        for valid, message in (
+            (model, "model is empty, expected the name of a model that the server knows"),
+            (concurrency >= 1, f"concurrency is {concurrency}, expected a positive number of calls"),
+            (timeout > 0, f"timeout is {timeout}, expected a positive number of seconds"),
+            (retries >= 0, f"retries is {retries}, expected 0 or more"),
+            (max_cost is None or max_cost >= 0, f"max_cost is {max_cost}, expected US dollars, 0 or more"),
+            (max_cost is None or price_in is not None, "max_cost needs prices; give price_in and price_out (US dollars "
+             "per 1M tokens)"),
+        ):  # fmt: skip
+            if not valid:
+                raise LovecError(message)
+        if reserved := [name for name in _RESERVED_PARAMETERS if name in (parameters or {})]:
+            raise LovecError(f"parameters has {reserved[0]!r}, which the oracle sets itself; leave it out")
         address(base_url)
         self.model = model
         self.base_url = base_url
@@ -127,7 +127,8 @@ class OpenAIOracle:
         self.progress = progress
         self.failures: dict[str, str] = {}
         self.calls = self.cached = self.tokens_in = self.tokens_out = 0
-        self._lost = 0  # records failed in a row, over calls of `rate`
+        self._failed_in_a_row = 0  # over all calls of `rate`
+        self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
 
     @property
     def spent(self) -> float | None:
@@ -141,110 +142,121 @@ class OpenAIOracle:
         return f"{self.calls} calls, {self.cached} cached, {len(self.failures)} failed, {spent}"
 
     def estimate(self, records: Iterable[Record]) -> Estimate:
-        """What rating these records will take; no call is made.
+        """Estimate what it takes to rate these records, without any call.
 
         Args:
-            records: taken one by one.
+            records: consumed one by one.
 
         Raises:
             LovecError: the cache cannot be used.
         """
-        known: dict[str, bool] = {}  # question -> whether the cache answers it
-        asked = hits = tokens_in = tokens_out = 0
+        cached: dict[str, bool] = {}  # by the key of the prompt
+        n_records = n_cached = tokens_in = tokens_out = 0
         with ReplyCache(self.cache) as cache:
             for record in records:
                 if not record.sentences:
                     continue
-                asked += 1
+                n_records += 1
                 try:
-                    question = _Question(self, record)
-                except Failed:
+                    prompt = _RecordPrompt(self, record)
+                except CallFailed:
                     continue
-                if question.key(0) not in known:
-                    known[question.key(0)] = question.answered(cache)
-                    if not known[question.key(0)]:
-                        tokens_in += question.tokens
-                        tokens_out += REPLY_TOKENS * question.count
-                hits += known[question.key(0)]
-        calls = len(known) - sum(known.values())
-        return Estimate(asked, calls, hits, tokens_in, tokens_out, self.prices.cost(tokens_in, tokens_out))
+                key = prompt.key(0)
+                if key not in cached:
+                    cached[key] = prompt.is_answered(cache)
+                    if not cached[key]:
+                        tokens_in += prompt.tokens
+                        tokens_out += REPLY_TOKENS * prompt.n_sentences
+                n_cached += cached[key]
+        calls = len(cached) - sum(cached.values())
+        return Estimate(n_records, calls, n_cached, tokens_in, tokens_out, self.prices.cost(tokens_in, tokens_out))
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Factuality in [0, 1] of every sentence of every record, or None; records that failed are in ``failures``.
+        """Return the factuality in [0, 1] of every sentence of every record, or None; ``failures`` says why.
 
-        It may be called where an event loop runs already (a notebook): the calls then run in a thread of their own.
+        It can be called while an event loop is running (in a notebook): the calls then run in a thread of their own.
 
         Raises:
             OracleStopped: the money is spent, the server refuses every call, 20 records in a row failed, or a reply
-                could not be kept; what was done is in the exception.
-            LovecError: there is no key to OpenAI's server, or the cache cannot be used.
+                could not be stored; the exception holds the ratings so far.
+            LovecError: there is no API key for OpenAI's server, or the cache cannot be used.
         """
-        run = _Run(self, records)
-        _complete(run.all(), run.halt)
-        left = [record.id for record, found in zip(records, run.ratings, strict=True) if found is None]
-        if left:
+        run = _RatingRun(self, records)
+        _run_to_the_end(run.rate_all(), lambda: run.stop("interrupted"))
+        missing = [record.id for record, ratings in zip(records, run.ratings, strict=True) if ratings is None]
+        if missing:
             raise OracleStopped(
-                f"{run.closed}; {len(left)} of {len(records)} records are not done ({', '.join(left[:5])}"
-                f"{', ...' if len(left) > 5 else ''}), all replies so far are in the cache",
+                f"{run.stop_reason}; {len(missing)} of {len(records)} records are not rated ({listed(missing)}), all "
+                "replies so far are in the cache",
                 run.ratings,
-                left,
+                missing,
             )
-        return [found for found in run.ratings if found is not None]
+        return [ratings for ratings in run.ratings if ratings is not None]
 
     def validate(self, gold: Sequence[Record] = GOLD) -> int:
-        """Score gold: every rating must lie within 0.4 of the known factuality.
+        """Check that every rating lies within 0.4 of the known factuality.
 
         Args:
-            gold: records whose sentences have a factuality; the built-in ones are plainly true or false by their
+            gold: records whose sentences have a factuality; the built-in ones are clearly true or false by their
                 evidence.
 
         Returns:
             Number of sentences rated.
 
         Raises:
-            LovecError: a rating is far off or missing.
+            LovecError: a rating is missing or differs by more.
         """
         ratings = self.rate(gold)
         if failed := [record.id for record in gold if record.id in self.failures]:
             raise LovecError(f"{self.model} cannot rate {failed[0]!r}: {self.failures[failed[0]]}")
-        return check(self.model, gold, ratings)
+        return check_ratings(self.model, gold, ratings)
 
 
-class _Question:
-    """What is asked about a record, and under which names the replies are kept."""
+class _RecordPrompt:
+    """The prompt about a record, and the keys of its replies in the cache.
+
+    Raises:
+        CallFailed: the evidence cannot be cut to its budget.
+    """
 
     def __init__(self, oracle: OpenAIOracle, record: Record) -> None:
         try:
             evidence = oracle.cutter(record)
         except LovecError as error:
-            raise Failed(str(error)) from None
-        prompt = writable(fact_check(evidence, [sentence.text for sentence in record.sentences]))
+            raise CallFailed(str(error)) from None
+        prompt = encodable(fact_check(evidence, [sentence.text for sentence in record.sentences]))
         self.messages = [{"role": "user", "content": prompt}]
-        self.count = len(record.sentences)
+        self.n_sentences = len(record.sentences)
         self.tokens = count_tokens(prompt)
         self._oracle = oracle
         self._keys: dict[int, str] = {}
 
     def parameters(self, attempt: int) -> Mapping[str, Any]:
+        """Return the parameters of a call; attempts after the first one do not use temperature 0."""
         parameters = self._oracle.parameters
-        return {**parameters, "temperature": _WARMER} if attempt and parameters.get("temperature") == 0 else parameters
+        if attempt and parameters.get("temperature") == 0:
+            return {**parameters, "temperature": _RETRY_TEMPERATURE}
+        return parameters
 
     def key(self, attempt: int) -> str:
+        """Return the key of an attempt's reply in the cache."""
         if attempt not in self._keys:
             url = address(self._oracle.base_url)
             self._keys[attempt] = reply_key(self._oracle.model, url, self.messages, self.parameters(attempt), attempt)
         return self._keys[attempt]
 
-    def read(self, reply: Reply) -> list[float | None] | str:
-        """The ratings, or why the reply cannot be used."""
-        if reply.finish in ("length", "content_filter"):  # "$1" may have been on the way to "$10$"
+    def read(self, reply: ChatReply) -> list[float | None] | str:
+        """Return the ratings in a reply, or why it cannot be used."""
+        if reply.finish in ("length", "content_filter"):  # "$1" may be the beginning of "$10$"
             return f"cut off ({reply.finish})"
         ratings = read_ratings(reply.text)
-        return ratings if len(ratings) == self.count else f"{len(ratings)} ratings for {self.count} sentences"
+        return (
+            ratings if len(ratings) == self.n_sentences else f"{len(ratings)} ratings for {self.n_sentences} sentences"
+        )
 
-    def answered(self, cache: ReplyCache) -> bool:
-        """Whether no call is needed."""
-        for attempt in range(_ASKS):
+    def is_answered(self, cache: ReplyCache) -> bool:
+        """Return whether the cache has a usable reply, or as many unusable ones as there are attempts."""
+        for attempt in range(_ATTEMPTS):
             reply = cache.get(self.key(attempt))
             if reply is None:
                 return False
@@ -253,128 +265,132 @@ class _Question:
         return True
 
 
-class _Closed(Exception):
-    """Nothing more is bought."""
+class _NoMoreCalls(Exception):
+    """The run has a reason to stop, so no further call is made."""
 
 
-class _Run:
-    """One call of ``rate``: workers that share a queue of records.
+class _RatingRun:
+    """One call of ``rate``: workers that take records from one queue.
 
     Attributes:
-        ratings: by record; None where it is not done.
-        closed: why nothing more is bought, once that is so; what the cache knows is still answered.
+        ratings: the ratings of each record; None until it is rated.
+        stop_reason: why no further call is made; "" while calls are made. The cache is still used after that.
     """
 
     def __init__(self, oracle: OpenAIOracle, records: Sequence[Record]) -> None:
         self.ratings: list[list[float | None] | None] = [None] * len(records)
-        self.closed = ""
+        self.stop_reason = ""
         self._oracle = oracle
         self._records = records
         self._queue = iter(range(len(records)))
-        self._asked: dict[str, asyncio.Task[list[float | None]]] = {}  # records that ask the same share a call
-        self._reserved = 0.0  # US dollars that the calls under way are expected to cost
+        self._tasks: dict[str, asyncio.Task[list[float | None]]] = {}  # by prompt: records with the same share a call
+        self._reserved_cost = 0.0  # US dollars that the calls in progress are expected to cost
 
-    async def all(self) -> None:
+    async def rate_all(self) -> None:
+        """Rate all records, or as many as possible before there is a reason to stop."""
         oracle = self._oracle
-        shown = _bar(oracle.progress and sys.stderr.isatty(), oracle.model, len(self._records))
-        with ReplyCache(oracle.cache) as cache, shown as show:
+        bar = _progress_bar(oracle.progress and sys.stderr.isatty(), oracle.model, len(self._records))
+        with ReplyCache(oracle.cache) as cache, bar as show:
             async with Chat(oracle.model, address(oracle.base_url), oracle.timeout, oracle.retries) as chat:
-                crew = min(oracle.concurrency, len(self._records))
-                done = asyncio.gather(*(self._work(cache, chat, show) for _ in range(crew)))
+                n_workers = min(oracle.concurrency, len(self._records))
+                work = asyncio.gather(*(self._work(cache, chat, show) for _ in range(n_workers)))
                 try:
-                    await asyncio.shield(done)
+                    await asyncio.shield(work)
                 except asyncio.CancelledError:  # Ctrl-C
-                    self.halt()
-                    log.warning("interrupted; waiting for the calls under way, which are paid for (again: drop them)")
-                    await done
+                    self.stop("interrupted")
+                    log.warning("interrupted; waiting for the calls in progress (Ctrl-C again gives them up)")
+                    await work
                     raise
 
-    def halt(self) -> None:
-        """Take no further record."""
-        self.closed = self.closed or "interrupted"
+    def stop(self, reason: str) -> None:
+        """Take no further record from the queue."""
+        self._make_no_more_calls(reason)
         for _ in self._queue:
             pass
 
-    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[str], None]) -> None:
-        for place in self._queue:
-            record = self._records[place]
-            failures = self._oracle.failures
-            try:
-                self.ratings[place] = await self._rated(record, cache, chat)
-                failures.pop(record.id, None)
-            except Failed as error:
-                self.ratings[place] = [None] * len(record.sentences)
-                failures[record.id] = str(error)
-                if len(failures).bit_count() == 1:  # 1, 2, 4, 8, ...
-                    log.warning("%d records failed so far, the last one %s: %s", len(failures), record.id, error)
-            except _Closed:
-                pass
-            show(self._oracle.status)
+    def _make_no_more_calls(self, reason: str) -> None:
+        self.stop_reason = self.stop_reason or reason
 
-    async def _rated(self, record: Record, cache: ReplyCache, chat: Chat) -> list[float | None]:
+    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[str], None]) -> None:
+        oracle = self._oracle
+        for number in self._queue:
+            record = self._records[number]
+            try:
+                self.ratings[number] = await self._rate(record, cache, chat)
+                oracle.failures.pop(record.id, None)
+            except CallFailed as error:
+                self.ratings[number] = [None] * len(record.sentences)
+                oracle.failures[record.id] = str(error)
+                oracle._failure_warning.add(f"{record.id} ({error})")
+                oracle._failure_warning.flush()
+            except _NoMoreCalls:
+                pass
+            show(oracle.status)
+
+    async def _rate(self, record: Record, cache: ReplyCache, chat: Chat) -> list[float | None]:
         if not record.sentences:
             return []
-        question = _Question(self._oracle, record)
-        name = question.key(0)
-        if name not in self._asked:
-            self._asked[name] = asyncio.ensure_future(self._answer(question, cache, chat))
-        return list(await self._asked[name])
+        prompt = _RecordPrompt(self._oracle, record)
+        key = prompt.key(0)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(self._usable_ratings(prompt, cache, chat))
+        return list(await self._tasks[key])
 
-    async def _answer(self, question: _Question, cache: ReplyCache, chat: Chat) -> list[float | None]:
+    async def _usable_ratings(self, prompt: _RecordPrompt, cache: ReplyCache, chat: Chat) -> list[float | None]:
         problem = ""
-        for attempt in range(_ASKS):
-            reply = self._looked_up(question.key(attempt), cache)
+        for attempt in range(_ATTEMPTS):
+            reply = self._cached_reply(prompt.key(attempt), cache)
             if reply is None:
-                reply = await self._bought(question, attempt, chat)
+                reply = await self._paid_reply(prompt, attempt, chat)
                 try:
-                    cache.put(question.key(attempt), reply)
-                except LovecError as error:  # buy no more, but use this one
-                    self.closed = self.closed or str(error)
-            found = question.read(reply)
-            if not isinstance(found, str):
-                return found
-            problem = found
-        raise Failed(f"{_ASKS} replies could not be used, the last one: {problem}")
+                    cache.put(prompt.key(attempt), reply)
+                except LovecError as error:  # pay for no further reply, but use this one
+                    self._make_no_more_calls(str(error))
+            ratings = prompt.read(reply)
+            if not isinstance(ratings, str):
+                return ratings
+            problem = ratings
+        raise CallFailed(f"{_ATTEMPTS} replies could not be used, the last one: {problem}")
 
-    def _looked_up(self, key: str, cache: ReplyCache) -> Reply | None:
+    def _cached_reply(self, key: str, cache: ReplyCache) -> ChatReply | None:
         try:
             reply = cache.get(key)
         except LovecError as error:
-            self.closed = self.closed or str(error)
+            self._make_no_more_calls(str(error))
             return None
         self._oracle.cached += reply is not None
         return reply
 
-    async def _bought(self, question: _Question, attempt: int, chat: Chat) -> Reply:
+    async def _paid_reply(self, prompt: _RecordPrompt, attempt: int, chat: Chat) -> ChatReply:
         oracle = self._oracle
-        expected = oracle.prices.cost(question.tokens, REPLY_TOKENS * question.count) or 0.0
-        if oracle.max_cost is not None and (oracle.spent or 0.0) + self._reserved + expected > oracle.max_cost:
-            self.closed = self.closed or f"the next call would go beyond max_cost ${oracle.max_cost:g}"
-        if self.closed:
-            raise _Closed
-        self._reserved += expected
+        expected = oracle.prices.cost(prompt.tokens, REPLY_TOKENS * prompt.n_sentences) or 0.0
+        if oracle.max_cost is not None and (oracle.spent or 0.0) + self._reserved_cost + expected > oracle.max_cost:
+            self._make_no_more_calls(f"the next call would go beyond max_cost ${oracle.max_cost:g}")
+        if self.stop_reason:
+            raise _NoMoreCalls
+        self._reserved_cost += expected
         try:
-            reply = await chat.ask(question.messages, question.parameters(attempt))
-        except Refused as error:
-            self.closed = self.closed or f"the server refuses every call: {error}"
-            raise _Closed from None
-        except Failed as error:
-            oracle._lost += 1
-            if oracle._lost >= _LOST:
-                oracle._lost = 0
-                self.closed = self.closed or f"{_LOST} records in a row failed, the last one: {error}"
+            reply = await chat.ask(prompt.messages, prompt.parameters(attempt))
+        except ServerRefused as error:
+            self._make_no_more_calls(f"the server refuses every call: {error}")
+            raise _NoMoreCalls from None
+        except CallFailed as error:
+            oracle._failed_in_a_row += 1
+            if oracle._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+                oracle._failed_in_a_row = 0
+                self._make_no_more_calls(f"{_MAX_FAILED_IN_A_ROW} records in a row failed, the last one: {error}")
             raise
         finally:
-            self._reserved -= expected
-        oracle._lost = 0
+            self._reserved_cost -= expected
+        oracle._failed_in_a_row = 0
         oracle.calls += 1
-        oracle.tokens_in += question.tokens if reply.tokens_in is None else reply.tokens_in
+        oracle.tokens_in += prompt.tokens if reply.tokens_in is None else reply.tokens_in
         oracle.tokens_out += count_tokens(reply.text) if reply.tokens_out is None else reply.tokens_out
         return reply
 
 
-def _complete(work: Coroutine[Any, Any, None], halt: Callable[[], None]) -> None:
-    """Run to the end, in a thread if this one has a running event loop."""
+def _run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:
+    """Run a coroutine to its end, in a thread if this thread has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -385,14 +401,14 @@ def _complete(work: Coroutine[Any, Any, None], halt: Callable[[], None]) -> None
         try:
             running.result()
         except BaseException:
-            halt()
+            interrupt()
             raise
 
 
 @contextmanager
-def _bar(shown: bool, title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error; it is called after every record with what to show behind it."""
-    if not shown:
+def _progress_bar(visible: bool, title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar on standard error; call it after every record with the status to show beside it."""
+    if not visible:
         yield lambda status: None
         return
     from rich.console import Console

@@ -1,52 +1,25 @@
-"""TriviaQA's oracle: a short answer is right or wrong, by its aliases; no model, no evidence, no cost."""
+"""The oracle for TriviaQA: a short answer is compared with the aliases of the right one; no model, no cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lovec.datasets.triviaqa import matches
-from lovec.types import LovecError, Record
-
-_GOLD = (
-    ("Sunset Boulevard", ("west sunset boulevard", "sunset blvd"), True),  # F1 0.8
-    ("It was Paris, France", ("paris",), False),  # four words, one of them wanted: 0.4
-    ("paris france", ("paris",), True),  # 0.67
-    ("London", ("paris",), False),
-    ("New York", ("york minster",), False),  # exactly 0.5 is not enough
-    ("The A-Team!", ("a team",), True),
-    ("A", ("a",), True),
-    ("", ("paris",), False),
-)
+from lovec.types import LovecError, Oracle, Record
 
 
-class TriviaQAOracle:
+class TriviaQAOracle(Oracle):
     """Rates short answers 1 or 0: right if the best token F1 over the aliases exceeds 0.5 (``matches``)."""
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Factuality of every record's first sentence, by ``record.meta["aliases"]``; None for what follows it.
+        """Return the factuality of the first sentence of every record, by ``record.meta["aliases"]``; None for others.
 
         Raises:
             LovecError: a record has no aliases.
         """
-        return [self._rated(record) for record in records]
+        return [self._ratings(record) for record in records]
 
-    def validate(self) -> int:
-        """Score answers of which it is known whether they are right.
-
-        Returns:
-            Number of answers rated.
-
-        Raises:
-            LovecError: a rating is not what it must be.
-        """
-        for answer, aliases, right in _GOLD:
-            if matches(answer, aliases) != right:
-                raise LovecError(
-                    f"{answer!r} for {aliases} is rated {not right}, expected {right}: matches() is broken"
-                )
-        return len(_GOLD)
-
-    def _rated(self, record: Record) -> list[float | None]:
+    def _ratings(self, record: Record) -> list[float | None]:
         if not record.meta.get("aliases"):
             raise LovecError(
                 f"record {record.id!r} has no meta.aliases to compare its answer with; this oracle is for questions of "

@@ -1,4 +1,4 @@
-"""The trained model: base, adapter, reference, and the token batches it reads."""
+"""The model that is trained (base, adapter and reference), and the token batches that it reads."""
 
 from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, check_adapter, load_base, load_tokenizer
 from lovec.policy.policy import Policy, is_adapter

@@ -1,12 +1,11 @@
-"""What to train is read from the hub or a folder: configuration, tokenizer, base model, adapter."""
+"""The settings of a policy, and loading its tokenizer, base model and adapter from the hub or a folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from lovec.types import LovecError
 
 ADAPTER = "default"
 REFERENCE = "reference"
-WORN = "worn"
-RANDOM = "random:"
-"""Before a model's name: its configuration and tokenizer as they are, its weights drawn at random where they are used.
+TEMPORARY = "temporary"
+"""PEFT's names of the adapter that is trained, of the frozen copy it started from, and of one for temporary use."""
 
-For measuring speed and memory without 16 GB of weights on the disk; such a model says nothing.
+RANDOM = "random:"
+"""Prefix of a model's name: load its configuration and tokenizer only, and draw its weights at random.
+
+For measuring speed and memory without 16 GB of weights on the disk; the output of such a model is meaningless.
 """
 
 
@@ -38,9 +39,10 @@ class PolicyConfig:
         target_modules: linear layers that get an adapter.
         dtype: precision of the frozen base (float32 or bfloat16); the adapter stays in float32.
         gradient_checkpointing: recompute activations in the backward pass.
-        max_length: longest prompt with completion, in tokens; null takes the model's context.
+        max_length: the most tokens of prompt and completion together; null takes the length of the model's context.
         instruction: system prompt asking for tags; null takes the data's own, or else the paper's.
         tag_words: the words before and after a score; an instruction of your own should name them.
+        scale: words of the confidence scale, lowest first; null is 0 to 10.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
     """
@@ -56,58 +58,76 @@ class PolicyConfig:
     max_length: int | None = None
     instruction: str | None = None
     tag_words: tuple[str, str] = ("<confidence>", "</confidence>")
+    scale: list[str] | None = None
     chat_template: str | None = None
     trust_remote_code: bool = False
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:
-    """The tokenizer of a model, with the chat template the config names."""
+    """Load the tokenizer of a model, with the chat template that the config names.
+
+    Raises:
+        LovecError: the model or the template file is missing.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = _from_hub(AutoTokenizer, config)
     if config.chat_template is not None:
         if not Path(config.chat_template).is_file():
-            raise LovecError(f"policy.chat_template is {config.chat_template}, which is no file; give a Jinja file")
+            raise LovecError(f"policy.chat_template is {config.chat_template}, which is not a file; give a Jinja file")
         tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
     return tokenizer
 
 
 def load_base(config: PolicyConfig) -> Any:
-    """The frozen base model in the precision the config names, from safetensors only."""
+    """Load the frozen base model in the precision that the config names, from safetensors only.
+
+    Raises:
+        LovecError: the precision is unknown, or the model is missing, gated or incomplete.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if config.dtype not in ("float32", "bfloat16"):
         raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
     settings = _from_hub(AutoConfig, config)
-    # Soft-capped attention (Gemma-2) has no sdpa form: transformers would leave the cap out without a word.
+    # Soft-capped attention (Gemma-2) has no sdpa implementation: transformers would silently leave out the cap.
     capped = getattr(settings.get_text_config(), "attn_logit_softcapping", None)
-    form = {"dtype": getattr(torch, config.dtype), "attn_implementation": "eager" if capped else "sdpa"}
+    options = {"dtype": getattr(torch, config.dtype), "attn_implementation": "eager" if capped else "sdpa"}
     if config.model.startswith(RANDOM):
-        model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **form)
-        model.drawn_at_random = True  # whoever loads a model by its name must not take these weights for the hub's
+        model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **options)
+        model.drawn_at_random = True  # an engine that loads a model by its name would get other weights
     else:
-        model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **form)
+        model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **options)
     return model.requires_grad_(False)
 
 
 def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:
-    """Load through an Auto class; a missing or gated model is one clear line."""
+    """Load through an Auto class; a missing or gated model becomes a LovecError."""
     name = policy.model.removeprefix(RANDOM)
     try:
         return auto.from_pretrained(name, trust_remote_code=policy.trust_remote_code, **kwargs)
     except (OSError, ValueError) as error:
-        text = str(error)
-        if "gated" in text.lower() or "401" in text or "403" in text:
+        reason = str(error)
+        if "gated" in reason.lower() or "401" in reason or "403" in reason:
             fix = "it needs a licence accepted on its page and a token: run `hf auth login` or set HF_TOKEN"
         elif Path(name).exists():
-            fix = f"the folder does not hold a whole model with safetensors weights ({text.splitlines()[0][:120]})"
+            fix = f"the folder does not hold a whole model with safetensors weights ({reason.splitlines()[0][:120]})"
         else:
             fix = "expected a hub id that this machine can reach or has cached, a local folder, or `world`"
         raise LovecError(f"cannot load the model {policy.model!r}: {fix}") from None
 
 
 def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
-    """The base with a new trainable adapter (an update of zero), and room for a reference if there is one."""
+    """Add a new trainable adapter (an update of zero) to the base.
+
+    Args:
+        base: the frozen model.
+        lora: arguments of ``LoraConfig``.
+        reference: whether to add a second adapter of the same shape, whose weights a checkpoint will fill in.
+
+    Raises:
+        LovecError: the target modules do not fit the model.
+    """
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
@@ -121,11 +141,15 @@ def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
 
 
 def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
-    """The base with a trainable adapter from a folder, and its frozen copy where it is the reference."""
+    """Add a trainable adapter from a folder to the base, and a frozen copy of it where ``reference`` is True.
+
+    Raises:
+        LovecError: there is no adapter, or it does not fit the base.
+    """
     from peft import PeftModel
 
     check_adapter(adapter)
-    with _fitting(adapter):
+    with _explained(adapter):
         model = PeftModel.from_pretrained(base, adapter, adapter_name=ADAPTER, is_trainable=True)
         if reference:
             model.load_adapter(adapter, adapter_name=REFERENCE, is_trainable=False)
@@ -133,33 +157,36 @@ def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
 
 
 def add_adapter(model: Any, adapter: str, device: torch.device) -> None:
-    """Put the adapter of a folder beside those that a PEFT model has, frozen and not in use, under the name WORN."""
+    """Load the adapter of a folder into a PEFT model, frozen and inactive, under the name ``TEMPORARY``.
+
+    Raises:
+        LovecError: there is no adapter, or it does not fit the base.
+    """
     check_adapter(adapter)
-    with _fitting(adapter):
-        model.load_adapter(adapter, adapter_name=WORN, is_trainable=False, torch_device=str(device))
+    with _explained(adapter):
+        model.load_adapter(adapter, adapter_name=TEMPORARY, is_trainable=False, torch_device=str(device))
 
 
 def check_adapter(adapter: str) -> None:
-    """Say what is wrong with a folder before anything is loaded.
+    """Check that a folder holds a plain LoRA adapter, before anything is loaded.
 
     Raises:
-        LovecError: it holds no adapter, or one that is not a plain LoRA.
+        LovecError: there is no adapter, or it is not a plain LoRA.
     """
     if not (Path(adapter) / "adapter_config.json").is_file():
-        run = Path(adapter).parent.name
-        made = Path(adapter).name == "adapter"
-        hint = f"make it with: lovec fit --config {run}.yaml" if made else "give a PEFT adapter folder"
+        run, of_run = Path(adapter).parent.name, Path(adapter).name == "adapter"
+        hint = f"make it with: lovec fit --config {run}.yaml" if of_run else "give a PEFT adapter folder"
         raise LovecError(f"there is no adapter in {adapter}; {hint}")
-    held = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
-    if held.get("peft_type") != "LORA" or held.get("modules_to_save") or held.get("bias", "none") != "none":
+    config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
+    if config.get("peft_type") != "LORA" or config.get("modules_to_save") or config.get("bias", "none") != "none":
         raise LovecError(
             f"the adapter in {adapter} is not a plain LoRA (it trains biases or whole modules); give one that is"
         )
 
 
 @contextmanager
-def _fitting(adapter: str) -> Iterator[None]:
-    """Inside: an adapter that does not fit the base is one clear line."""
+def _explained(adapter: str) -> Iterator[None]:
+    """Turn PEFT's error about an adapter that does not fit the base into a LovecError."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -169,16 +196,12 @@ def _fitting(adapter: str) -> Iterator[None]:
         ) from None
 
 
-def plain(config: Any) -> dict[str, Any]:
-    """What a LoraConfig says beyond the defaults, as values that a checkpoint may hold."""
+def lora_options(config: Any) -> dict[str, Any]:
+    """Return the options of a LoraConfig that differ from the defaults, as values that a checkpoint may hold."""
     from peft import LoraConfig
 
-    found = {}
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if item.name in ("inference_mode", "peft_type") or value == getattr(LoraConfig(), item.name):
-            continue
-        found[item.name] = (
-            sorted(value) if isinstance(value, set) else str(value.value) if isinstance(value, Enum) else value
-        )
-    return found
+    options, defaults = config.to_dict(), LoraConfig().to_dict()
+    ignored = [name for name in options if name in ("inference_mode", "peft_type") or options[name] == defaults[name]]
+    kept = {name: value for name, value in options.items() if name not in ignored}
+    plain: dict[str, Any] = json.loads(json.dumps(kept, default=sorted))  # sets become sorted lists, enums their texts
+    return plain

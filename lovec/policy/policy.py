@@ -1,9 +1,7 @@
-"""The policy that every objective shares: a causal language model with a LoRA adapter, and what it started from."""
+"""The policy that every objective trains: a causal language model with a LoRA adapter, and its frozen reference."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from lovec.choices import AttentionKind, ChoiceTree
+from lovec.files import atomic_folder
 from lovec.policy.loading import (
     ADAPTER,
     RANDOM,
     REFERENCE,
-    WORN,
+    TEMPORARY,
     PolicyConfig,
     add_adapter,
     continued_adapter,
     fresh_adapter,
     load_base,
     load_tokenizer,
-    plain,
+    lora_options,
 )
 from lovec.policy.sequences import TokenBatch
 from lovec.types import LovecError
@@ -34,19 +33,27 @@ LOGIT_CHUNK = 2048
 
 
 class Policy(nn.Module):
-    """A base model with one trainable LoRA adapter, and the frozen policy it started from.
+    """A base model with one trainable LoRA adapter, and its reference: the frozen policy that the run started from.
 
-    The reference is the bare base for a fresh adapter, and a frozen second copy for a continued one.
+    Where training starts from a fresh adapter, the reference is the base with the adapter disabled. Where it continues
+    an adapter, the reference is a frozen second copy of that adapter.
 
     Args:
-        config: what to load.
-        dropout: whether the adapter's dropout may be active (SFT only: elsewhere it breaks ln 2 and ratios).
+        config: which model and adapter to load.
+        dropout: whether the adapter's dropout may be active. SFT allows it; elsewhere it would make policy and
+            reference differ at the start (DPO's loss would not begin at ln 2, nor GRPO's ratios at 1).
         reference: whether the frozen copy of a continued adapter is needed.
-        held: adapter shapes as a checkpoint holds them (``shape``); then ``config.adapter`` is not read, and the
-            weights, the reference among them, are expected from the checkpoint.
+        checkpoint_shape: shape of a checkpoint's adapters, see ``shape``. If it is given, ``config.adapter`` is not
+            read; the checkpoint is expected to fill in all weights, the reference's included.
+
+    Attributes:
+        tokenizer: the model's tokenizer.
+        peft: the PEFT model.
+        continued: whether there is a frozen copy of the adapter that serves as reference.
+        max_length: the most tokens that a prompt and its completion may have together.
 
     Raises:
-        LovecError: the model or adapter is missing, gated, or the two do not fit.
+        LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model.
     """
 
     def __init__(
@@ -54,14 +61,14 @@ class Policy(nn.Module):
         config: PolicyConfig,
         dropout: bool = False,
         reference: bool = True,
-        held: dict[str, Any] | None = None,
+        checkpoint_shape: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.tokenizer = load_tokenizer(config)
         base = load_base(config)
-        if held is not None:
-            self.continued = bool(held["reference"])
-            self.peft: Any = fresh_adapter(base, held["lora"], self.continued)
+        if checkpoint_shape is not None:
+            self.continued = bool(checkpoint_shape["reference"])
+            self.peft: Any = fresh_adapter(base, checkpoint_shape["lora"], self.continued)
         elif config.adapter is not None:
             self.continued = reference
             self.peft = continued_adapter(base, config.adapter, self.continued)
@@ -84,73 +91,79 @@ class Policy(nn.Module):
         self.max_length = min(context, config.max_length or context)
         for name in ("logit_scale", "logits_scaling"):
             if getattr(settings, name, None) not in (None, 1, 1.0):
-                raise LovecError(f"{config.model} scales its logits ({name}): not supported; use another model family")
+                raise LovecError(
+                    f"{config.model} scales its logits ({name}), which is not supported; use another model family"
+                )
 
     @property
     def model(self) -> Any:
-        """The transformers model, with the adapter's layers in place."""
+        """The transformers model, with the adapter's layers inserted."""
         return self.peft.get_base_model()
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Shape of the adapters as plain values, enough to build them again."""
-        return {"lora": plain(self.peft.peft_config[ADAPTER]), "reference": self.continued}
+        """What a checkpoint needs to build the adapters again, as plain values: LoRA options, and if there are two."""
+        return {"lora": lora_options(self.peft.peft_config[ADAPTER]), "reference": self.continued}
 
     def trainable(self) -> list[nn.Parameter]:
-        """The adapter's parameters, by name order."""
+        """Return the parameters of the trained adapter, sorted by name."""
         return [p for name, p in sorted(self.named_parameters()) if is_adapter(name) and f".{ADAPTER}." in name]
 
     def token_logps(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
-        """Log-probability of every completion token given all before it: [N, T] float32, 0 where masked.
+        """Compute the log-probability of every completion token given all tokens before it.
 
-        Only completion positions reach the output layer, ``LOGIT_CHUNK`` at a time.
+        The output layer runs on completion positions only, ``LOGIT_CHUNK`` at a time.
 
         Args:
             batch: padded sequences.
             temperature: divides the logits, as in sampling.
+
+        Returns:
+            [N, T] float32, 0 where masked.
         """
         hidden = self._hidden(batch.input_ids, batch.attention_mask)
         return self._completion_logps(hidden, batch, temperature)
 
     def choice_logps(
-        self, batch: TokenBatch, marks: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
+        self, batch: TokenBatch, starts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the completion tokens, and of every choice at every mark, from one forward pass.
+        """Compute log-probabilities of the completion tokens, and of choices within them, in one forward pass.
 
-        The choices at a mark run beside the sequence as the branches of a tree that sees what lies before the mark
-        and nothing else; the sequence does not see them.
+        The choices of a place are appended to the sequence as the branches of a tree. They attend to what precedes
+        the place and to nothing else, and the sequence does not attend to them.
 
         Args:
             batch: padded sequences.
-            marks: for every sequence the indices into its completion at which choices begin, [N][marks of it].
-            choices: token ids of each choice, the same at every mark.
+            starts: for every sequence, the indices into its completion at which choices begin, [N][places].
+            choices: token ids of each choice, the same at every place.
 
         Returns:
-            [N, T] float32, as ``token_logps`` gives it; [M, choices] float64, mark by mark, sequence by sequence.
+            Log-probabilities of the completions as ``token_logps`` gives them, [N, T] float32, and of the choices,
+            [M, choices] float64, with M the places of all sequences in their order.
         """
         tree, device = ChoiceTree(choices), batch.input_ids.device
-        most = max(map(len, marks))
-        padded = torch.tensor([[*m, *[0] * (most - len(m))] for m in marks], device=device)
-        real = torch.arange(most, device=device) < torch.tensor([[len(m)] for m in marks], device=device)
-        beside = tree.beside(batch.positions.gather(1, padded), batch.input_ids.shape[1])
+        most = max(map(len, starts))
+        padded = torch.tensor([[*row, *[0] * (most - len(row))] for row in starts], device=device)
+        is_start = torch.arange(most, device=device) < torch.tensor([[len(row)] for row in starts], device=device)
+        branches = tree.attach(batch.positions.gather(1, padded), batch.input_ids.shape[1])
         masks = AttentionKind.of(self.model.config).masks(
-            beside.seen, beside.positions, beside.positions, self.model.dtype
+            branches.visible, branches.positions, branches.positions, self.model.dtype
         )
-        hidden = self._hidden(torch.cat([batch.input_ids, beside.ids], dim=1), masks, beside.positions)
-        row, mark = real.nonzero(as_tuple=True)
-        states = hidden[row[:, None], beside.ends[row, mark]]  # [M, 1 + nodes, D]
-        asked = tree.asked.to(device).repeat(len(row), 1)
-        edges = self._logps(states.flatten(0, 1), asked, 1.0).view(*states.shape[:2], -1)
+        hidden = self._hidden(torch.cat([batch.input_ids, branches.ids], dim=1), masks, branches.positions)
+        row, place = is_start.nonzero(as_tuple=True)
+        states = hidden[row[:, None], branches.outputs[row, place]]  # [M, 1 + nodes, D]
+        tokens = tree.next_tokens.to(device).repeat(len(row), 1)
+        edges = self._logps(states.flatten(0, 1), tokens, 1.0).view(*states.shape[:2], -1)
         return self._completion_logps(hidden, batch, 1.0), tree.sums(edges)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside: the start-of-run policy, without gradient. Close it before any backward pass."""
+        """Compute with the reference inside the block, without gradient. Leave the block before any backward pass."""
         with torch.no_grad():
             if not self.continued:
                 with self.without_adapter():
@@ -164,71 +177,67 @@ class Policy(nn.Module):
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """Inside: the base model, adapter off."""
+        """Compute with the bare base model inside the block, the adapter disabled."""
         with self.peft.disable_adapter():
             yield
 
     @contextmanager
     def with_adapter(self, path: str) -> Iterator[None]:
-        """Inside: the base with the adapter of a folder instead of its own, without gradient.
+        """Compute with the adapter of a folder inside the block instead of the policy's own, without gradient.
 
-        The base is not loaded again, and the model computes what one that was loaded with this adapter computes.
-        Whoever uses an engine lets it ``sync`` afterwards, inside and outside.
+        The base is not loaded again, and the results equal those of a model that was loaded with this adapter. An
+        engine must ``sync`` after the block is entered, and again after it is left.
+
+        Args:
+            path: folder of a PEFT adapter.
 
         Raises:
             LovecError: there is no adapter, or it does not fit.
         """
         training = self.training
         try:
-            with torch.inference_mode(False):  # engines ask parameters for their version
+            with torch.inference_mode(False):  # engines read the version counters of parameters
                 add_adapter(self.peft, path, self.device)
             self.train(training)  # PEFT leaves the model in eval mode
             for module in list(self.peft.modules()):
-                if isinstance(dropouts := getattr(module, "lora_dropout", None), nn.ModuleDict) and WORN in dropouts:
-                    dropouts[WORN] = nn.Identity()
-            self.peft.base_model.set_adapter(WORN, inference_mode=True)
+                dropouts = getattr(module, "lora_dropout", None)
+                if isinstance(dropouts, nn.ModuleDict) and TEMPORARY in dropouts:
+                    dropouts[TEMPORARY] = nn.Identity()
+            self.peft.base_model.set_adapter(TEMPORARY, inference_mode=True)
             with torch.no_grad():
                 yield
         finally:
             self.peft.base_model.set_adapter(ADAPTER)
-            if WORN in self.peft.peft_config:
-                self.peft.delete_adapter(WORN)
+            if TEMPORARY in self.peft.peft_config:
+                self.peft.delete_adapter(TEMPORARY)
 
     @property
     def active_adapter(self) -> str | None:
-        """Name of the adapter that the model computes with now, as PEFT knows it; None for the bare base."""
-        from peft.tuners.tuners_utils import (
-            BaseTunerLayer,
-        )  # here, because peft loads bitsandbytes where it is installed
+        """PEFT's name of the adapter that the model computes with now; None for the bare base."""
+        from peft.tuners.tuners_utils import BaseTunerLayer  # here, since importing peft imports bitsandbytes too
 
         layer = next(module for module in self.peft.modules() if isinstance(module, BaseTunerLayer))
         return None if layer.disable_adapters else str(layer.active_adapters[0])
 
-    def save_adapter(self, path: str | Path, name: str = ADAPTER, beside: Mapping[str, str] | None = None) -> None:
-        """Write an adapter in PEFT format; ``path`` is replaced only once the new one is whole.
+    def save_adapter(self, path: str | Path, name: str = ADAPTER, extra_files: Mapping[str, str] | None = None) -> None:
+        """Write an adapter in PEFT format; the folder is replaced only once the new one is complete.
 
         Args:
             path: folder to write.
-            name: which of the adapters.
-            beside: texts to write beside it, by file name.
+            name: PEFT's name of the adapter.
+            extra_files: texts to write into the same folder, by file name.
         """
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
-        self.peft.save_pretrained(str(fresh), selected_adapters=[name])
-        whole = fresh if name == ADAPTER else fresh / name  # PEFT gives others a folder of their own
-        for file, text in (beside or {}).items():
-            (whole / file).write_text(text, encoding="utf-8")
-        if path.exists():
-            os.replace(path, old)
-        os.replace(whole, path)
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
+        with atomic_folder(path) as folder:
+            self.peft.save_pretrained(str(folder), selected_adapters=[name])
+            if name != ADAPTER:  # PEFT writes every adapter but the default one into a subfolder
+                for file in (folder / name).iterdir():
+                    file.rename(folder / file.name)
+                (folder / name).rmdir()
+            for file_name, text in (extra_files or {}).items():
+                (folder / file_name).write_text(text, encoding="utf-8")
 
     def _hidden(self, input_ids: Tensor, attention_mask: Any, position_ids: Tensor | None = None) -> Tensor:
-        """Last hidden states [N, L, D]."""
+        """Return the last hidden states, [N, L, D]."""
         output = self.model.get_decoder()(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
         )
@@ -236,14 +245,14 @@ class Policy(nn.Module):
         return hidden
 
     def _completion_logps(self, hidden: Tensor, batch: TokenBatch, temperature: float) -> Tensor:
-        """Log-probabilities [N, T] of the completions, from hidden states [N, L, D]."""
+        """Compute log-probabilities of the completions, [N, T], from hidden states [N, L, D]."""
         row, step = batch.mask.nonzero(as_tuple=True)
         targets = batch.targets[row, step, None]
         logps = self._logps(hidden[row, batch.positions[row, step]], targets, temperature)
         return torch.zeros_like(batch.mask).index_put((row, step), logps[:, 0])
 
     def _logps(self, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
-        """Log-probabilities [M, K] of targets [M, K] after hidden states [M, D], in chunks kept out of memory."""
+        """Compute log-probabilities of targets [M, K] after hidden states [M, D] in chunks, so that logits stay few."""
         from torch.utils.checkpoint import checkpoint
 
         parts = []
@@ -264,7 +273,7 @@ class Policy(nn.Module):
         return logps
 
     def _set_dropout(self, p: float) -> None:
-        """Dropout p on the trained adapter, none anywhere else (the base's own would break ratios as well)."""
+        """Set dropout p on the trained adapter, and none anywhere else (the base's own would change ratios as well)."""
         for module in list(self.peft.modules()):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -276,5 +285,5 @@ class Policy(nn.Module):
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter or state-dict key belongs to an adapter."""
+    """Return whether a parameter or state-dict key belongs to an adapter, by its name."""
     return ".lora_" in name

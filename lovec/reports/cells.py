@@ -1,119 +1,97 @@
-"""Figures of result rows as cells of a table, with bootstrap intervals where tagged records are there."""
+"""Cells of result rows, with bootstrap intervals where the tagged records are there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from lovec.metrics.bootstrap import FIGURES, Interval, by_question, intervals, resample
+from lovec.metrics.bootstrap import Interval, by_question, intervals, resample
 from lovec.metrics.records import passage_pairs
-from lovec.reports.results_table import Row
-from lovec.reports.runs import Run, reading
-from lovec.reports.table import Cell, Column
-from lovec.types import LovecError, Record
+from lovec.reports.runs import RunResults, stored_readout
+from lovec.reports.table import Cell, metric_cell
+from lovec.types import N_SCORES, LovecError, Record, ResultRow
 
-COLUMNS = {
-    "brier": Column("BS", better="lower"),
-    "ece_m": Column("ECE-M", better="lower"),
-    "spearman": Column("SC", better="higher"),
-    "aurc": Column("AURC", better="lower"),
-    "auroc": Column("AUROC", better="higher"),
-    "malformed": Column("bad tags", better="lower"),
-    "abstained": Column("abstained"),
-    "mean_confidence": Column("mean c"),
-    "mean_factuality": Column("mean f", better="higher"),
-    "words": Column("words"),
-    "diversity": Column("diversity", better="higher"),
-    "ttr": Column("TTR", better="higher"),
-    "distinct": Column("scores said"),
-    "entropy": Column("entropy"),
-    "ordinality": Column("ordinality", better="higher"),
-}
-"""Columns by the name of their figure in a result row."""
+MODE_TITLES = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
+"""Headings of the evaluation modes."""
 
-PLAIN = {"words": 1, "diversity": 3, "ttr": 3, "distinct": 1, "entropy": 2, "ordinality": 2}
-"""Digits of figures that are no percentages."""
-
-MODES = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
-"""Sections of methods by evaluation mode."""
-
-_Place = tuple[str, str, str, str, str]
-_TOLERANCE = 1e-3  # float32 figures, and a confidence on the edge of a bin
+_TOLERANCE = 1e-3  # metrics are computed in float32, and a confidence may lie on the edge of a bin
 
 
-class Cells:
+class CellMaker:
     """Makes the cells of a run's rows.
 
     Args:
-        run: where rows and tagged records come from.
-        draws: how often passages are drawn anew for the intervals; 0 makes none.
+        run: results with rows and tagged records.
+        draws: number of bootstrap draws for the intervals; 0 makes no intervals.
         level: share of the draws inside an interval.
 
     Raises:
-        LovecError: there are fewer than 0 draws, or the level is not between 0 and 1.
+        LovecError: ``draws`` is negative, or ``level`` is not between 0 and 1.
     """
 
-    def __init__(self, run: Run, draws: int = 1000, level: float = 0.95) -> None:
+    def __init__(self, run: RunResults, draws: int = 1000, level: float = 0.95) -> None:
         if draws < 0 or not 0 < level < 1:
             raise LovecError(f"got {draws} draws and level {level}, expected 0 or more and a level such as 0.95")
         self.run, self.draws, self.level = run, draws, level
-        self.seen = False
-        self._known: dict[_Place, dict[str, Interval | None]] = {}
+        self._has_intervals = False
+        self._intervals_of: dict[tuple[str, ...], dict[str, Interval | None]] = {}
 
-    def cell(self, row: Row | None, name: str) -> Cell | None:
-        """A figure of a row; None where there is no row."""
+    def cell(self, row: ResultRow | None, name: str) -> Cell | None:
+        """Return a metric of a row, with its interval where there is one; None where there is no row."""
         if row is None:
             return None
-        value = row.get(name)
-        interval = self._intervals(row).get(name) if self.draws and name in FIGURES and value is not None else None
-        if interval is None or math.isnan(interval.low) or abs(interval.value - float(value or 0)) > _TOLERANCE:
-            return number(value, name)
-        self.seen = True
-        span = f"{number(interval.low, name).text} to {number(interval.high, name).text}"
-        return Cell(number(value, name).text, value, interval.low, interval.high, span)
+        info = self.run.metrics[name]
+        cell = metric_cell(row.metrics.get(name), info)
+        if cell.value is None or not self.draws or not info.bootstrapped:
+            return cell
+        interval = self._intervals(row).get(name)
+        if interval is None or math.isnan(interval.low) or abs(interval.value - cell.value) > _TOLERANCE:
+            return cell
+        self._has_intervals = True
+        text = f"{info.text(interval.low)} to {info.text(interval.high)}"
+        return replace(cell, low=interval.low, high=interval.high, interval=text)
 
     @property
-    def spans(self) -> str:
-        """What the intervals given so far are; nothing where there are none."""
-        if not self.seen:
+    def interval_note(self) -> str:
+        """What the intervals made so far are; "" if none was made."""
+        if not self._has_intervals:
             return ""
-        what = f"{self.draws} draws of the questions, with all their sentences"
-        seeds = "; training seeds are not drawn" if len(self.run.seeds) > 1 else ""
-        return f"Intervals: {100 * self.level:.4g} % percentile bootstrap, {what}{seeds}."
+        drawn = f"{self.draws} draws of the questions, with all their sentences"
+        seeds = "; training seeds are not drawn" if self.run.most_seeds > 1 else ""
+        return f"Intervals: {100 * self.level:.4g} % percentile bootstrap, {drawn}{seeds}."
 
-    def _intervals(self, row: Row) -> dict[str, Interval | None]:
-        """Intervals of a row's figures; none where its tagged records are missing."""
-        place = (row["method"], row["domain"], row["mode"], row["level"], row["readout"])
-        if place not in self._known:
-            answers = self.run.answers(row["method"], row["mode"], row["readout"])
-            own = [inside(records, row["domain"]) for records in answers]
-            runs = [pairs(records, row) for records in own if records]
+    def _intervals(self, row: ResultRow) -> dict[str, Interval | None]:
+        """Return the intervals of a row's metrics; none if its tagged records are missing."""
+        key = (row.method, row.domain, row.mode, row.level, row.readout)
+        if key not in self._intervals_of:
+            by_seed = self.run.records_by_seed(row.method, row.mode, row.readout)
+            in_row = [in_domain(records, row.domain) for records in by_seed]
+            pairs = [_pairs_by_question(records, row) for records in in_row if records]
             try:
-                found = intervals(resample(runs, self.draws), level=self.level) if runs else {}
-            except LovecError:  # seeds that were asked different questions
-                found = {}
-            self._known[place] = found
-        return self._known[place]
+                self._intervals_of[key] = intervals(resample(pairs, self.draws), level=self.level) if pairs else {}
+            except LovecError:  # the seeds were tested on different questions
+                self._intervals_of[key] = {}
+        return self._intervals_of[key]
 
 
-def inside(records: Iterable[Record], domain: str) -> list[Record]:
-    """The records of one domain."""
-    return [record for record in records if str(record.meta.get("domain", "in-domain")) == domain]
+def in_domain(records: Iterable[Record], domain: str) -> list[Record]:
+    """Return the records of one domain."""
+    return [record for record in records if record.domain == domain]
 
 
-def pairs(records: Iterable[Record], row: Row) -> dict[str, tuple[list[float], list[float]]]:
-    """Confidences and factualities of every question as a row counts them: its sentences, or the mean of each.
+def levels_of(records: Iterable[Record]) -> int:
+    """Return the number of levels of the scale that tagged records are scored on: that of the first stated score."""
+    sentences = (sentence for record in records for sentence in record.sentences)
+    return next((sentence.levels for sentence in sentences if sentence.score is not None), N_SCORES)
+
+
+def _pairs_by_question(records: Iterable[Record], row: ResultRow) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the confidences and factualities of every question as the row counts them: per sentence or per passage.
 
     Raises:
         LovecError: two records share an id.
     """
-    if row["level"] == "sentence":
-        return by_question(records, reading(row))
-    return {record.id: passage_pairs([record], reading(row))[:2] for record in records}
-
-
-def number(value: float | None, name: str) -> Cell:
-    """A figure without its interval; shares and correlations are printed times 100."""
-    if value is None or not math.isfinite(value):
-        return Cell("-")
-    return Cell(f"{value:.{PLAIN[name]}f}" if name in PLAIN else f"{100 * value:.1f}", value)
+    if row.level == "sentence":
+        return by_question(records, stored_readout(row))
+    return {record.id: passage_pairs([record], stored_readout(row))[:2] for record in records}

@@ -1,232 +1,277 @@
-"""Tables of what was observed beside the calibration: thresholds, texts, running times, training, sweeps."""
+"""Tables of what was measured beside calibration: thresholds, texts, running times, training steps, sweeps."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import torch
 
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import aurc, thresholds
-from lovec.reports import curves
-from lovec.reports.cells import COLUMNS, MODES, Cells, inside, number
-from lovec.reports.results_table import Row
-from lovec.reports.runs import Run, reading
-from lovec.reports.table import Cell, Column, Line, Table, mark_best
-from lovec.reports.timing import Timing, free_form, plain_answer, timings
-from lovec.types import LovecError
+from lovec.metrics.table import METRICS, MetricInfo
+from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
+from lovec.reports.results_table import custom_metrics
+from lovec.reports.runs import RunResults, stored_readout
+from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
+from lovec.reports.timing import Timing, free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.training_log import read_training_log, training_rows, validation_rows
+from lovec.types import LovecError, ResultRow
 
 log = logging.getLogger(__name__)
 
-THRESHOLDS = range(5, 11)
-"""Scores from which sentences are kept."""
+CALIBRATION = ("brier", "ece_m", "spearman")
+"""The metrics that the paper's tables show."""
 
-TEXTS = ("words", "mean_factuality", "diversity", "ttr", "malformed", "abstained", "distinct", "entropy", "ordinality")
-"""Figures of the diagnostics."""
-
-PHASES = ("writing", "sampling", "judging", "scoring")
-"""Phases of running times, in the order in which they are shown; others come after them."""
-
-_TIMED = ("Plain answers", "Baselines", *MODES.values())
-_FIGURES = ("brier", "ece_m", "spearman")
-_SWEPT = (*_FIGURES, "malformed")
-_PLACES = {"val": "first mode", "val/free-form": "free-form"}
+_DIAGNOSTICS = (
+    "words", "mean_factuality", "diversity", "ttr", "malformed", "abstained", "distinct", "entropy", "ordinality",
+)  # fmt: skip
+_SWEPT = (*CALIBRATION, "malformed")
+_KEPT = MetricInfo("kept", "kept")
+_PHASES = ("writing", "sampling", "judging", "scoring")  # in the order of columns; other phases follow
+_TIME_SECTIONS = ("Plain answers", "Baselines", *MODE_TITLES.values())
 
 
-def risk(cells: Cells) -> Table | None:
-    """What a threshold keeps, and how true it is; from the tagged records."""
+def risk_table(cells: CellMaker) -> Table | None:
+    """Return the table of what a threshold keeps and how true that is; None without tagged records."""
+    run = cells.run
+    levels = levels_of(record for key in run.files for record in run.tagged_records(*key))
+    scores = range(levels // 2, levels)
     lines, groups = [], []
-    for section, row in _sections(cells.run, ("iterative", "free-form"), ("ablation", "recalibrated")):
-        kept = _kept(cells.run, row)
-        if kept:
-            lines.append(Line(row["method"], kept, section))
-            groups.append(section if row["mode"] == "iterative" else f"{section} {row['method']}")
+    for section, row in _sections(run, ("iterative", "free-form"), ("ablation", "recalibrated")):
+        if values := _kept_by_threshold(run, row, scores):
+            infos = [METRICS["aurc"], *([_KEPT, METRICS["mean_factuality"]] * len(scores))]
+            lines.append(Line(row.method, tuple(map(metric_cell, values, infos)), section))
+            groups.append(section if row.mode == "iterative" else f"{section} {row.method}")
     if not lines:
         return None
-    columns = [COLUMNS["aurc"]]
-    for score in THRESHOLDS:
-        columns += [
-            replace(column, group=f"score >= {score}") for column in (Column("kept"), COLUMNS["mean_factuality"])
-        ]
-    sheet = mark_best(Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines)), groups)
+    columns = [metric_column(METRICS["aurc"])]
+    for score in scores:
+        columns += [metric_column(info, f"score >= {score}") for info in (_KEPT, METRICS["mean_factuality"])]
+    table = mark_best(Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines)), groups)
     note = (
         "In %; AURC: area under the risk-coverage curve, risk being 1 - factuality; kept: share of the sentences with "
         "that stated score or more (baselines: that confidence); mean f: their mean factuality; -: none is kept."
     )
-    return replace(sheet, notes=(note, "Bold: the best of its section; free-form answers differ, so none is."))
+    return replace(table, notes=(note, "Bold: the best of its section; free-form answers differ, so none is."))
 
 
-def diagnostics(cells: Cells) -> Table | None:
-    """What answers are like, and what scores are said."""
-    found = list(_sections(cells.run, ("free-form", "iterative"), ("ablation", "recalibrated", "hybrid", "constant")))
-    names = [name for name in TEXTS if any(row.get(name) is not None for _, row in found)]
-    if not any(name in names for name in TEXTS if name not in ("mean_factuality", "malformed")):
+def diagnostics_table(cells: CellMaker) -> Table | None:
+    """Return the table of what the answers and their scores are like; None if none of it was measured."""
+    kinds_left_out = ("ablation", "recalibrated", "hybrid", "constant")
+    rows = list(_sections(cells.run, ("free-form", "iterative"), kinds_left_out))
+    names = [name for name in _DIAGNOSTICS if any(row.metrics.get(name) is not None for _, row in rows)]
+    if {*names} <= {"mean_factuality", "malformed"}:
         return None
-    lines = [Line(row["method"], tuple(cells.cell(row, name) for name in names), section) for section, row in found]
+    lines = [Line(row.method, tuple(cells.cell(row, name) for name in names), section) for section, row in rows]
     note = (
         "mean f, bad tags, abstained in %; diversity: 1 - mean cosine of the sentences of an answer; TTR: different "
-        "words / words; scores said: how many of the eleven; entropy of the scores in nats; -: undefined or not "
+        "words / words; scores used: how many different scores; entropy of the scores in nats; -: undefined or not "
         "measured. In iterative tagging the texts are given, not the method's own."
     )
-    columns = tuple(COLUMNS[name] for name in names)
+    columns = tuple(metric_column(METRICS[name]) for name in names)
     return Table("diagnostics", "Answers and scores", columns, tuple(lines), (note,))
 
 
-def running_time(run: Run) -> Table | None:
-    """Seconds an answer, by phase, and how many times as long as free-form tagging."""
-    found = [timing for timing in timings(run) if timing.kind != "ablation"]
-    if not found:
+def running_time_table(run: RunResults) -> Table | None:
+    """Return the table of seconds per answer, by phase and as a multiple of free-form tagging; None without times."""
+    shown = [timing for timing in timings(run) if timing.kind != "ablation"]
+    if not shown:
         return None
-    plain, base = plain_answer(found), free_form(found)
-    phases = sorted(
-        {phase for timing in found for phase in timing.seconds},
-        key=lambda phase: (PHASES.index(phase) if phase in PHASES else len(PHASES), phase),
-    )
-    columns = [
-        *(Column(phase, "seconds an answer") for phase in phases),
-        Column("needed", "seconds an answer", "lower"),
-        *([Column("with the answer", "seconds an answer", "lower")] if plain is not None else []),
-        *([Column("times free-form")] if base is not None else []),
-        Column("context tokens"),
-        Column("answers"),
+    shown.sort(key=lambda timing: _TIME_SECTIONS.index(_time_section(timing)))
+    plain, base = plain_answer_seconds(shown), free_form_seconds(shown)
+    measured = {phase for timing in shown for phase in timing.seconds}
+    phases = [*(phase for phase in _PHASES if phase in measured), *sorted(measured - {*_PHASES})]
+    cells = [dict(_time_cells(timing, phases, plain, base)) for timing in shown]
+    lines = [
+        Line(timing.method, tuple(by_column.values()), _time_section(timing))
+        for timing, by_column in zip(shown, cells, strict=True)
     ]
+    return Table("running-time", "Running time", tuple(cells[0]), tuple(lines), tuple(_time_notes(shown, plain, base)))
+
+
+def checkpoints_table(run: RunResults) -> Table | None:
+    """Return the table of validation metrics by training step; None if no run validated more than once."""
+    places: list[tuple[str, int, dict[str, float | None]]] = []
+    for folder in run.logs:
+        try:
+            training = read_training_log(folder)
+        except LovecError as error:  # a log that cannot be read must not cost the other tables
+            log.warning("no table of checkpoints of %s: %s", folder, error)
+            continue
+        rewards = {row.step: row.metrics.get("reward") for row in training_rows(training)}
+        for mode in training.modes:
+            section = f"{_log_title(run, folder)}, {'first mode' if mode == 'val' else mode.removeprefix('val/')}"
+            rows = validation_rows(training, mode)
+            for row in rows if len(rows) > 1 else []:
+                places.append((section, row.step, {**row.metrics, "reward": rewards.get(row.step)}))
+    if not places:
+        return None
+    note = "Validation records, stated score, in %; step 0: before training"
+    names: tuple[str, ...] = CALIBRATION
+    if any(values["reward"] is not None for _, _, values in places):
+        note += "; mean reward: since the line before"
+        names = (*CALIBRATION, "reward")
+    lines = [
+        Line(f"step {step}", tuple(metric_cell(values.get(name), METRICS[name]) for name in names), section)
+        for section, step, values in places
+    ]
+    columns = tuple(metric_column(METRICS[name]) for name in names)
+    return Table("checkpoints", "Intermediate checkpoints", columns, tuple(lines), (f"{note}.",), corner="step")
+
+
+def sweep_tables(run: RunResults) -> Iterator[tuple[str, Table]]:
+    """Yield the table of every sweep, each with its kind.
+
+    The kind is "sweep-reward" or "sweep-oracle" if the sweep varies options of a reward or an oracle, else "sweep".
+    """
+    for number, (folder, results) in enumerate(run.sweeps.items(), start=1):
+        options = [option.partition("=")[0] for row in results.rows for option in row.options]
+        varied = [name for name in ("reward", "oracle") if any(f".{name}" in option for option in options)]
+        name = "sweep" if len(run.sweeps) == 1 else f"sweep-{number}"
+        table = sweep_table(results.rows, f"Sweep {folder.name}", results.metrics, ranges=results.metrics)
+        yield "-".join(["sweep", *varied[:1]]), replace(table, name=name)
+
+
+def sweep_table(
+    rows: Iterable[ResultRow],
+    title: str = "",
+    metrics: Mapping[str, MetricInfo] = METRICS,
+    ranges: Collection[str] = ("brier",),
+) -> Table:
+    """Return the table of a sweep: a line per variation with means over seeds, the evaluation modes side by side.
+
+    Args:
+        rows: one per variation (``method``), mode and seed; those of sentences and stated scores are shown.
+        title: what the table shows.
+        metrics: how to show every metric, by name, see ``lovec.results.Results.metrics``.
+        ranges: metrics whose range over the seeds is printed as an interval; CSV and JSON have the range of all.
+    """
+    rows = [row for row in rows if (row.level, row.readout) == ("sentence", "stated")]
+    infos = [*(metrics[name] for name in _SWEPT), *custom_metrics(rows, metrics)]
+    modes = list(dict.fromkeys(row.mode for row in rows))
     lines = []
-    for timing in sorted(found, key=lambda timing: _TIMED.index(_timed(timing))):
-        whole = timing.total + (plain or 0.0 if timing.mode == "iterative" else 0.0)
-        cells = [_seconds(timing.seconds[phase]) if phase in timing.seconds else None for phase in phases]
-        cells += [_seconds(timing.total), *([_seconds(whole)] if plain is not None else [])]
-        cells += [Cell(f"{whole / base:.1f}", whole / base)] if base is not None else []
-        cells += [
-            Cell(f"{timing.prefill_tokens:.0f}", timing.prefill_tokens),
-            Cell(str(timing.records), timing.records),
+    for method in dict.fromkeys(row.method for row in rows):
+        variation = [row for row in rows if row.method == method]
+        cells = [
+            _mean_over_seeds([row.metrics.get(info.name) for row in variation if row.mode == mode], info, ranges)
+            for mode in modes
+            for info in infos
         ]
-        lines.append(Line(timing.method, tuple(cells), _timed(timing)))
-    return Table("running-time", "Running time", tuple(columns), tuple(lines), tuple(_time_notes(found, plain, base)))
+        seconds = [row.metrics.get("seconds") for row in variation]
+        lines.append(Line(method, (*cells, _mean_over_seeds(seconds, metrics["seconds"], ranges=()))))
+    columns = [metric_column(info, MODE_TITLES.get(mode, mode)) for mode in modes for info in infos]
+    columns.append(Column(metrics["seconds"].heading))
+    notes = [f"Validation records. {legend(infos)}; s: seconds of a run; -: undefined."]
+    if (seeds := len({row.seed for row in rows})) > 1:
+        notes.append(f"Means over {seeds} training seeds; in brackets: the range over them.")
+    return mark_best(Table("sweep", title, tuple(columns), tuple(lines), tuple(notes), corner="variation"))
 
 
-def _timed(timing: Timing) -> str:
-    """Section of the running times that a method belongs to."""
+def _sections(run: RunResults, modes: Iterable[str], without: Collection[str]) -> Iterator[tuple[str, ResultRow]]:
+    """Yield the sentence rows of stated scores by mode and domain, with the heading of their section.
+
+    Args:
+        run: results with rows.
+        modes: evaluation modes in the order of their sections.
+        without: kinds of rows that are left out.
+    """
+    domains = list(dict.fromkeys(row.domain for row in run.rows))
+    for mode in modes:
+        for domain in domains:
+            section = f"{MODE_TITLES[mode]}, {domain}" if len(domains) > 1 else MODE_TITLES[mode]
+            for row in run.rows:
+                place = (row.mode, row.domain, row.level, row.readout)
+                if place == (mode, domain, "sentence", "stated") and row.kind not in without:
+                    yield section, row
+
+
+def _kept_by_threshold(run: RunResults, row: ResultRow, scores: range) -> list[float]:
+    """Return AURC, then per score the share that it keeps and its mean factuality; [] without tagged records.
+
+    All are means over seeds. ``scores`` ends at the highest score of the scale.
+    """
+    by_seed = []
+    for records in run.records_by_seed(row.method, row.mode, row.readout):
+        if not (records := in_domain(records, row.domain)):
+            continue
+        confidence, factuality, _ = sentence_pairs(records, stored_readout(row))
+        pair = torch.tensor(confidence, dtype=torch.float64), torch.tensor(factuality, dtype=torch.float64)
+        kept, true = (values.tolist() for values in thresholds(*pair, levels=scores.stop))
+        by_seed.append([float(aurc(*pair)), *(value for score in scores for value in (kept[score], true[score]))])
+    if all(math.isnan(values[0]) for values in by_seed):
+        return []
+    return [mean(values) for values in zip(*by_seed, strict=True)]
+
+
+def _time_section(timing: Timing) -> str:
     if timing.kind == "answers":
-        return _TIMED[0]
-    return "Baselines" if (timing.kind, timing.mode) == ("baseline", "iterative") else MODES[timing.mode]
+        return "Plain answers"
+    return "Baselines" if (timing.kind, timing.mode) == ("baseline", "iterative") else MODE_TITLES[timing.mode]
 
 
-def _time_notes(found: Sequence[Timing], plain: float | None, base: float | None) -> Iterator[str]:
+def _time_cells(
+    timing: Timing, phases: Iterable[str], plain: float | None, base: float | None
+) -> Iterator[tuple[Column, Cell | None]]:
+    """Yield the columns of the running times with the cells of one line.
+
+    Args:
+        timing: what the line shows.
+        phases: columns of single phases.
+        plain: seconds of a plain answer, which iterative tagging waits for; None if not timed.
+        base: seconds of an answer in free-form tagging; None if not timed.
+    """
+    seconds = "seconds per answer"
+    for phase in phases:
+        yield Column(phase, seconds), _seconds(timing.seconds[phase]) if phase in timing.seconds else None
+    yield Column("needed", seconds, "lower"), _seconds(timing.total)
+    whole = timing.total + (plain or 0.0 if timing.mode == "iterative" else 0.0)
+    if plain is not None:
+        yield Column("with the answer", seconds, "lower"), _seconds(whole)
+    if base is not None:
+        yield Column("times free-form"), Cell(f"{whole / base:.1f}", whole / base)
+    yield Column("context tokens"), Cell(f"{timing.prefill_tokens:.0f}", timing.prefill_tokens)
+    yield Column("answers"), Cell(str(timing.records), timing.records)
+
+
+def _time_notes(shown: Sequence[Timing], plain: float | None, base: float | None) -> Iterator[str]:
     yield (
         "Wall time of all processes together. Needed: the sum of the phases, in free-form tagging without the scoring, "
-        "which fills in distributions that the tags do not need. Context tokens: tokens an answer that went through "
+        "which fills in distributions that the tags do not need. Context tokens: tokens per answer that went through "
         "the model as context."
     )
     if plain is not None:
         yield "With the answer: iterative tagging and baselines wait for a plain answer, whose time is added."
     if base is not None:
-        own = [timing.method for timing in found if timing.mode == "free-form" and timing.kind == "method"]
-        yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(own)})."
-    if (runs := max(timing.runs for timing in found)) > 1:
+        methods = [timing.method for timing in shown if (timing.mode, timing.kind) == ("free-form", "method")]
+        yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(methods)})."
+    if (runs := max(timing.runs for timing in shown)) > 1:
         yield f"Medians over up to {runs} runs."
-
-
-def checkpoints(run: Run) -> Table | None:
-    """Validation by training step, of runs that validated more than once."""
-    lines = []
-    for folder in run.logs:
-        try:
-            logged = curves.read_run(folder)
-        except LovecError as error:  # a log that cannot be read is no reason to report nothing else
-            log.warning("no table of checkpoints of %s: %s", folder, error)
-            continue
-        rewards = {row["step"]: row["reward"] for row in curves.training_rows(logged)}
-        for place, said in _PLACES.items():
-            rows = curves.validation_rows(logged, place)
-            for row in rows if len(rows) > 1 else []:
-                reward = rewards.get(row["step"])
-                earned = Cell("-") if reward is None else Cell(f"{reward:.3f}", reward)
-                cells = (*(number(row[name], name) for name in _FIGURES), earned)
-                lines.append(Line(f"step {row['step']}", cells, f"{_title(run, folder)}, {said}"))
-    if not lines:
-        return None
-    columns = [*(COLUMNS[name] for name in _FIGURES), Column("mean reward", better="higher")]
-    if all(line.cells[-1] == Cell("-") for line in lines):
-        columns, lines = columns[:-1], [replace(line, cells=line.cells[:-1]) for line in lines]
-    note = "Validation records, stated score, in %; step 0: before training; mean reward: since the line before."
-    if len(columns) == len(_FIGURES):
-        note = "Validation records, stated score, in %; step 0: before training."
-    return Table("checkpoints", "Intermediate checkpoints", tuple(columns), tuple(lines), (note,), corner="step")
-
-
-def sweeps(run: Run) -> Iterator[tuple[str, Table]]:
-    """A table for every sweep, and the kind of ablation that it is: "sweep-reward", "sweep-oracle" or "sweep"."""
-    for number_, (folder, rows) in enumerate(run.sweeps.items(), start=1):
-        shown = [row for row in rows if row["level"] == "sentence" and row["readout"] == "stated"]
-        modes = list(dict.fromkeys(row["mode"] for row in shown))
-        lines = [_variation(shown, method, modes) for method in dict.fromkeys(row["method"] for row in shown)]
-        columns = [replace(COLUMNS[name], group=MODES.get(mode, mode)) for mode in modes for name in _SWEPT]
-        flags = " ".join(str(row.get("flags", "")) for row in shown)
-        kind = "sweep-reward" if ".reward" in flags else "sweep-oracle" if ".oracle" in flags else "sweep"
-        seeds = len({row["seed"] for row in shown})
-        note = "Validation records, in %; BS, ECE-M and bad tags: lower is better, SC: higher; s: seconds of a run."
-        many = (f"Means over {seeds} training seeds; intervals: the range over them.",) if seeds > 1 else ()
-        name = "sweep" if len(run.sweeps) == 1 else f"sweep-{number_}"
-        sheet = Table(name, f"Sweep {folder.name}", (*columns, Column("s")), tuple(lines), (note, *many), "variation")
-        yield kind, mark_best(sheet)
-
-
-def _sections(run: Run, modes: Sequence[str], without: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Sentence rows of the stated score by mode and domain, with the name of their section."""
-    domains = list(dict.fromkeys(row["domain"] for row in run.rows))
-    for mode in modes:
-        for domain in domains:
-            section = f"{MODES[mode]}, {domain}" if len(domains) > 1 else MODES[mode]
-            for row in run.rows:
-                place = (row["mode"], row["domain"], row["level"], row["readout"])
-                if place == (mode, domain, "sentence", "stated") and row["kind"] not in without:
-                    yield section, row
-
-
-def _kept(run: Run, row: Row) -> tuple[Cell, ...]:
-    """AURC, and share and factuality of what every threshold keeps: means over seeds; () without tagged records."""
-    found = []
-    answers = [inside(records, row["domain"]) for records in run.answers(row["method"], row["mode"], row["readout"])]
-    for records in filter(None, answers):
-        said, true, _ = sentence_pairs(records, reading(row))
-        pair = torch.tensor(said, dtype=torch.float64), torch.tensor(true, dtype=torch.float64)
-        kept = [values.tolist() for values in thresholds(*pair)]
-        found.append([float(aurc(*pair)), *(side[score] for score in THRESHOLDS for side in kept)])
-    if not found or all(math.isnan(figures[0]) for figures in found):
-        return ()
-    return tuple(number(mean(values), "aurc") for values in zip(*found, strict=True))
 
 
 def _seconds(value: float) -> Cell:
     return Cell(f"{value:.3f}" if value < 1 else f"{value:.2f}", value)
 
 
-def _title(run: Run, folder: Any) -> str:
-    """A run's folder, told apart from others of that name by the folder above."""
+def _log_title(run: RunResults, folder: Path) -> str:
+    """Return the name of a run's folder, with the folder above where other runs have the same name."""
     same = [other for other in run.logs if other.name == folder.name]
-    return str(folder.name) if len(same) == 1 else f"{folder.parent.name}/{folder.name}"
+    return folder.name if len(same) == 1 else f"{folder.parent.name}/{folder.name}"
 
 
-def _variation(rows: Sequence[Row], method: str, modes: Sequence[str]) -> Line:
-    """Means over seeds, with their range as interval."""
-    own = [row for row in rows if row["method"] == method]
-    cells: list[Cell | None] = []
-    for mode in modes:
-        for name in _SWEPT:
-            values: list[Any] = [row[name] for row in own if row["mode"] == mode]
-            if not values or None in values:
-                cells.append(number(None, name))
-                continue
-            cell, (low, high) = number(mean(values), name), (min(values), max(values))
-            if len(values) > 1:
-                span = f"{number(low, name).text} to {number(high, name).text}"
-                cell = replace(cell, low=low, high=high, span=span)
-            cells.append(cell)
-    seconds = [float(row["seconds"]) for row in own if row.get("seconds") is not None]
-    taken = Cell(f"{mean(seconds):.0f}", mean(seconds)) if seconds else Cell("-")
-    return Line(method, (*cells, taken))
+def _mean_over_seeds(values: Sequence[float | None], info: MetricInfo, ranges: Collection[str]) -> Cell:
+    """Return the mean of a metric over seeds with its range; undefined where it is undefined for one seed."""
+    defined = [value for value in values if value is not None]
+    if not defined or len(defined) < len(values):
+        return metric_cell(None, info)
+    cell = metric_cell(mean(defined), info)
+    if len(defined) == 1:
+        return cell
+    low, high = min(defined), max(defined)
+    different = info.name in ranges and info.text(low) != info.text(high)
+    interval = f"{info.text(low)} to {info.text(high)}" if different else ""
+    return replace(cell, low=low, high=high, interval=interval)

@@ -1,112 +1,109 @@
-"""What a model would say where it says its score: the most probable next tokens, for a true and a false sentence."""
+"""The most probable next tokens after the opening tag, for a correct and an incorrect sentence."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lovec.reports.style import BLUE, FAINT, INK, short, tiles, write_figure
-from lovec.types import N_SCORES, LovecError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from lovec.reports.panels import PanelLayout, write_panels
+from lovec.reports.style import BLUE, FAINT, INK, short
+from lovec.types import DEFAULT_SCALE, LovecError
 
 CASES = ("correct", "incorrect")
-"""What a panel's sentence is, by its label."""
+"""Sentences that a method has panels for, by their label."""
 
 MOST = 15
-"""Tokens of a panel."""
+"""Most tokens in a panel."""
 
-_WIDTH, _HEIGHT, _BELOW = 4.3, 1.45, 0.52  # inches of a panel, and of the tokens under it
-_CUT = 6  # characters of a token
+_LAYOUT = PanelLayout(
+    "next token (blue: begins a score; grey: does not)", ("probability",), (1.45,), width=4.3, columns=2, below=0.52
+)
+_LONGEST = 6  # characters of a token
+
+Entry = Mapping[str, Any]
 
 
 def score_tokens(
-    found: Sequence[Mapping[str, Any]],
+    entries: Sequence[Entry],
     path: str | os.PathLike[str],
-    title: str = "The most probable tokens where the score is said",
+    title: str = "The most probable tokens where the score is stated",
 ) -> Path:
-    """Write a figure with a row of two panels a method, a correct and an incorrect sentence; same input, same bytes.
+    """Write a plot with two panels per method, a correct and an incorrect sentence; the same input, the same bytes.
 
-    A bar is the probability of a token. Tokens that can begin a score stand in their order on the left, what else is
-    among the 15 most probable on the right, in grey: a model that understands its scores as degrees has one hill.
-    ``ordinality`` says so of the eleven whole scores: 1 is one hill, 0.5 is chance.
+    A bar is the probability of a token. Tokens that can begin a score stand on the left, in the order of the scores;
+    others among the 15 most probable stand on the right, in grey. A model that understands its scores as degrees has
+    one hill. The ordinality of the distribution over whole scores measures that: 1 is one hill, 0.5 is chance.
 
     Args:
-        found: what ``lovec test`` writes into tokens.json: mappings with the keys ``method``, ``case`` ("correct" or
-            "incorrect"), ``tokens`` (mappings with ``text`` and ``p``) and ``ordinality`` (or None).
-        path: the file to write, .svg or .png.
-        title: a line above the panels.
+        entries: content of the tokens.json that ``lovec test`` writes: mappings with the keys ``method``, ``case``
+            ("correct" or "incorrect"), ``tokens`` (mappings with ``text`` and ``p``), ``ordinality`` (or None) and,
+            where it is not 0 to 10, ``scale`` (the words of the scale, lowest first).
+        path: file to write, .svg or .png.
+        title: title of the plot.
 
     Returns:
         The path written to.
 
     Raises:
-        LovecError: there is nothing to draw, or the file has another ending.
+        LovecError: there is nothing to draw, or the name of the file does not end in .svg or .png.
     """
-    return write_figure(lambda: draw(found, title), path, title)
+    if not entries:
+        raise LovecError("there are no tokens to draw; give the list that `lovec test` wrote into tokens.json")
+    by_place = {(str(entry["method"]), entry["case"]): entry for entry in reversed(entries)}
+    methods = dict.fromkeys(str(entry["method"]) for entry in entries)
+    panels = [
+        (f"{short(method)}, {case} sentence", by_place.get((method, case))) for method in methods for case in CASES
+    ]
+    return write_panels(panels, _draw, _LAYOUT, path, title)
 
 
-def in_order(tokens: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, float]], int]:
-    """The most probable tokens as a panel shows them.
+def in_order(
+    tokens: Sequence[Mapping[str, Any]], words: Sequence[str] = DEFAULT_SCALE.words
+) -> tuple[list[tuple[str, float]], int]:
+    """Sort the most probable tokens as a panel shows them.
+
+    Args:
+        tokens: mappings with ``text`` and probability ``p``.
+        words: words of the scale, lowest first.
 
     Returns:
-        Texts and probabilities: the scores by size, then the others by probability; and how many scores there are.
+        Texts and probabilities, first the tokens that can begin a score, in the order of the scores, then the others,
+        most probable first; and the number of tokens that can begin a score.
     """
     pairs = sorted(((str(t["text"]), float(t["p"])) for t in tokens), key=lambda pair: -pair[1])[:MOST]
-    scores = sorted((pair for pair in pairs if _is_score(pair[0])), key=lambda pair: int(pair[0]))
-    return scores + [pair for pair in pairs if not _is_score(pair[0])], len(scores)
+    scores = [(score, pair) for pair in pairs if (score := _first_score(pair[0], words)) is not None]
+    others = [pair for pair in pairs if _first_score(pair[0], words) is None]
+    return [pair for _, pair in sorted(scores, key=lambda item: item[0])] + others, len(scores)
 
 
-def draw(found: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """The figure, a row a method.
-
-    Raises:
-        LovecError: there is nothing to draw.
-    """
-    methods = list(dict.fromkeys(str(one["method"]) for one in found))
-    if not methods:
-        raise LovecError("there are no tokens to draw; give the list that `lovec test` wrote into tokens.json")
-    figure, axes = tiles(
-        2 * len(methods), (_HEIGHT,), title, "next token (blue: begins a score; grey: does not)", _WIDTH, 2, _BELOW
-    )
-    for place, (ax,) in enumerate(axes):
-        method, case = methods[place // 2], CASES[place % 2]
-        one = next((one for one in found if str(one["method"]) == method and one["case"] == case), None)
-        ax.set_title(f"{short(method)}, {case} sentence{_ordinality(one)}", fontsize=10, color=INK)
-        if place % 2 == 0:
-            ax.set_ylabel("probability", color=INK)
-        _panel(ax, one["tokens"] if one else ())
-    return figure
-
-
-def _panel(ax: Any, tokens: Sequence[Mapping[str, Any]]) -> None:
-    shown, scores = in_order(tokens)
-    colours = [BLUE] * scores + [FAINT] * (len(shown) - scores)
-    ax.bar(range(len(shown)), [p for _, p in shown], width=0.75, color=colours)
-    for place, (_, p) in enumerate(shown):
+def _draw(axes: Sequence[Any], entry: Entry | None) -> str:
+    (ax,) = axes
+    words = entry.get("scale", DEFAULT_SCALE.words) if entry else ()
+    tokens, scores = in_order(entry["tokens"] if entry else (), words)
+    colours = [BLUE] * scores + [FAINT] * (len(tokens) - scores)
+    ax.bar(range(len(tokens)), [p for _, p in tokens], width=0.75, color=colours)
+    for place, (_, p) in enumerate(tokens):
         if p >= 0.005:
             ax.text(place, p + 0.02, f"{p:.2f}"[1:] if p < 0.995 else "1", fontsize=8, color=INK, ha="center")
-    ax.set(xlim=(-0.6, MOST - 0.4), ylim=(0, 1.12), xticks=range(len(shown)), yticks=[0, 0.5, 1])
+    ax.set(xlim=(-0.6, MOST - 0.4), ylim=(0, 1.12), xticks=range(len(tokens)), yticks=[0, 0.5, 1])
     ax.set_yticklabels(["0", "0.5", "1"])
-    ax.set_xticklabels([_name(text) for text, _ in shown], fontsize=8, rotation=0 if scores == len(shown) else 40)
-    if not shown:
+    labels = [_label(text, place < scores) for place, (text, _) in enumerate(tokens)]
+    ax.set_xticklabels(labels, fontsize=8, rotation=0 if scores == len(tokens) else 40)
+    if not tokens:
         ax.text(MOST / 2 - 0.5, 0.5, "there is no such sentence", fontsize=9, color=INK, ha="center", va="center")
+    ordinality = entry and entry.get("ordinality")
+    return "" if ordinality is None else f"ordinality {ordinality:.2f}"
 
 
-def _ordinality(one: Mapping[str, Any] | None) -> str:
-    value = one and one.get("ordinality")
-    return "" if value is None else f"\nordinality {value:.2f}"
-
-
-def _is_score(text: str) -> bool:
+def _first_score(text: str, words: Sequence[str]) -> int | None:
+    """Return the lowest score whose word begins with a token; None if there is none."""
     text = text.strip()
-    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) < N_SCORES
+    return next((score for score, word in enumerate(words) if text and word.startswith(text)), None)
 
 
-def _name(text: str) -> str:
-    """A token that can be read: what is white is drawn."""
-    drawn = text.strip() if _is_score(text) else text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    return short(drawn, _CUT)
+def _label(text: str, score: bool) -> str:
+    """Return a readable label of a token; white space is drawn as symbols, except around a score."""
+    visible = text.strip() if score else text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
+    return short(visible, _LONGEST)

@@ -4,7 +4,7 @@
   if (!form) return;
   const at = (id) => document.getElementById(id);
   const method = at("method"), mode = at("mode"), record = at("record"), least = at("least");
-  const sets = [...document.querySelectorAll("details.answers")];
+  const groups = [...document.querySelectorAll("details.answers")]; // one per method and mode
   const percent = (share) => (100 * share).toFixed(1) + " %";
 
   function fill(select, options) { // keeps the choice where it still is one
@@ -13,51 +13,55 @@
     if (options.some(([value]) => value === before)) select.value = before;
   }
 
-  const named = (name) => sets.filter((set) => set.dataset.method === name);
-  const chosen = () => named(method.value).find((set) => set.dataset.mode === mode.value);
+  const named = (name) => groups.filter((group) => group.dataset.method === name);
+  const chosen = () => named(method.value).find((group) => group.dataset.mode === mode.value);
+  const kept = (group) => JSON.parse(group.dataset.kept); // per threshold: share, mean factuality
+  const top = (group) => kept(group).length - 1; // the highest score of the scale
 
   function choose() {
-    fill(mode, named(method.value).map((set) => [set.dataset.mode, set.dataset.mode]));
-    const set = chosen();
-    const articles = [...set.querySelectorAll("article")];
+    fill(mode, named(method.value).map((group) => [group.dataset.mode, group.dataset.mode]));
+    const group = chosen();
+    const articles = [...group.querySelectorAll("article")];
+    least.max = top(group);
     const question = (article) => article.querySelector("h4").firstChild.textContent.trim().slice(0, 70);
     fill(record, [["", `all ${articles.length} shown`], ...articles.map((a, n) => [a.dataset.id, `${n + 1}: ${question(a)}`])]);
-    for (const one of sets) one.hidden = one !== set;
-    set.open = true;
+    for (const other of groups) other.hidden = other !== group;
+    group.open = true;
     for (const article of articles) article.hidden = record.value !== "" && article.dataset.id !== record.value;
     filter();
   }
 
   function filter() {
-    const set = chosen(), score = Number(least.value);
+    const group = chosen(), highest = top(group), score = Number(least.value);
     at("value").textContent = least.value;
-    const [share, truth] = JSON.parse(set.dataset.kept)[score];
-    const all = JSON.parse(set.dataset.kept)[0][1];
-    let text = `Of all ${set.dataset.sentences} sentences of ${method.value}, ${mode.value}: ${percent(share)} kept`;
+    const [share, truth] = kept(group)[score], all = kept(group)[0][1];
+    let text = `Of all ${group.dataset.sentences} sentences of ${method.value}, ${mode.value}: ${percent(share)} kept`;
     if (truth !== null) text += `; mean factuality of what is kept ${percent(truth)}`;
     if (truth !== null && all !== null && score > 0) text += ` (of all: ${percent(all)})`;
     at("kept").textContent = text + ".";
-    for (const article of set.querySelectorAll("article")) {
+    for (const article of group.querySelectorAll("article")) {
       const sentences = [...article.querySelectorAll(".lv-s")];
-      const passes = (s) => score === 0 || 10 * Number(s.dataset.confidence ?? -1) >= score - 1e-4;
+      const passes = (s) => score === 0 || highest * Number(s.dataset.confidence ?? -1) >= score - 1e-4;
       for (const s of sentences) s.classList.toggle("out", !passes(s));
-      const kept = sentences.filter(passes), labelled = kept.filter((s) => s.dataset.factuality !== undefined);
+      const passing = sentences.filter(passes), labelled = passing.filter((s) => s.dataset.factuality !== undefined);
       const mean = labelled.reduce((sum, s) => sum + Number(s.dataset.factuality), 0) / labelled.length;
       const line = article.querySelector(".kept");
       line.hidden = score === 0;
-      line.textContent = `${kept.length} of ${sentences.length} sentences kept` +
+      line.textContent = `${passing.length} of ${sentences.length} sentences kept` +
         (labelled.length ? `, mean factuality ${percent(mean)}` : "");
     }
   }
 
-  for (const s of document.querySelectorAll(".lv-s[data-factuality]")) {
-    s.nextElementSibling.dataset.truth = String(Math.round(100 * Number(s.dataset.factuality)) / 10);
+  for (const group of groups) {
+    for (const s of group.querySelectorAll(".lv-s[data-factuality]")) { // shown on the scale of the scores
+      s.nextElementSibling.dataset.truth = String(Math.round(10 * top(group) * Number(s.dataset.factuality)) / 10);
+    }
   }
-  fill(method, [...new Set(sets.map((set) => set.dataset.method))].map((name) => [name, name]));
+  fill(method, [...new Set(groups.map((group) => group.dataset.method))].map((name) => [name, name]));
   for (const select of [method, mode, record]) select.addEventListener("change", choose);
   least.addEventListener("input", filter);
-  at("hide").addEventListener("change", () => document.body.classList.toggle("hiding", at("hide").checked));
-  at("truth").addEventListener("change", () => document.body.classList.toggle("telling", at("truth").checked));
+  at("hide").addEventListener("change", () => document.body.classList.toggle("hide-rest", at("hide").checked));
+  at("truth").addEventListener("change", () => document.body.classList.toggle("with-truth", at("truth").checked));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
   document.body.classList.add("scripted");

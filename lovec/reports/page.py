@@ -1,8 +1,8 @@
-"""The page of a report: one HTML file with its tables, figures and tagged answers, which needs nothing else.
+"""The page of a report: one HTML file with its tables, plots and tagged answers, which needs no other file.
 
-Whatever a model wrote, and every name from a file, is escaped where it stands: Jinja2 does so by itself, only figures
-and passages come as finished markup from functions that escape what they are given. The content security policy lets
-no script run but the page's own, and lets nothing be loaded.
+Text from a model and names from files are escaped where they stand: Jinja2 does so by itself, and only plots and
+passages come as finished markup from functions that escape their input. The content security policy lets no script run
+except the page's own, and nothing be loaded.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import torch
 
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
+from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
 from lovec.reports.passages import CSS, legend_html, passage_html, visible
 from lovec.reports.style import short
-from lovec.reports.table import Column, Line, Table
-from lovec.types import Record
+from lovec.reports.table import Table
+from lovec.types import N_SCORES, Record
 
 LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60
-"""Characters of an answer, of a question, and of the name of a method that a page shows."""
+"""Most characters that a page shows of an answer, of a question and of the name of a method."""
 
 _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure of the page.
+    """A plot on the page.
 
     Attributes:
-        name: of its file, without ending.
-        title: what it shows.
+        name: name of its file, without the ending.
+        title: what the plot shows.
         caption: how to read it.
-        svg: what ``write_figure`` wrote.
+        svg: what ``lovec.reports.style.write_plot`` wrote.
         themed: whether it takes the page's colours, see ``inline_svg``.
-        front: whether it is seen at once, not only when it is opened.
+        front: whether it is visible at once, and not only when it is opened.
     """
 
     name: str
@@ -54,17 +54,18 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """Tagged answers of a method.
+class MethodAnswers:
+    """The tagged answers of a method in one mode.
 
     Attributes:
-        method: its name.
+        method: name of the method.
         mode: "iterative" or "free-form".
-        records: tagged, those that are shown.
-        total: how many answers there are.
-        sentences: how many sentences they have.
-        kept: for each threshold 0..10, the share of all sentences that it keeps, and the mean factuality of those that
-            are labelled; None where there are none. Threshold 0 keeps everything, the others what has a confidence.
+        records: the tagged answers that are shown.
+        total: number of all answers.
+        sentences: number of the sentences of all answers.
+        kept: per score of the scale as a threshold, the share of all sentences that it keeps, and the mean factuality
+            of those that are labelled (None if none is). The threshold 0 keeps every sentence, the others those with
+            such a confidence.
     """
 
     method: str
@@ -75,40 +76,40 @@ class Answers:
     kept: tuple[tuple[float, float | None], ...]
 
 
-def answers(method: str, mode: str, records: Sequence[Record], shown: int) -> Answers:
-    """What a page says of a method's answers.
+def method_answers(method: str, mode: str, records: Sequence[Record], limit: int) -> MethodAnswers:
+    """Select the answers that a page shows of a method, and compute what thresholds keep of all of them.
 
     Args:
-        method: its name.
+        method: name of the method.
         mode: "iterative" or "free-form".
-        records: tagged, all that there are.
-        shown: how many of them are shown at most, spread evenly over the file.
+        records: all tagged answers.
+        limit: most answers to show; they are spread evenly over the file.
     """
-    step = max(1.0, len(records) / max(shown, 1))
-    chosen = [records[int(step * place)] for place in range(min(shown, len(records)))]
+    step = max(1.0, len(records) / max(limit, 1))
+    selected = [records[int(step * place)] for place in range(min(limit, len(records)))]
     sentences = sum(len(record.sentences) for record in records)
-    return Answers(method, mode, tuple(chosen), len(records), sentences, tuple(_kept(records)))
+    return MethodAnswers(method, mode, tuple(selected), len(records), sentences, tuple(_kept(records)))
 
 
 def page(
     title: str,
     sources: Sequence[str],
-    sheets: Sequence[Table],
+    tables: Sequence[Table],
     pictures: Sequence[Picture],
-    answers: Sequence[Answers],
+    answers: Sequence[MethodAnswers],
     notes: Sequence[str] = (),
     foot: str = "",
 ) -> str:
-    """The HTML of a report; the same input gives the same text.
+    """Return the HTML of a report; the same input gives the same text.
 
     Args:
-        title: its heading.
-        sources: where the figures come from, by name.
-        sheets: tables, the main one first.
-        pictures: figures.
-        answers: tagged answers, a set for every method and mode.
-        notes: sentences that stand below the heading.
-        foot: a sentence that stands at the end.
+        title: heading of the page.
+        sources: names of the runs that the numbers come from.
+        tables: tables, the main one first.
+        pictures: plots.
+        answers: tagged answers, one set per method and mode.
+        notes: sentences below the heading.
+        foot: a sentence at the end.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -116,17 +117,24 @@ def page(
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"groups": _groups, "blocks": _blocks, "json": json.dumps, "short": _short}
+    environment.filters |= {
+        "json": json.dumps,
+        "short": lambda name: short(name, LONGEST_NAME),
+        "question": _question,
+        "passage": lambda record: Markup(passage_html(record, LONGEST_ANSWER)),
+    }
     script = (_HERE / "page.js").read_text(encoding="utf-8")
-    drawn = [inline_svg(one.svg, f"f{number}", one.title, one.themed) for number, one in enumerate(pictures)]
+    plots = [inline_svg(item.svg, f"p{number}", item.title, item.themed) for number, item in enumerate(pictures)]
+    levels = len(answers[0].kept) if answers else N_SCORES
     return environment.get_template("page.html.j2").render(
         title=title,
         sources=sources,
         notes=notes,
-        sheets=sheets,
-        figures=[(one, Markup(svg), width) for one, (svg, width) in zip(pictures, drawn, strict=True)],
-        answers=[(one, [(r, _question(r), Markup(_passage(r))) for r in one.records]) for one in answers],
-        legend=Markup(legend_html()),
+        tables=tables,
+        plots=[(item, Markup(svg), width) for item, (svg, width) in zip(pictures, plots, strict=True)],
+        answers=answers,
+        top=levels - 1,
+        legend=Markup(legend_html(levels)),
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8") + CSS),
         script=Markup(script),
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -134,41 +142,25 @@ def page(
     )
 
 
-def _short(name: str) -> str:
-    return short(name, LONGEST_NAME)
-
-
-def _passage(record: Record) -> str:
-    return passage_html(record, LONGEST_ANSWER)
-
-
 def _question(record: Record) -> str:
-    """The question, with a note of what was cut."""
+    """Return the question, cut with a note if it is too long."""
     text = visible(record.question)
     more = len(text) - LONGEST_QUESTION
     return text if more <= 0 else f"{text[:LONGEST_QUESTION]} (cut: {more} more characters)"
 
 
 def _kept(records: Sequence[Record]) -> Iterator[tuple[float, float | None]]:
-    """What each threshold keeps, see ``Answers``."""
+    """Yield what each threshold keeps, see ``MethodAnswers``."""
     sentences = [sentence for record in records for sentence in record.sentences]
     labels = [s.factuality for s in sentences if s.factuality is not None]
     yield 1.0, round(sum(labels) / len(labels), 4) if labels else None
-    pairs = [(c, s.factuality) for s in sentences if (c := confidence_of(s, "stated")) is not None]
-    known = [(c, f) for c, f in pairs if f is not None]
-    double = torch.float64
-    stated, _ = thresholds(torch.tensor([c for c, _ in pairs], dtype=double), torch.zeros(len(pairs), dtype=double))
-    _, true = thresholds(*(torch.tensor([pair[side] for pair in known], dtype=double) for side in (0, 1)))
-    for share, mean in zip(stated.tolist()[1:], true.tolist()[1:], strict=True):
-        kept = share * len(pairs) / len(sentences) if pairs else 0.0
+    scored = [(c, s.factuality) for s in sentences if (c := confidence_of(s, "stated")) is not None]
+    labelled = [(c, f) for c, f in scored if f is not None]
+    levels = levels_of(records)
+    confidences = torch.tensor([c for c, _ in scored], dtype=torch.float64)
+    shares, _ = thresholds(confidences, torch.zeros_like(confidences), levels)
+    confidences, factualities = torch.tensor(labelled, dtype=torch.float64).reshape(-1, 2).unbind(1)
+    _, means = thresholds(confidences, factualities, levels)
+    for share, mean in zip(shares.tolist()[1:], means.tolist()[1:], strict=True):
+        kept = share * len(scored) / len(sentences) if scored else 0.0
         yield round(kept, 4), None if math.isnan(mean) else round(mean, 4)
-
-
-def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """Groups of neighbouring columns, and how many columns each has."""
-    return [(name, len(list(run))) for name, run in groupby(column.group for column in columns)]
-
-
-def _blocks(sheet: Table) -> list[tuple[str, list[Line]]]:
-    """Sections of a table and their lines."""
-    return [(name, list(run)) for name, run in groupby(sheet.lines, key=lambda line: line.section)]

@@ -1,4 +1,4 @@
-"""The figures of a report: those that a run has data for, each written as a file and ready for the page."""
+"""The plots of a report: every plot that a run has data for, as a file and for the page."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ import yaml
 
 from lovec import rewards
 from lovec.metrics.records import confidence_of
-from lovec.reports import curves
-from lovec.reports.cells import inside
+from lovec.reports.cells import in_domain
+from lovec.reports.curves import write_curves
 from lovec.reports.histogram import confidence_histogram
 from lovec.reports.next_tokens import score_tokens
 from lovec.reports.page import Picture
 from lovec.reports.reliability import reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
-from lovec.reports.runs import Run
+from lovec.reports.runs import RunResults
 from lovec.reports.style import COLOURS
 from lovec.reports.surface import reward_surface
-from lovec.reports.times import Duration, running_times
-from lovec.reports.timing import free_form, plain_answer, timings
+from lovec.reports.times import running_times
+from lovec.reports.timing import free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
-from lovec.types import LovecError, Record
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
-SHOWN = ("baseline", "constant", "method", "hybrid")
-"""Kinds of rows whose records are drawn and read; the tables have the recalibrated methods and the ablations, too."""
+KINDS = ("baseline", "constant", "method", "hybrid")
+"""Kinds of rows whose records are drawn and printed; the tables also have recalibrated methods and ablations."""
 
-_OF_RECORDS: dict[str, tuple[Callable[..., Path], str, str]] = {
+_RECORD_PLOTS: dict[str, tuple[Callable[..., Path], str, str]] = {
     "reliability": (
         reliability_diagram,
         "How true against how sure",
@@ -42,117 +43,132 @@ _OF_RECORDS: dict[str, tuple[Callable[..., Path], str, str]] = {
     "histogram": (
         confidence_histogram,
         "Which scores are given",
-        "Share of the sentences that got each score (a finer confidence counts as the nearest). Triangle: mean "
-        "confidence; dashed line: mean factuality.",
+        "Share of the sentences that got each score (a confidence between two scores counts as the nearest). Triangle: "
+        "mean confidence; dashed line: mean factuality.",
     ),
     "risk-coverage": (
         risk_coverage_curves,
         "How much is wrong in what is kept",
         "The most confident sentences are kept first; risk is 1 - factuality of what is kept. A dot is what a "
-        "threshold keeps; between dots equal confidences are drawn at random. AURC: area under the curve, lower is "
-        "better. A method that knows nothing is flat.",
+        "threshold keeps; between dots, sentences of equal confidence are kept in random order. AURC: area under the "
+        "curve, lower is better. The curve of a method that knows nothing is flat.",
     ),
 }
 _TIMES = (
-    "Wall seconds an answer by phase, medians over runs. What tags a finished answer waits for that answer, so the "
-    "time of a plain answer is part of it where it was measured."
+    "Wall seconds per answer by phase, medians over runs. A method that tags a finished answer waits for that answer, "
+    "so the time of a plain answer is part of its bar where it was measured."
 )
 _TOKENS = (
     "Probabilities of the next token after the opening tag, for one correct and one incorrect test sentence. "
-    "Ordinality, over the eleven whole scores: 1 is a single hill, 0.5 is chance."
+    "Ordinality, over the whole scores: 1 is a single hill, 0.5 is chance."
 )
 _CURVES = "What the run logged, by optimiser step; c: confidence, f: factuality."
 _REWARDS = (
-    "What the training reward paid. Above: every score (across) for every rating (up); dots: the best score of a "
-    "rating. Below: for each probability that a sentence is true, the score that pays best on average."
+    "What the training reward paid. Above: every score (horizontal) for every rating (vertical); dots: the best score "
+    "of a rating. Below: for each probability that a sentence is true, the score that pays best on average."
 )
 
 
-def pictures(run: Run, folder: Path) -> tuple[list[Picture], list[str]]:
-    """Draws everything that a run has data for.
+def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]]:
+    """Draw everything that a run has data for.
 
     Args:
-        run: see ``lovec.reports.runs.read_run``. Of several seeds, records are those of the first.
-        folder: where the files are written, NAME.svg.
+        run: results, see ``lovec.reports.runs.read_run``. If there are several seeds, the records of the first are
+            drawn.
+        folder: folder for the plots, NAME.svg.
 
     Returns:
-        The figures, and what could not be drawn, a sentence each.
+        The plots, and a sentence per plot that could not be drawn.
 
     Raises:
         LovecError: a file of the run cannot be read.
     """
-    found, left_out = list(_of_records(run, folder)), []
-    found += _of_times(run, folder)
+    plots, left_out = [*_record_plots(run, folder), *_times_plot(run, folder)], []
     if run.tokens:
-        title = "The most probable tokens where the score is said"
-        found.append(_picture(score_tokens(run.tokens, folder / "tokens.svg", title), title, _TOKENS))
+        title = "The most probable tokens where the score is stated"
+        plots.append(_picture(score_tokens(run.tokens, folder / "tokens.svg", title), title, _TOKENS))
     for name, group in groupby(sorted(run.logs, key=lambda path: path.name), key=lambda path: path.name):
         try:
-            found.append(_of_training(name, list(group), folder))
+            plots.append(_curves_plot(name, list(group), folder))
         except LovecError as error:
             left_out.append(f"No training curves of {name}: {error}.")
-    if paid := {name: reward for path in run.logs for name, reward in _reward(path)}:
-        path = reward_surface(paid, folder / "reward.svg", "What a score was worth in training")
-        found.append(_picture(path, "What a score was worth in training", _REWARDS, themed=False, front=False))
-    return found, left_out
+    return [*plots, *_reward_plots(run, folder)], left_out
 
 
-def methods(run: Run, mode: str) -> list[str]:
-    """Methods of the kinds ``SHOWN`` whose answers are there in a mode, in the order of the rows."""
-    names = dict.fromkeys(row["method"] for row in run.rows if row["kind"] in SHOWN)
+def methods_with_records(run: RunResults, mode: str) -> list[str]:
+    """Return the methods of the kinds ``KINDS`` whose tagged records exist in a mode, in the order of the rows."""
+    names = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)
     return [name for name in names if (name, mode, "stated") in run.files]
 
 
-def _of_records(run: Run, folder: Path) -> Iterator[Picture]:
-    """A figure of every kind for every mode and domain; those of the first are in front."""
-    places = dict.fromkeys((row["mode"], row["domain"]) for row in run.rows)
+def _record_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
+    """Yield the plots of tagged records for every mode and domain; those of the first are shown at once."""
+    places = dict.fromkeys((row.mode, row.domain) for row in run.rows)
     domains = len({domain for _, domain in places})
     front = True
     for mode, domain in places:
-        groups = {name: inside(run.tagged(name, mode), domain) for name in methods(run, mode)}
-        shown = {name: records for name, records in groups.items() if _drawable(records)}
+        groups = {name: in_domain(run.tagged_records(name, mode), domain) for name in methods_with_records(run, mode)}
+        drawable = {name: records for name, records in groups.items() if _is_drawable(records)}
         place = f"{mode}, {domain}" if domains > 1 else mode
-        for kind, (draw, title, caption) in _OF_RECORDS.items() if shown else ():
-            path = folder / f"{kind}.{_slug(place)}.svg"
-            yield _picture(draw(shown, path, title=f"{title}: {place}"), f"{title}: {place}", caption, front=front)
-        front = front and not shown
+        for name, (write, title, caption) in _RECORD_PLOTS.items() if drawable else ():
+            path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=f"{title}: {place}")
+            yield _picture(path, f"{title}: {place}", caption, front=front)
+        front = front and not drawable
 
 
-def _of_times(run: Run, folder: Path) -> Iterator[Picture]:
-    found = timings(run)
-    plain = plain_answer(found)
-    bars = []
-    for timing in (one for one in found if one.kind in (*SHOWN, "answers")):
-        waits = {"answer": plain} if plain is not None and timing.mode == "iterative" else {}
-        name = timing.method if timing.kind == "answers" else f"{timing.method}, {timing.mode}"
-        bars.append(
-            Duration(name, {**waits, **({"answer": timing.total} if timing.kind == "answers" else timing.needed)})
-        )
-    if bars:
+def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
+    """Yield the plot of running times if there are any."""
+    all_timings = timings(run)
+    plain = plain_answer_seconds(all_timings)
+    seconds: dict[str, dict[str, float]] = {}
+    for timing in all_timings:
+        if timing.kind == "answers":
+            seconds[timing.method] = {"answer": timing.total}
+        elif timing.kind in KINDS:
+            waiting = {"answer": plain} if plain is not None and timing.mode == "iterative" else {}
+            seconds[f"{timing.method}, {timing.mode}"] = {**waiting, **timing.needed}
+    if seconds:
         title = "Running time of an answer"
-        yield _picture(running_times(bars, folder / "times.svg", title, free_form(found)), title, _TIMES)
+        path = running_times(seconds, folder / "times.svg", title, free_form_seconds(all_timings))
+        yield _picture(path, title, _TIMES)
 
 
-def _of_training(name: str, folders: Sequence[Path], folder: Path) -> Picture:
-    """Curves of the runs of one name, a colour a seed."""
-    runs = [replace(curves.read_run(path), name=path.parent.name) for path in folders[: len(COLOURS)]]
-    path = curves.curves_figure(runs, folder / f"training.{_slug(name)}.svg")
+def _curves_plot(name: str, folders: Sequence[Path], folder: Path) -> Picture:
+    """Draw the training curves of the runs whose folders have the same name, one colour per seed."""
+    logs = [replace(read_training_log(path), name=path.parent.name) for path in folders[: len(COLOURS)]]
+    path = write_curves(logs, folder / f"training.{_slug(name)}.svg")
     return _picture(path, f"Training: {name}", _CURVES, front=False)
 
 
-def _reward(folder: Path) -> Iterator[tuple[str, Reward]]:
-    """The reward that a run's recipe names, if it is one of ours: classes from elsewhere are not imported."""
-    for path in sorted(folder.glob("*/version_*/config.yaml"))[:1]:
-        model = _dict(_dict(yaml.safe_load(path.read_text(encoding="utf-8"))).get("model"))
-        reward = _dict(_dict(model.get("init_args", model)).get("reward"))
+def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
+    """Yield a plot of the rewards that the runs were trained with, one per confidence scale."""
+    by_scale: dict[Scale, dict[str, Reward]] = {}
+    for log in run.logs:
+        for reward, scale in _training_reward(log):
+            by_scale.setdefault(scale, {})[log.name] = reward
+    title = "What a score was worth in training"
+    for scale, named in by_scale.items():
+        suffix = "" if scale == DEFAULT_SCALE else f".{_slug(f'{scale.words[0]} to {scale.words[-1]}')}"
+        path = reward_surface(named, folder / f"reward{suffix}.svg", title, scale)
+        yield _picture(path, title, _REWARDS, themed=False, front=False)
+
+
+def _training_reward(run_folder: Path) -> Iterator[tuple[Reward, Scale]]:
+    """Yield the reward and the scale in the recipe of a run; rewards of other packages are not imported."""
+    for path in sorted(run_folder.glob("*/version_*/config.yaml"))[:1]:
+        model = _mapping(_mapping(yaml.safe_load(path.read_text(encoding="utf-8"))).get("model"))
+        options = _mapping(model.get("init_args", model))
+        reward = _mapping(options.get("reward"))
+        words = _mapping(options.get("policy")).get("scale")
         module, _, name = str(reward.get("class_path")).rpartition(".")
         if module == "lovec.rewards" and name in ("LogReward", "QuadraticReward", "LinearReward"):
-            with suppress(TypeError, LovecError):  # options of another version: nothing to draw
-                yield folder.name, getattr(rewards, name)(**_dict(reward.get("init_args")))
+            with suppress(TypeError, LovecError):  # options of another version of lovec cannot be drawn
+                scale = Scale(tuple(words)) if words else DEFAULT_SCALE
+                yield getattr(rewards, name)(**_mapping(reward.get("init_args"))), scale
 
 
-def _drawable(records: Sequence[Record]) -> bool:
-    """Whether there is a sentence with a confidence and a label."""
+def _is_drawable(records: Sequence[Record]) -> bool:
+    """Return whether there is a sentence with a confidence and a factuality."""
     sentences = (sentence for record in records for sentence in record.sentences)
     return any(s.factuality is not None and confidence_of(s, "stated") is not None for s in sentences)
 
@@ -165,5 +181,5 @@ def _slug(text: str) -> str:
     return "-".join("".join(char if char.isalnum() else " " for char in text.lower()).split()) or "run"
 
 
-def _dict(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
-"""A table of a report, and how it is shown: on a terminal, in Markdown, CSV, LaTeX and JSON.
+"""A table, and how it is written: on a terminal, in Markdown, CSV, LaTeX and JSON.
 
-A ``Table`` holds what is printed and the raw figures behind it: ``Cell.text`` is ready to read (shares times 100),
-``Cell.value`` is as computed. CSV and JSON give the raw figures, the others the text.
+A ``Table`` holds both what is printed and the values behind it: ``Cell.text`` is ready to read (percentages times 100),
+``Cell.value`` is as computed. CSV and JSON hold the values, the other formats the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, product
 from typing import Any, Literal
@@ -21,11 +21,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from lovec.metrics.table import MetricInfo
+
 _ARROWS = {"lower": "↓", "higher": "↑"}
-_TEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$"}
-_GAP = 2
-_NOTE = 80  # columns that notes may take below a narrower table
-_TEX = {
+_LATEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$"}
+_GAP = 2  # spaces between the columns of a terminal
+_NOTE_WIDTH = 80  # width of the notes below a table that is narrower
+_LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -42,34 +44,34 @@ _TEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure.
+    """One cell of a table.
 
     Attributes:
-        text: as printed; "-" where the figure is undefined.
-        value: raw; None where it is undefined or no number.
+        text: as printed; "-" where the value is undefined.
+        value: as computed; None where it is undefined or not a number.
         low: lower end of its interval, in the unit of ``value``.
-        high: upper end.
-        span: the interval as printed, such as "5.1-6.3"; "" without one.
-        best: whether no other line of ours has a better one.
+        high: upper end of its interval.
+        interval: the interval as printed, such as "5.1 to 6.3"; "" prints none.
+        best: whether no other line of ours has a better value.
     """
 
     text: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    span: str = ""
+    interval: str = ""
     best: bool = False
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds.
+    """The head of a column.
 
     Attributes:
-        heading: its own name.
-        group: what neighbouring columns have in common, printed once above them; "" for none.
-        better: which end is better; None where neither is.
-        left: whether it holds words, set to the left, rather than numbers.
+        heading: name of the column.
+        group: what neighbouring columns have in common, printed once above them; "" for nothing.
+        better: which direction is better; None where neither is.
+        left: whether the column holds words, which are aligned to the left, and not numbers.
     """
 
     heading: str
@@ -80,13 +82,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table.
+    """One line of a table.
 
     Attributes:
-        name: what stands in front.
-        cells: one for every column; None where the column does not apply, which prints nothing.
-        section: neighbouring lines of one section stand under its name; "" for none.
-        paper: whether these are figures that a paper printed, not ours.
+        name: text of the first column.
+        cells: one per column; None where the column does not apply to the line, which prints nothing.
+        section: heading above neighbouring lines that share it; "" for none.
+        paper: whether the values are those that a paper printed, and not ours.
     """
 
     name: str
@@ -100,13 +102,13 @@ class Table:
     """A table.
 
     Attributes:
-        name: short, for file names and labels: lower-case letters, digits and hyphens.
-        title: what it shows.
-        columns: from left to right, without that of the names.
+        name: for file names and labels: lower-case letters, digits and hyphens.
+        title: what the table shows.
+        columns: from left to right, without the first one, which holds the names of the lines.
         lines: from top to bottom.
-        notes: sentences that stand below.
-        spans: what the intervals are, which stands below where they are shown.
-        corner: heading of the names.
+        notes: sentences printed below the table.
+        interval_note: what the intervals are, printed below the table where they are shown.
+        corner: heading of the first column.
     """
 
     name: str
@@ -114,236 +116,255 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
-    spans: str = ""
+    interval_note: str = ""
     corner: str = "method"
 
-    def below(self, intervals: bool) -> tuple[str, ...]:
-        """What stands below, with or without intervals in the table."""
-        return (*self.notes, self.spans) if intervals and self.spans else self.notes
+    @property
+    def sections(self) -> list[tuple[str, list[Line]]]:
+        """Headings of the sections, each with its lines."""
+        return [(name, list(lines)) for name, lines in groupby(self.lines, key=lambda line: line.section)]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Groups of neighbouring columns with their number of columns; a column without a group ("") is alone."""
+        keyed = groupby(enumerate(self.columns), key=lambda item: (item[1].group, item[1].group or item[0]))
+        return [(name, len(list(columns))) for (name, _), columns in keyed]
+
+    def footnotes(self, intervals: bool) -> tuple[str, ...]:
+        """Return the sentences printed below the table, with or without intervals in it."""
+        return (*self.notes, self.interval_note) if intervals and self.interval_note else self.notes
 
 
-def mark_best(sheet: Table, groups: Sequence[str] | None = None) -> Table:
-    """The sheet with the best of every column marked, and all that print the same; the paper's lines stay out.
+def metric_column(info: MetricInfo, group: str = "") -> Column:
+    """Return the column of a metric."""
+    return Column(info.heading, group, info.better)
+
+
+def metric_cell(value: float | None, info: MetricInfo) -> Cell:
+    """Return a cell with a value of a metric; an undefined value (None, NaN, infinite) is printed as "-"."""
+    return Cell(info.text(value), _finite(value))
+
+
+def legend(metrics: Iterable[MetricInfo]) -> str:
+    """Return the unit of the columns of metrics and which direction is better, without a full stop.
+
+    For example "In %; lower is better: BS, ECE-M; higher: SC".
+    """
+    metrics = list(metrics)
+    numbers = [info.heading for info in metrics if info.unit == "number"]
+    parts = [f"In % except {', '.join(numbers)}" if numbers else "In %"]
+    for better, words in (("lower", "lower is better"), ("higher", "higher")):
+        if headings := [info.heading for info in metrics if info.better == better]:
+            parts.append(f"{words}: {', '.join(headings)}")
+    return "; ".join(parts)
+
+
+def mark_best(table: Table, groups: Sequence[str] | None = None) -> Table:
+    """Return the table with the best value of every column marked, and all that print the same.
+
+    Lines of the paper are not compared. Where all values of a column are the same, none is marked.
 
     Args:
-        sheet: with nothing marked.
-        groups: one for every line; only lines of one group are compared. None compares all. Where all values are the
-            same, none is best.
+        table: with nothing marked.
+        groups: one per line; only lines of the same group are compared. None compares all lines.
     """
-    groups = [""] * len(sheet.lines) if groups is None else groups
-    lines = [list(line.cells) for line in sheet.lines]
-    for (place, column), group in product(enumerate(sheet.columns), dict.fromkeys(groups)):
-        own = [
-            cells for cells, line, of in zip(lines, sheet.lines, groups, strict=True) if of == group and not line.paper
+    groups = [""] * len(table.lines) if groups is None else groups
+    lines = [list(line.cells) for line in table.lines]
+    for (place, column), group in product(enumerate(table.columns), dict.fromkeys(groups)):
+        compared = [
+            cells
+            for cells, line, line_group in zip(lines, table.lines, groups, strict=True)
+            if line_group == group and not line.paper
         ]
-        found = {cell.value: cell.text for cells in own if (cell := cells[place]) and cell.value is not None}
-        if column.better is None or len(found) < 2:
+        texts = {cell.value: cell.text for cells in compared if (cell := cells[place]) and cell.value is not None}
+        if column.better is None or len(texts) < 2:
             continue
-        best = found[min(found) if column.better == "lower" else max(found)]
-        for cells in own:
+        best = texts[min(texts) if column.better == "lower" else max(texts)]
+        for cells in compared:
             cell = cells[place]
             if cell is not None:
                 cells[place] = replace(cell, best=cell.text == best)
-    marked = [replace(line, cells=tuple(cells)) for line, cells in zip(sheet.lines, lines, strict=True)]
-    return replace(sheet, lines=tuple(marked))
+    marked = [replace(line, cells=tuple(cells)) for line, cells in zip(table.lines, lines, strict=True)]
+    return replace(table, lines=tuple(marked))
 
 
-def print_table(sheet: Table, console: Console | None = None, intervals: bool = False) -> None:
-    """Prints a table: sections and the best in bold, the paper's lines dim; plain text where there is no terminal.
+def print_table(table: Table, console: Console | None = None, intervals: bool = False) -> None:
+    """Print a table: sections and the best values in bold, lines of the paper dim; plain text without a terminal.
 
-    Lines of a table are never cut or folded: one that is wider than the terminal wraps there.
+    Nothing is cut or folded: a line that is wider than the terminal wraps there.
 
     Args:
-        sheet: what to print.
-        console: where; None is standard output.
-        intervals: whether intervals stand behind their figures.
+        table: what to print.
+        console: where to print it; None is standard output.
+        intervals: whether intervals are printed behind their values.
     """
     console = console or Console()
-    for line in _drawn(sheet, intervals, console.encoding.lower().startswith("utf")):
+    for line in _terminal_lines(table, intervals, console.encoding.lower().startswith("utf")):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def markdown(sheet: Table, intervals: bool = False, title: bool = True) -> str:
-    """A table in Markdown, between its title and its notes; the best in bold, the paper's lines in italics.
+def markdown(table: Table, intervals: bool = False, title: bool = True) -> str:
+    """Return a table in Markdown, the best values in bold, lines of the paper in italics.
 
     Args:
-        sheet: what to write.
-        intervals: whether intervals stand behind their figures.
-        title: whether title and notes are written.
+        table: what to write.
+        intervals: whether intervals are written behind their values.
+        title: whether the title is written above the table and the notes below it.
     """
 
     def escaped(text: str) -> str:
         return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
 
-    def shown(line: Line, cell: Cell | None) -> str:
+    def cell_text(line: Line, cell: Cell | None) -> str:
         if cell is None:
             return ""
         text = escaped(_text(cell, intervals))
         return f"**{text}**" if cell.best else f"*{text}*" if line.paper and text else text
 
-    heads = [sheet.corner, *(f"{column.group}: {_heading(column)}" if column.group else _heading(column)
-                             for column in sheet.columns)]  # fmt: skip
-    body = [[escaped(head) for head in heads], ["---", *("---" if c.left else "---:" for c in sheet.columns)]]
-    for section, lines in groupby(sheet.lines, key=lambda line: line.section):
+    headings = [f"{column.group}: {_heading(column)}" if column.group else _heading(column) for column in table.columns]
+    rows = [[escaped(heading) for heading in (table.corner, *headings)]]
+    rows.append(["---", *("---" if column.left else "---:" for column in table.columns)])
+    for section, lines in table.sections:
         if section:
-            body.append([f"**{escaped(section)}**", *([""] * len(sheet.columns))])
+            rows.append([f"**{escaped(section)}**", *([""] * len(table.columns))])
         for line in lines:
             name = escaped(line.name)
-            body.append([f"*{name}*" if line.paper else name, *(shown(line, cell) for cell in line.cells)])
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in body) + "\n"
+            rows.append([f"*{name}*" if line.paper else name, *(cell_text(line, cell) for cell in line.cells)])
+    text = "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
     if not title:
-        return table
-    notes = "".join(f"\n{escaped(note)}\n" for note in sheet.below(intervals))
-    return f"**{escaped(sheet.title)}**\n\n{table}{notes}"
+        return text
+    notes = "".join(f"\n{escaped(note)}\n" for note in table.footnotes(intervals))
+    return f"**{escaped(table.title)}**\n\n{text}{notes}"
 
 
-def csv_text(sheet: Table) -> str:
-    """A table as CSV with raw figures, and the ends of intervals in columns of their own where there are any.
+def csv_text(table: Table) -> str:
+    """Return a table as CSV with values as computed; the ends of intervals, where there are any, have own columns.
 
     The first columns are ``section``, the corner and ``source`` ("ours" or "paper"). What is undefined or does not
     apply is empty.
     """
-    spans = [
-        any((cell := line.cells[place]) is not None and cell.low is not None for line in sheet.lines)
-        for place in range(len(sheet.columns))
+    with_interval = [
+        any((cell := line.cells[place]) is not None and cell.low is not None for line in table.lines)
+        for place in range(len(table.columns))
     ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    heads = ["section", sheet.corner, "source"]
-    for column, span in zip(sheet.columns, spans, strict=True):
+    headings = ["section", table.corner, "source"]
+    for column, ends in zip(table.columns, with_interval, strict=True):
         name = f"{column.group} {column.heading}".strip()
-        heads += [name, *([f"{name} low", f"{name} high"] if span else [])]
-    writer.writerow(heads)
-    for line in sheet.lines:
+        headings += [name, *([f"{name} low", f"{name} high"] if ends else [])]
+    writer.writerow(headings)
+    for line in table.lines:
         row: list[Any] = [line.section, line.name, "paper" if line.paper else "ours"]
-        for cell, span in zip(line.cells, spans, strict=True):
+        for cell, ends in zip(line.cells, with_interval, strict=True):
             cell = cell or Cell("")
             words = "" if cell.text == "-" else cell.text
             row.append(words if _finite(cell.value) is None else cell.value)
-            row += [_finite(cell.low), _finite(cell.high)] if span else []
+            row += [_finite(cell.low), _finite(cell.high)] if ends else []
         writer.writerow(row)
     return out.getvalue()
 
 
-def latex(sheet: Table, intervals: bool = False) -> str:
-    """A table for LaTeX, which needs the package booktabs; sections as in the paper, the best in bold.
+def latex(table: Table, intervals: bool = False) -> str:
+    """Return a table for LaTeX, which needs the package booktabs; sections as in the paper, the best values in bold.
 
-    The caption holds title and notes, the label is "tab:" and the sheet's name.
+    The caption holds the title and the notes, the label is "tab:" and the table's name.
 
     Args:
-        sheet: what to write.
-        intervals: whether intervals stand below their figures, in small print.
+        table: what to write.
+        intervals: whether intervals are written below their values, in small print.
     """
-    columns = sheet.columns
-    width = len(columns) + 1
+    columns = table.columns
     out = [r"\begin{table*}[t]", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"]
     out += [rf"\begin{{tabular}}{{l{''.join('l' if column.left else 'r' for column in columns)}}}", r"\toprule"]
-    runs = list(_groups(columns))
-    if any(group for group, _, _ in runs):
-        heads = [
-            rf"\multicolumn{{{end - start}}}{{c}}{{\textbf{{{tex(group)}}}}}" if group else ""
-            for group, start, end in runs
-        ]
-        rules = [rf"\cmidrule(lr){{{start + 2}-{end + 1}}}" for group, start, end in runs if group]
-        out += [f" & {' & '.join(heads)} \\\\", " ".join(rules)]
-    heads = [rf"\textbf{{{tex(c.heading)}}}{_TEX_ARROWS.get(c.better or '', '')}" for c in columns]
-    out.append(rf"\textbf{{{tex(sheet.corner)}}} & {' & '.join(heads)} \\")
-    for section, lines in groupby(sheet.lines, key=lambda line: line.section):
+    if any(group for group, _ in table.groups):
+        headings, rules, first = [], [], 2
+        for group, width in table.groups:
+            headings.append(rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{latex_escaped(group)}}}}}" if group else "")
+            rules += [rf"\cmidrule(lr){{{first}-{first + width - 1}}}"] if group else []
+            first += width
+        out += [rf" & {' & '.join(headings)} \\", " ".join(rules)]
+    headings = [rf"\textbf{{{latex_escaped(c.heading)}}}{_LATEX_ARROWS.get(c.better or '', '')}" for c in columns]
+    out.append(rf"\textbf{{{latex_escaped(table.corner)}}} & {' & '.join(headings)} \\")
+    for section, lines in table.sections:
         out.append(r"\midrule")
         if section:
-            out += [rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{tex(section)}}}}} \\", r"\midrule"]
+            bold = rf"\textbf{{{latex_escaped(section)}}}"
+            out += [rf"\multicolumn{{{len(columns) + 1}}}{{c}}{{{bold}}} \\", r"\midrule"]
         for line in lines:
-            name = rf"\textit{{{tex(line.name)}}}" if line.paper else tex(line.name)
-            out.append(rf"{name} & {' & '.join(_tex_cell(line, cell, intervals) for cell in line.cells)} \\")
-    caption = " ".join([_sentence(tex(sheet.title)), *(tex(note) for note in sheet.below(intervals))])
-    out += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{sheet.name}}}"]
+            name = rf"\textit{{{latex_escaped(line.name)}}}" if line.paper else latex_escaped(line.name)
+            out.append(rf"{name} & {' & '.join(_latex_cell(line, cell, intervals) for cell in line.cells)} \\")
+    title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
+    caption = " ".join(latex_escaped(text) for text in (title, *table.footnotes(intervals)))
+    out += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.name}}}"]
     return "\n".join([*out, r"\end{table*}"]) + "\n"
 
 
-def tex(text: str) -> str:
-    """Any text for LaTeX's text mode, on one line and without control characters."""
-    return "".join(_TEX.get(char, char) for char in " ".join(text.split()) if char.isprintable())
+def latex_escaped(text: str) -> str:
+    """Return any text for LaTeX's text mode, on one line and without control characters."""
+    return "".join(_LATEX_ESCAPES.get(char, char) for char in " ".join(text.split()) if char.isprintable())
 
 
-def to_json(sheet: Table) -> dict[str, Any]:
-    """A table as JSON data, fields named as in the classes here; what is not finite is None."""
-    found = asdict(sheet)
-    for line in found["lines"]:
+def json_text(table: Table) -> str:
+    """Return a table as JSON, with fields named as in the classes here; what is not finite is null."""
+    content = asdict(table)
+    for line in content["lines"]:
         for cell in line["cells"]:
             if cell is not None:
                 cell.update({name: _finite(cell[name]) for name in ("value", "low", "high")})
-    return found
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def json_text(sheet: Table) -> str:
-    """A table as JSON text."""
-    return json.dumps(to_json(sheet), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _drawn(sheet: Table, intervals: bool, unicode: bool) -> Iterator[Text]:
-    """The lines of a terminal; ``unicode``: whether it has more than ASCII."""
-    heads = [_heading(column) if unicode else column.heading for column in sheet.columns]
-    texts = [[_text(cell, intervals) for cell in line.cells] for line in sheet.lines]
-    first = max(cell_len(name) for name in (sheet.corner, *(line.name for line in sheet.lines)))
-    widths = [max(cell_len(text) for text in column) for column in zip(heads, *texts, strict=True)]
-    for group, start, end in _groups(sheet.columns):
-        short = cell_len(group) - sum(widths[start:end]) - _GAP * (end - start - 1)
-        widths[end - 1] += max(0, short)
+def _terminal_lines(table: Table, intervals: bool, unicode: bool) -> Iterator[Text]:
+    """Yield the lines of a table on a terminal; ``unicode`` says whether it can show more than ASCII."""
+    columns = (Column(table.corner, left=True), *table.columns)
+    headings = [_heading(column) if unicode else column.heading for column in columns]
+    rows = [[line.name, *(_text(cell, intervals) for cell in line.cells)] for line in table.lines]
+    widths = [max(map(cell_len, texts)) for texts in zip(headings, *rows, strict=True)]
     dash = "─" if unicode else "-"
-    rule = Text(dash * (first + sum(_GAP + width for width in widths)), style="dim")
-    yield Text(sheet.title, style="bold")
-    if any(column.group for column in sheet.columns):
-        yield _above(sheet.columns, first, widths, dash)
-    yield _row(sheet, first, widths, sheet.corner, [(head, "bold") for head in heads], "bold")
+    group_line, last = " " * widths[0], 0
+    for group, width in table.groups:
+        last += width
+        room = _total_width(widths[last - width + 1 : last + 1])
+        widths[last] += max(0, cell_len(group) - room)
+        ruled = f" {group} ".center(room, dash) if group and cell_len(group) + 6 <= room else group
+        group_line += " " * _GAP + _padded(ruled, room, left=True)
+    rule = Text(dash * _total_width(widths), style="dim")
+    yield Text(table.title, style="bold")
+    if group_line.strip():
+        yield Text(group_line.rstrip())
+    yield _terminal_line(columns, widths, headings, ["bold"] * len(columns))
     yield rule
-    section = ""
-    for line, cells in zip(sheet.lines, texts, strict=True):
-        if line.section != section:
-            section = line.section
+    texts = iter(rows)
+    for section, lines in table.sections:
+        if section:
             yield Text(section, style="bold italic")
-        plain = "dim" if line.paper else ""
-        styles = ["bold" if cell is not None and cell.best else plain for cell in line.cells]
-        yield _row(sheet, first, widths, line.name, list(zip(cells, styles, strict=True)), plain)
+        for line in lines:
+            plain = "dim" if line.paper else ""
+            styles = [plain, *("bold" if cell is not None and cell.best else plain for cell in line.cells)]
+            yield _terminal_line(columns, widths, next(texts), styles)
     yield rule
-    for note in sheet.below(intervals):
-        yield from (Text(part, style="dim") for part in textwrap.wrap(note, max(_NOTE, len(rule))))
+    for note in table.footnotes(intervals):
+        yield from (Text(part, style="dim") for part in textwrap.wrap(note, max(_NOTE_WIDTH, len(rule))))
 
 
-def _above(columns: Sequence[Column], first: int, widths: Sequence[int], dash: str) -> Text:
-    """The line of groups, each over its columns."""
-    line = " " * first
-    for group, start, end in _groups(columns):
-        room = sum(widths[start:end]) + _GAP * (end - start - 1)
-        ruled = group and cell_len(group) + 6 <= room
-        line += " " * _GAP + (f" {group} ".center(room, dash) if ruled else _padded(group, room, True))
-    return Text(line.rstrip())
-
-
-def _row(
-    sheet: Table, first: int, widths: Sequence[int], name: str, cells: Sequence[tuple[str, str]], style: str
+def _terminal_line(
+    columns: Iterable[Column], widths: Iterable[int], texts: Iterable[str], styles: Iterable[str]
 ) -> Text:
-    """One line of the terminal from its name and its cells (text, style)."""
-    row = Text()
-    row.append(_padded(name, first, True), style=style)
-    for (text, of_cell), column, width in zip(cells, sheet.columns, widths, strict=True):
-        row.append(" " * _GAP)
-        row.append(_padded(text, width, column.left), style=of_cell)
-    row.rstrip()
-    return row
+    """Return one line from the texts of its cells and their styles."""
+    cells = zip(columns, widths, texts, styles, strict=True)
+    line = Text(" " * _GAP).join(Text(_padded(text, width, column.left), style) for column, width, text, style in cells)
+    line.rstrip()
+    return line
+
+
+def _total_width(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def _padded(text: str, width: int, left: bool) -> str:
     space = " " * (width - cell_len(text))
     return text + space if left else space + text
-
-
-def _groups(columns: Sequence[Column]) -> Iterator[tuple[str, int, int]]:
-    """Group, first place and place after the last of columns that stand together; each alone where it has none."""
-    start = 0
-    for (group, _), run in groupby(enumerate(columns), key=lambda one: (one[1].group, one[1].group or one[0])):
-        end = start + len(list(run))
-        yield group, start, end
-        start = end
 
 
 def _heading(column: Column) -> str:
@@ -353,19 +374,16 @@ def _heading(column: Column) -> str:
 def _text(cell: Cell | None, intervals: bool) -> str:
     if cell is None:
         return ""
-    return f"{cell.text} ({cell.span})" if intervals and cell.span else cell.text
+    return f"{cell.text} ({cell.interval})" if intervals and cell.interval else cell.text
 
 
-def _tex_cell(line: Line, cell: Cell | None, intervals: bool) -> str:
+def _latex_cell(line: Line, cell: Cell | None, intervals: bool) -> str:
     if cell is None:
         return ""
-    text = rf"\textbf{{{tex(cell.text)}}}" if cell.best else tex(cell.text)
+    text = rf"\textbf{{{latex_escaped(cell.text)}}}" if cell.best else latex_escaped(cell.text)
     text = rf"\textit{{{text}}}" if line.paper else text
-    return rf"\shortstack{{{text}\\{{\tiny {tex(cell.span)}}}}}" if intervals and cell.span else text
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    interval = rf"{{\tiny {latex_escaped(cell.interval)}}}"
+    return rf"\shortstack{{{text}\\{interval}}}" if intervals and cell.interval else text
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,30 +1,30 @@
-"""Running times of a run's methods, an answer each, so that methods measured on different numbers can be compared."""
+"""Running times of a run's methods per answer, so that methods timed on different numbers of answers compare."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lovec.reports.cells import MODES
-from lovec.reports.runs import Run
+from lovec.reports.cells import MODE_TITLES
+from lovec.reports.runs import RunResults
 
-_UNUSED = {"free-form": ("scoring",)}  # distributions over the scores, which an answer with its tags does not need
+_NOT_NEEDED = {"free-form": ("scoring",)}  # phases that only fill in the distributions over scores
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What an answer took a method.
+    """How long a method took per answer; medians where it was timed several times.
 
     Attributes:
-        method: what rows call it.
+        method: name in the rows.
         mode: evaluation mode.
-        kind: of its rows, or "answers" for plain answers without tags.
-        seconds: wall seconds an answer, by phase.
-        records: answers that were timed.
-        prefill_tokens: tokens an answer that went through the model as context.
-        runs: how many times it was timed; figures are the medians.
+        kind: kind of its rows, or "answers" for plain answers without tags.
+        seconds: wall seconds per answer, by phase.
+        records: number of answers that were timed.
+        prefill_tokens: tokens per answer that went through the model as context.
+        runs: how many times it was timed.
     """
 
     method: str
@@ -37,47 +37,47 @@ class Timing:
 
     @property
     def needed(self) -> dict[str, float]:
-        """The seconds that tagging an answer needs; free-form tagging does not need its distributions."""
-        return {phase: spent for phase, spent in self.seconds.items() if phase not in _UNUSED.get(self.mode, ())}
+        """The seconds that a tagged answer needs, by phase; free-form tagging does not need the distributions."""
+        return {phase: spent for phase, spent in self.seconds.items() if phase not in _NOT_NEEDED.get(self.mode, ())}
 
     @property
     def total(self) -> float:
-        """Wall seconds that tagging an answer needs."""
+        """Wall seconds that a tagged answer needs."""
         return sum(self.needed.values())
 
 
-def timings(run: Run) -> list[Timing]:
-    """What an answer took every method and mode, in the order measured; empty entries are left out."""
+def timings(run: RunResults) -> list[Timing]:
+    """Return the timing of every method and mode in the order in which they were measured, without empty ones."""
     places: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in run.times:
-        if entry["records"] and entry["mode"] in MODES and sum(entry["seconds"].values()) > 0:
+        if entry["records"] and entry["mode"] in MODE_TITLES and sum(entry["seconds"].values()) > 0:
             places.setdefault((entry["method"], entry["mode"]), []).append(entry)
-    return [_timing(method, mode, entries) for (method, mode), entries in places.items()]
+    return [_timing(entries) for entries in places.values()]
 
 
-def plain_answer(found: list[Timing]) -> float | None:
-    """Seconds of a plain answer, which iterative tagging and baselines need before they begin; None where not timed."""
-    return next((timing.total for timing in found if timing.kind == "answers"), None)
+def plain_answer_seconds(all_timings: Iterable[Timing]) -> float | None:
+    """Return the seconds of a plain answer, which iterative tagging and baselines wait for; None if not timed."""
+    return next((timing.total for timing in all_timings if timing.kind == "answers"), None)
 
 
-def free_form(found: list[Timing]) -> float | None:
-    """Seconds of an answer by free-form tagging, the mean over trained methods; None where there is none."""
-    own = [timing.total for timing in found if timing.mode == "free-form" and timing.kind == "method"]
-    return statistics.mean(own) if own and statistics.mean(own) > 0 else None
+def free_form_seconds(all_timings: Iterable[Timing]) -> float | None:
+    """Return the seconds of an answer in free-form tagging, the mean over trained methods; None without any."""
+    totals = [timing.total for timing in all_timings if (timing.mode, timing.kind) == ("free-form", "method")]
+    return statistics.mean(totals) if totals and statistics.mean(totals) > 0 else None
 
 
-def _timing(method: str, mode: str, entries: list[dict[str, Any]]) -> Timing:
+def _timing(entries: Sequence[Mapping[str, Any]]) -> Timing:
+    """Return the medians of what was measured for one method and mode."""
     phases = dict.fromkeys(phase for entry in entries for phase in entry["seconds"])
-    seconds = {
-        phase: statistics.median(entry["seconds"].get(phase, 0.0) / entry["records"] for entry in entries)
-        for phase in phases
-    }
     return Timing(
-        method,
-        mode,
-        str(entries[0].get("kind", "method")),
-        seconds,
-        round(statistics.median(entry["records"] for entry in entries)),
-        statistics.median(entry.get("prefill_tokens", 0) / entry["records"] for entry in entries),
-        len(entries),
+        method=entries[0]["method"],
+        mode=entries[0]["mode"],
+        kind=entries[0]["kind"],
+        seconds={
+            phase: statistics.median(entry["seconds"].get(phase, 0.0) / entry["records"] for entry in entries)
+            for phase in phases
+        },
+        records=round(statistics.median(entry["records"] for entry in entries)),
+        prefill_tokens=statistics.median(entry["prefill_tokens"] / entry["records"] for entry in entries),
+        runs=len(entries),
     )

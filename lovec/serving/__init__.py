@@ -1,6 +1,6 @@
-"""An OpenAI-compatible endpoint whose answers carry a confidence for every sentence."""
+"""An OpenAI-compatible server whose answers carry a confidence for every sentence."""
 
-from lovec.serving.app import Limits, make_app
-from lovec.serving.worker import Worker
+from lovec.serving.app import RequestLimits, make_app
+from lovec.serving.worker import EngineWorker
 
-__all__ = ["Limits", "Worker", "make_app"]
+__all__ = ["EngineWorker", "RequestLimits", "make_app"]

@@ -1,4 +1,4 @@
-"""The endpoint: chat completions, tagging of given text, models, health and metrics."""
+"""The server: chat completions, tagging of given text, models, health and metrics."""
 
 from __future__ import annotations
 
@@ -7,27 +7,14 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import lovec.serving.wire as wire
 from lovec.sentences import split_sentences
-from lovec.serving.counters import Counters
-from lovec.serving.wire import (
-    AnswerPieces,
-    BadRequest,
-    ChatRequest,
-    Piece,
-    Reply,
-    entry,
-    error_body,
-    event,
-    min_score_of,
-    passes,
-    usage,
-)
-from lovec.serving.worker import Busy, Call, Job, Worker
+from lovec.serving.worker import CompletionJob, EngineCall, EngineWorker
 from lovec.taggers import IterativeTagger, Session
 from lovec.tags import strip
 from lovec.types import Completion, LovecError, Record, Sentence
@@ -38,37 +25,47 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-RETRY_S = 1
-"""Seconds after which a client that was turned away may come again."""
+    from lovec.serving.counters import Counters
 
-FAILED = "the server failed; its log says how"
+T = TypeVar("T")
+
+_FAILED = "the server failed; its log says how"
+_PATHS = ("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/tag")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request, and all of them together, may ask for.
+class RequestLimits:
+    """Limits on requests.
 
     Attributes:
-        waiting: requests that may wait while others run.
-        body: bytes of a request.
-        tokens: of an answer.
-        seconds: for a request, waiting included.
+        max_waiting: the most requests that wait while others run.
+        max_body: the most bytes of a request.
+        max_tokens: the most tokens of an answer.
+        timeout: the most seconds of a request, waiting included.
+
+    Raises:
+        LovecError: a limit is not positive.
     """
 
-    waiting: int = 256
-    body: int = 1 << 20
-    tokens: int = 1024
-    seconds: float = 300.0
+    max_waiting: int = 256
+    max_body: int = 1 << 20
+    max_tokens: int = 1024
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not (value := getattr(self, field.name)) > 0:
+                raise LovecError(f"{field.name} is {value}, expected a positive number")
 
 
-def make_app(session: Session, name: str, limits: Limits | None = None, key: str | None = None) -> Starlette:
-    """The application; its worker lives as long as it does.
+def make_app(session: Session, name: str, limits: RequestLimits | None = None, key: str | None = None) -> Starlette:
+    """Return the application; it starts the engine's thread when it starts, and closes the session when it ends.
 
     Args:
-        session: the model; nobody else may use its engine.
-        name: what requests call the model.
-        limits: bounds; None takes the defaults.
-        key: what requests under /v1 must bring as a bearer token; None asks for none.
+        session: the model; nothing else may use its engine.
+        name: name of the model in requests.
+        limits: limits on requests; None takes the defaults.
+        key: the bearer token that requests under /v1 must have; None asks for none.
 
     Raises:
         LovecError: the extra ``serve`` is not installed.
@@ -79,13 +76,15 @@ def make_app(session: Session, name: str, limits: Limits | None = None, key: str
         from starlette.middleware import Middleware
         from starlette.responses import JSONResponse, Response, StreamingResponse
         from starlette.routing import Route
-    except ImportError as error:
-        raise LovecError(f"serving needs Starlette: pip install 'lovec[serve]' ({error})") from error
 
-    limits = limits or Limits()
-    worker = Worker(session.engine, session.encoder.stop_ids, limits.waiting)
+        from lovec.serving.counters import Counters
+    except ImportError as error:
+        raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
+
+    limits = limits or RequestLimits()
+    worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting)
     counters = Counters(worker)
-    served = _Served(session, worker, counters, limits, name)
+    service = _Service(session, worker, counters, limits, name)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -95,144 +94,144 @@ def make_app(session: Session, name: str, limits: Limits | None = None, key: str
         session.close()
 
     async def health(_: Request) -> Response:
-        if worker.alive:
-            return JSONResponse({"status": "ok", "model": name})
-        return JSONResponse({"status": "the engine has stopped", "model": name}, 503)
+        status, code = ("ok", 200) if worker.thread.is_alive() else ("the engine has stopped", 503)
+        return JSONResponse({"status": status, "model": name}, code)
 
     async def metrics(_: Request) -> Response:
-        text, kind = counters.text()
-        return Response(text, media_type=kind)
+        text, media_type = counters.text()
+        return Response(text, media_type=media_type)
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "lovec"}]})
 
     async def chat(request: Request) -> Response:
-        asked = ChatRequest.read(await served.body(request), name, limits.tokens)
-        answer = served.ask(asked)
-        if asked.stream:
-            return StreamingResponse(served.stream(answer), media_type="text/event-stream")
-        return JSONResponse(await served.attended(request, served.whole(answer)))
+        body = await service.read_body(request)
+        answer = service.start_answer(wire.ChatRequest.parse(body, name, limits.max_tokens, session.encoder.scale))
+        if answer.request.stream:
+            return StreamingResponse(service.stream(answer), media_type="text/event-stream")
+        return JSONResponse(await _unless_disconnected(request, service.whole(answer)))
 
     async def tag(request: Request) -> Response:
-        body = await served.body(request)
-        return JSONResponse(await served.attended(request, served.tagged(body)))
+        body = await service.read_body(request)
+        return JSONResponse(await _unless_disconnected(request, service.tag(body)))
 
-    async def mended(_: Request, error: Exception) -> Response:
-        if isinstance(error, BadRequest):
-            return _refused(error.status, str(error), error.parameter, error.code)
-        if isinstance(error, Busy):
-            return _refused(429, str(error), code="rate_limit_exceeded")
-        return _refused(400, str(error))
+    async def user_error(_: Request, error: Exception) -> Response:
+        if isinstance(error, wire.RequestRefused):
+            return _error_response(error.status, str(error), error.parameter, error.code)
+        return _error_response(400, str(error))
 
-    async def missing(request: Request, error: Exception) -> Response:
+    async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return _refused(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return _error_response(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
-    async def broken(_: Request, error: Exception) -> Response:
-        return _refused(500, FAILED)
+    async def server_error(_: Request, error: Exception) -> Response:
+        return _error_response(500, _FAILED)
 
+    handlers = zip(_PATHS, (health, metrics, models, chat, tag), strict=True)
     return Starlette(
-        routes=[
-            Route("/health", health),
-            Route("/metrics", metrics),
-            Route("/v1/models", models),
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/tag", tag, methods=["POST"]),
-        ],
-        middleware=[Middleware(_Door, counters=counters, key=key)],
-        exception_handlers={LovecError: mended, HTTPException: missing, Exception: broken},
+        routes=[Route(path, do, methods=["POST" if do in (chat, tag) else "GET"]) for path, do in handlers],
+        middleware=[Middleware(_KeyAndCounters, counters=counters, key=key)],
+        exception_handlers={LovecError: user_error, HTTPException: http_error, Exception: server_error},
         lifespan=lifespan,
     )
 
 
-def _refused(status: int, message: str, parameter: str | None = None, code: str | None = None) -> Response:
-    """An error in OpenAI's shape."""
+def _error_response(status: int, message: str, parameter: str | None = None, code: str | None = None) -> Response:
+    """Return an error in OpenAI's format."""
     from starlette.responses import JSONResponse
 
     kind = "invalid_request_error" if status < 500 else "server_error"
-    headers = {"Retry-After": str(RETRY_S)} if status == 429 else {}
-    headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse(error_body(message, kind, parameter, code), status, headers)
+    headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
+    return JSONResponse(wire.error_body(message, kind, parameter, code), status, headers)
 
 
-class _Door:
-    """Turns away who has no key, and counts all who come."""
+class _KeyAndCounters:
+    """Middleware that refuses requests without the API key, and counts all requests."""
 
     def __init__(self, app: ASGIApp, counters: Counters, key: str | None) -> None:
         self.app, self.counters = app, counters
-        self.wanted = None if key is None else f"Bearer {key}".encode()
+        self.expected = None if key is None else f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         begin = time.monotonic()
+        path = scope["path"] if scope["path"] in _PATHS else "other"  # metrics must not grow with unknown paths
 
-        async def counted(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.counters.count(_known(scope["path"]), message["status"], time.monotonic() - begin)
+                self.counters.count_request(path, message["status"], time.monotonic() - begin)
             await send(message)
 
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        guarded = self.wanted is not None and scope["path"].startswith("/v1/")
-        if guarded and not hmac.compare_digest(given, self.wanted or b""):
-            refusal = _refused(401, "the API key is missing or wrong", code="invalid_api_key")
-            await refusal(scope, receive, counted)
+        header = dict(scope["headers"]).get(b"authorization", b"")
+        guarded = self.expected is not None and scope["path"].startswith("/v1/")
+        if guarded and not hmac.compare_digest(header, self.expected or b""):
+            response = _error_response(401, "the API key is missing or wrong", code="invalid_api_key")
+            await response(scope, receive, count_and_send)
         else:
-            await self.app(scope, receive, counted)
+            await self.app(scope, receive, count_and_send)
 
 
 @dataclass(eq=False, slots=True)
-class _Answer:
-    """An answer under way."""
+class _PendingAnswer:
+    """An answer that the engine has been asked for.
 
-    asked: ChatRequest
-    job: Job
-    pieces: AnswerPieces
+    Attributes:
+        request: the request that it answers.
+        job: the worker's job.
+        events: the tokens of the answer, and at its end the completion or an error.
+        deadline: time of the event loop after which the request fails.
+    """
+
+    request: wire.ChatRequest
+    job: CompletionJob
     events: asyncio.Queue[int | Completion | Exception]
     deadline: float
 
 
-class _Served:
-    """What the routes share."""
+class _Service:
+    """The work behind the routes."""
 
-    def __init__(self, session: Session, worker: Worker, counters: Counters, limits: Limits, name: str) -> None:
+    def __init__(
+        self, session: Session, worker: EngineWorker, counters: Counters, limits: RequestLimits, name: str
+    ) -> None:
         self.session, self.worker, self.counters = session, worker, counters
         self.limits, self.name = limits, name
 
-    async def body(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a request, read no further than is allowed.
+    async def read_body(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object of a request; reading ends at the limit of bytes.
 
         Raises:
-            BadRequest: it is too large, too slow, or no JSON object.
+            wire.RequestRefused: it is too large, too slow, or not a JSON object.
         """
-        held = bytearray()
+        body = bytearray()
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.limits.timeout):
                 async for chunk in request.stream():
-                    held += chunk
-                    if len(held) > self.limits.body:
-                        raise BadRequest(f"the body is larger than {self.limits.body} bytes", status=413)
+                    body += chunk
+                    if len(body) > self.limits.max_body:
+                        raise wire.RequestRefused(f"the body is larger than {self.limits.max_body} bytes", status=413)
         except TimeoutError:
-            raise BadRequest("the body took too long to arrive", status=408) from None
+            raise wire.RequestRefused("the body took too long to arrive", status=408) from None
         try:
-            data = json.loads(held.decode("utf-8"))
+            data = json.loads(body.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is no JSON: {error}") from None
+            raise wire.RequestRefused(f"the body is not JSON: {error}") from None
         if not isinstance(data, dict):
-            raise BadRequest(f"the body is a JSON {type(data).__name__}, expected an object")
+            raise wire.RequestRefused(f"the body is a JSON {type(data).__name__}, expected an object")
         return data
 
-    def ask(self, asked: ChatRequest) -> _Answer:
-        """Put a question into the worker's queue.
+    def start_answer(self, request: wire.ChatRequest) -> _PendingAnswer:
+        """Submit a chat request to the worker.
 
         Raises:
             LovecError: it does not fit the model, or the queue is full.
         """
-        encoder, room = self.session.encoder, self.session.engine.context_length
-        prompt = encoder.dialogue(asked.turns)
+        room = self.session.engine.context_length
+        prompt = self.session.encoder.dialogue(request.turns)
         if room is not None and len(prompt) >= room:
-            raise BadRequest(
+            raise wire.RequestRefused(
                 f"the messages have {len(prompt)} tokens with the instruction, the model's context holds {room}",
                 "messages",
                 code="context_length_exceeded",
@@ -240,146 +239,143 @@ class _Served:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[int | Completion | Exception] = asyncio.Queue()
 
-        def tell(happened: int | Completion | Exception) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, happened)
+        def put(item: int | Completion | Exception) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, item)
 
-        name = "" if asked.seeded else uuid.uuid4().hex
-        job = Job(prompt, asked.sampling, name, tell, tell)
+        job = CompletionJob(prompt, request.sampling, "" if request.seeded else uuid.uuid4().hex, put, put)
         self.worker.submit(job)
-        pieces = AnswerPieces(encoder, asked.min_score)
-        return _Answer(asked, job, pieces, events, loop.time() + self.limits.seconds)
+        return _PendingAnswer(request, job, events, loop.time() + self.limits.timeout)
 
-    async def pieces(self, answer: _Answer) -> AsyncIterator[Piece | Completion]:
-        """The sentences of an answer as they come, then its completion.
+    async def pieces(self, answer: _PendingAnswer) -> AsyncIterator[wire.Piece | Completion]:
+        """Yield the sentences of an answer as they are complete, then its completion.
 
         Raises:
-            LovecError: the engine failed, or time is up.
+            LovecError: the engine failed, or the time is up.
         """
+        pieces = wire.AnswerPieces(self.session.encoder, answer.request.min_score)
         try:
             while True:
-                try:
-                    async with asyncio.timeout_at(answer.deadline):
-                        happened = await answer.events.get()
-                except TimeoutError:
-                    raise BadRequest(f"no answer within {self.limits.seconds:g} s", status=504) from None
-                if isinstance(happened, Exception):
-                    raise happened
-                if isinstance(happened, Completion):
+                item = await self._before(answer.deadline, answer.events.get())
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, Completion):
                     break
-                for piece in answer.pieces.on_token(happened):
+                for piece in pieces.on_token(item):
                     yield piece
-            for piece in answer.pieces.rest():
+            for piece in pieces.rest():
                 yield piece
-            self.counters.tokens(len(answer.job.prompt), len(happened.ids))
-            yield happened
+            self.counters.count_tokens(len(answer.job.prompt), len(item.ids))
+            yield item
         finally:
-            answer.job.gone.set()  # also where the client has left
+            answer.job.cancelled.set()  # also where the client has disconnected
 
-    async def whole(self, answer: _Answer) -> dict[str, Any]:
-        """A reply in one go."""
-        found: list[Piece] = []
-        async for happened in self.pieces(answer):
-            if isinstance(happened, Completion):
-                counts = usage(answer.job.prompt, happened.ids)
-                return self._reply().whole(found, _finish(happened), counts)
-            found.append(happened)
+    async def whole(self, answer: _PendingAnswer) -> dict[str, Any]:
+        """Return a chat response in one piece."""
+        pieces: list[wire.Piece] = []
+        async for item in self.pieces(answer):
+            if isinstance(item, Completion):
+                usage = wire.count_usage(answer.job.prompt, item.ids)
+                return wire.ResponseBuilder(self.name).whole(pieces, _finish_reason(item), usage)
+            pieces.append(item)
         raise AssertionError("an answer ends with its completion")
 
-    async def stream(self, answer: _Answer) -> AsyncIterator[str]:
-        """A reply piece by piece."""
-        reply = self._reply()
-        yield reply.chunk({"role": "assistant", "content": ""})
+    async def stream(self, answer: _PendingAnswer) -> AsyncIterator[str]:
+        """Yield a chat response as server-sent events."""
+        builder = wire.ResponseBuilder(self.name)
+        yield builder.chunk({"role": "assistant", "content": ""})
         try:
-            async for happened in self.pieces(answer):
-                if isinstance(happened, Piece):
-                    yield reply.chunk({"content": happened.content, "confidence": [happened.entry]})
+            async for item in self.pieces(answer):
+                if isinstance(item, wire.Piece):
+                    yield builder.chunk({"content": item.content, "confidence": [item.entry]})
                     continue
-                yield reply.chunk({}, _finish(happened))
-                if answer.asked.usage:
-                    yield reply.counted(usage(answer.job.prompt, happened.ids))
+                yield builder.chunk({}, _finish_reason(item))
+                if answer.request.usage:
+                    yield builder.usage_chunk(wire.count_usage(answer.job.prompt, item.ids))
             yield "data: [DONE]\n\n"
-        except Exception as error:  # the status is out already
-            told = str(error) if isinstance(error, LovecError) else FAILED
-            yield event(error_body(told, "server_error"))
+        except Exception as error:  # the status has been sent already
+            message = str(error) if isinstance(error, LovecError) else _FAILED
+            yield wire.event(wire.error_body(message, "server_error"))
 
-    async def tagged(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Given text with a confidence for every sentence.
+    async def tag(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return given text with a confidence for every sentence.
 
         Raises:
-            LovecError: the request is not one, or the queue is full.
+            LovecError: the request is wrong, or the queue is full.
         """
-        text, question = body.get("text"), body.get("question")
-        if not isinstance(text, str) or not text.strip():
-            raise BadRequest("text must be the text to tag", "text")
-        if not isinstance(question, str) or not question.strip():
-            raise BadRequest("question must be what the text answers", "question")
+        for name, meaning in (("text", "the text to tag"), ("question", "the question that the text answers")):
+            if not isinstance(value := body.get(name), str) or not value.strip():
+                raise wire.RequestRefused(f"{name} must be {meaning}", name)
         if unknown := sorted(body.keys() - {"text", "question", "model", "min_score"}):
-            raise BadRequest(f"unknown parameter {unknown[0]!r}", unknown[0])
-        least = min_score_of(body)
-        encoder = self.session.encoder
-        sentences = tuple(map(Sentence, split_sentences(strip(text, encoder.tags))))
-        record = Record("text", question, answer=text, sentences=sentences)
-        found = await self._call(lambda: IterativeTagger(self.session.engine, encoder).tag([record])[0])
-        entries = [entry(s.text, s.score, passes(s.score, least)) for s in found.sentences]
-        kept = " ".join(said["text"] for said in entries if said["kept"])
+            raise wire.RequestRefused(f"unknown parameter {unknown[0]!r}", unknown[0])
+        engine, encoder = self.session.engine, self.session.encoder
+        min_score = wire.parse_min_score(body, encoder.scale)
+        sentences = tuple(map(Sentence, split_sentences(strip(body["text"], encoder.tags))))
+        record = Record("text", body["question"], answer=body["text"], sentences=sentences)
+        tagged: Record = await self._run_in_worker(lambda: IterativeTagger(engine, encoder).tag([record])[0])
+        entries = [wire.confidence_entry(s.text, s.score, encoder.scale, min_score) for s in tagged.sentences]
         return {
             "object": "tagged_text",
             "model": self.name,
-            "content": kept,
+            "content": " ".join(entry["text"] for entry in entries if entry["kept"]),
             "confidence": entries,
-            "problems": list(found.meta.get("problems", ())),
+            "problems": list(tagged.meta.get("problems", ())),
         }
 
-    async def _call(self, do: Callable[[], Any]) -> Any:
-        """What ``do`` gives in the worker's thread."""
+    async def _run_in_worker(self, function: Callable[[], Any]) -> Any:
+        """Return the result of a function that runs in the worker's thread."""
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[Any] = loop.create_future()
+        result: asyncio.Future[Any] = loop.create_future()
 
         def end(value: Any) -> None:
-            loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(value))
+            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(value))
 
-        call = Call(do, end)
+        call = EngineCall(function, end)
         self.worker.submit(call)
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                value = await found
-        except TimeoutError:
-            raise BadRequest(f"no answer within {self.limits.seconds:g} s", status=504) from None
+            value = await self._before(loop.time() + self.limits.timeout, result)
         finally:
-            call.gone.set()
+            call.cancelled.set()
         if isinstance(value, Exception):
             raise value
         return value
 
-    async def attended(self, request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        """What ``work`` gives; it is given up where the client leaves before."""
-        task = asyncio.create_task(work)
-        left = asyncio.create_task(_left(request))
+    async def _before(self, deadline: float, result: Awaitable[T]) -> T:
+        """Return an awaited result.
+
+        Raises:
+            wire.RequestRefused: there is none before the deadline.
+        """
         try:
-            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise BadRequest("the client has left", status=499)
-            return task.result()
-        finally:
-            for one in (task, left):
-                one.cancel()
-            await asyncio.gather(task, left, return_exceptions=True)
-
-    def _reply(self) -> Reply:
-        return Reply(f"chatcmpl-{uuid.uuid4().hex}", self.name)
+            async with asyncio.timeout_at(deadline):
+                return await result
+        except TimeoutError:
+            raise wire.RequestRefused(f"no answer within {self.limits.timeout:g} s", status=504) from None
 
 
-async def _left(request: Request) -> None:
-    """Returns when the client has closed the connection."""
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of ``work``, which is cancelled if the client disconnects first.
+
+    Raises:
+        wire.RequestRefused: the client has disconnected.
+    """
+    task = asyncio.create_task(work)
+    disconnected = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise wire.RequestRefused("the client has disconnected", status=499)
+        return task.result()
+    finally:
+        task.cancel()
+        disconnected.cancel()
+        await asyncio.gather(task, disconnected, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _finish(completion: Completion) -> str:
+def _finish_reason(completion: Completion) -> str:
     return "stop" if completion.finished else "length"
-
-
-def _known(path: str) -> str:
-    """The route of a path, so that metrics do not grow with what strangers ask for."""
-    known = ("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/tag")
-    return path if path in known else "other"

@@ -8,18 +8,20 @@ from dataclasses import replace
 
 from lovec.encoding import Encoder
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.scoring import (
-    OnSentence,
-    Passage,
-    Readout,
-    Step,
-    checked_readout,
-    distribution,
-    expected_confidence,
-    score_passages,
-)
+from lovec.taggers.scoring import OnSentence, Passage, Step, score_passages, with_score
 from lovec.tags import TaggedSentence, TaggedText, parse
-from lovec.types import Completion, Engine, LovecError, OnToken, Record, Sampling, Sentence
+from lovec.types import (
+    Completion,
+    Engine,
+    LovecError,
+    OnToken,
+    Readout,
+    Record,
+    Sampling,
+    Scale,
+    Sentence,
+    check_choice,
+)
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +31,18 @@ class FreeFormTagger:
 
     Args:
         engine: samples from the policy.
-        encoder: prompts of its tokenizer; the question comes with the instruction.
+        encoder: encodes prompts; the prompt contains the instruction.
         sampling: how to sample; greedy, as in the paper, by default. Random streams are keyed by record id.
-        readout: what ``confidence`` is: "stated" is the written score / 10; "mean" is the expected score / 10 under
-            the distribution over the 11 scores, renormalised (and asks for distributions).
-        distributions: also fill in the distribution over the 11 scores at every valid tag, given the model's own
-            text and scores before it (encoded as in iterative tagging; malformed parts as they stand).
+        readout: what ``confidence`` is: "stated" is the written score / top of the scale; "mean" is the expected
+            score / top under the distribution over all scores, renormalised (and implies ``distributions``).
+        distributions: whether to fill in the distribution over all scores at every valid tag, given the text and the
+            scores that the model itself wrote before it (encoded as in iterative tagging; malformed parts verbatim).
 
     Attributes:
         watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
 
     Raises:
-        LovecError: the readout is unknown, or more than one completion a prompt is asked for.
+        LovecError: the readout is unknown, or more than one completion per prompt is asked for.
     """
 
     def __init__(
@@ -51,17 +53,18 @@ class FreeFormTagger:
         readout: Readout = "stated",
         distributions: bool = False,
     ) -> None:
+        check_choice("readout", readout, Readout)
         self.engine = engine
         self.encoder = encoder
         self.sampling = sampling or Sampling()
-        self.readout = checked_readout(readout)
-        self.distributions = distributions or self.readout == "mean"
+        self.readout: Readout = readout
+        self.distributions = distributions or readout == "mean"
         self.watch = Stopwatch()
         if self.sampling.n != 1:
-            raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer a record)")
+            raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer per record)")
 
     def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
-        """Records with a new answer and its sentences, in the order given; factuality is None until an oracle rates it.
+        """Return the records with a new answer and its sentences, in the order given; factuality is None.
 
         A sentence with a malformed tag, and text after the last tag, have neither score nor confidence.
         ``meta["problems"]`` lists what is wrong, sentence by sentence; ``meta["finished"]`` is False where the answer
@@ -69,135 +72,149 @@ class FreeFormTagger:
 
         Args:
             records: questions.
-            on_sentence: is on_scores every sentence as soon as its tag is written, with the score as written and without
-                distribution, those of one record in their order; not what stands behind the last tag.
+            on_sentence: called with every sentence once its tag is complete, with the score as written and without
+                distribution; the sentences of a record come in their order. Not called with text after the last tag.
         """
         prompts = [self.encoder.prompt(record.question) for record in records]
         room = self.engine.context_length
-        fits = [room is None or len(prompt) < room for prompt in prompts]
-        asked = [number for number, fit in enumerate(fits) if fit]
-        listening = {} if on_sentence is None else {"on_token": _listener(self.encoder, asked, on_sentence)}
+        fitting = [number for number, prompt in enumerate(prompts) if room is None or len(prompt) < room]
         with self.watch.phase("writing"):
-            written = self.engine.generate(
-                [prompts[number] for number in asked],
+            groups = self.engine.generate(
+                [prompts[number] for number in fitting],
                 self.sampling,
                 self.encoder.stop_ids,
-                keys=[records[number].id for number in asked],
-                **listening,
+                keys=[records[number].id for number in fitting],
+                on_token=None if on_sentence is None else _token_callback(self.encoder, fitting, on_sentence),
             )
-        completions = iter(written)
-        tagged = []
-        for record, prompt, fit in zip(records, prompts, fits, strict=True):
-            if fit:
-                tagged.append(read_answer(record, next(completions)[0], self.encoder))
-                continue
-            problem = f"the prompt has {len(prompt)} tokens, the model's context holds {room}; shorten the question"
-            log.warning("record %s: %s", record.id, problem)
-            meta = {**record.meta, "problems": [problem], "finished": False}
-            tagged.append(replace(record, answer="", sentences=(), meta=meta, rejected=None))
-        return self._with_distributions(tagged, prompts) if self.distributions else tagged
+        answers = [
+            read_answer(records[number], completion, self.encoder)
+            for number, [completion] in zip(fitting, groups, strict=True)
+        ]
+        tagged = [record for record, _ in answers]
+        if self.distributions:
+            tagged = self._with_distributions(answers, [prompts[number] for number in fitting])
+        tagged_by_number = dict(zip(fitting, tagged, strict=True))
+        return [
+            tagged_by_number.get(number) or _unanswered(record, len(prompts[number]), room)
+            for number, record in enumerate(records)
+        ]
 
-    def _with_distributions(self, records: list[Record], prompts: list[list[int]]) -> list[Record]:
-        """The records with the distribution at every valid tag."""
-        parsed = [parse(record.answer, self.encoder.tags) for record in records]
+    def _with_distributions(
+        self, answers: Sequence[tuple[Record, TaggedText]], prompts: Sequence[list[int]]
+    ) -> list[Record]:
+        """Return the records of parsed answers with the distribution at every valid tag."""
         passages = [
             Passage(name=record.id, prompt=prompt, steps=_steps(text))
-            for record, prompt, text in zip(records, prompts, parsed, strict=True)
+            for (record, text), prompt in zip(answers, prompts, strict=True)
         ]
         with self.watch.phase("scoring"):
             score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
-        return [self._filled(record, passage) for record, passage in zip(records, passages, strict=True)]
+        return [self._filled(record, passage) for (record, _), passage in zip(answers, passages, strict=True)]
 
     def _filled(self, record: Record, passage: Passage) -> Record:
         sentences = list(record.sentences)  # one longer than the passage where there is an untagged tail
         for at, logps in enumerate(passage.logps):
-            if logps is None:
-                if self.readout == "mean":
-                    sentences[at] = replace(sentences[at], confidence=None)
-                continue
-            confidence = expected_confidence(logps) if self.readout == "mean" else sentences[at].confidence
-            sentences[at] = replace(sentences[at], distribution=distribution(logps), confidence=confidence)
+            score = sentences[at].score
+            if logps is not None and score is not None:
+                sentences[at] = with_score(sentences[at], score, logps, self.encoder.scale, self.readout)
+            elif self.readout == "mean":
+                sentences[at] = replace(sentences[at], confidence=None)
         meta = {**record.meta, "problems": [*record.meta["problems"], *passage.problems]}
         return replace(record, sentences=tuple(sentences), meta=meta)
 
 
-def read_answer(record: Record, completion: Completion, encoder: Encoder) -> Record:
-    """The record with what a completion says: its sentences and their scores, an untagged tail as the last one.
+def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tuple[Record, TaggedText]:
+    """Return a record with the answer in a completion: its sentences and their scores, an untagged tail as the last.
 
-    ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
+    Args:
+        record: the question.
+        completion: what the model wrote.
+        encoder: the encoder of the model that wrote it.
+
+    Returns:
+        The record, and the parsed text. ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
     """
     text = encoder.decode(completion.ids)
     parsed = parse(text, encoder.tags)
     sentences, problems = [], []
-    for number, found in enumerate(parsed.sentences, start=1):
-        sentences.append(_sentence(found))
-        if found.problem is not None:
-            problems.append(f"sentence {number}: {found.problem}")
+    for number, span in enumerate(parsed.sentences, start=1):
+        sentences.append(_sentence(span, encoder.scale))
+        if span.problem is not None:
+            problems.append(f"sentence {number}: {span.problem}")
     if tail := parsed.tail.strip():
-        sentences.append(Sentence(tail))
+        sentences.append(Sentence(tail, levels=encoder.scale.size))
         problems.append(f"sentence {len(sentences)}: untagged tail")
     meta = {**record.meta, "problems": problems, "finished": completion.finished}
-    return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None)
+    return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None), parsed
 
 
 class AnswerReader:
-    """Reads the sentences of one answer while its tokens come.
+    """Reads the sentences of one answer while its tokens arrive.
 
     Args:
-        encoder: of the model that writes it.
+        encoder: the encoder of the model that writes the answer.
     """
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._ids: list[int] = []
-        self._given = 0
+        self._returned = 0  # sentences that `on_token` has returned
 
     def on_token(self, token: int) -> list[TaggedSentence]:
-        """The sentences whose closing tag word is complete with this token: mostly none, hardly ever several.
+        """Add a token, and return the sentences whose closing tag word it completes: usually none, rarely several.
 
-        They are the first of the whole answer; behind them it has an unclosed tag or an untagged tail at most.
+        Sentences are returned in the order of the answer. What follows them is at most an unclosed tag or an untagged
+        tail.
         """
         self._ids.append(token)
         close = self._encoder.tags.close
-        if not {close[-1], "\ufffd"} & set(self._encoder.decode([token])):  # half a letter may be the tag word's last
+        # A token may also end in the middle of a character (U+FFFD), which may be the tag word's last.
+        if not {close[-1], "\ufffd"} & set(self._encoder.decode([token])):
             return []
-        whole = [found for found in self._parsed().sentences if found.raw.endswith(close)]
-        new, self._given = whole[self._given :], len(whole)
+        complete = [span for span in self._parsed().sentences if span.raw.endswith(close)]
+        new, self._returned = complete[self._returned :], len(complete)
         return new
 
     def rest(self) -> TaggedText:
-        """What the answer holds beyond the sentences that were given: the end of it, once no token comes any more."""
+        """Return what follows the sentences returned by ``on_token``; for the end of the answer."""
         parsed = self._parsed()
-        return TaggedText(parsed.sentences[self._given :], parsed.tail)
+        return TaggedText(parsed.sentences[self._returned :], parsed.tail)
 
     def _parsed(self) -> TaggedText:
         return parse(self._encoder.decode(self._ids), self._encoder.tags)
 
 
-def _listener(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSentence) -> OnToken:
-    """What an engine tells of tokens, as sentences of the records with these numbers."""
-    readers = {number: AnswerReader(encoder) for number in numbers}
-    given = dict.fromkeys(numbers, 0)
+def _token_callback(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSentence) -> OnToken:
+    """Return a callback for ``Engine.generate`` that calls ``on_sentence``; ``numbers`` are the records' indices."""
+    readers = [AnswerReader(encoder) for _ in numbers]
+    reported = [0] * len(numbers)
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
-        number = numbers[prompt]
-        for found in readers[number].on_token(token):
-            on_sentence(number, given[number], _sentence(found))
-            given[number] += 1
+        for span in readers[prompt].on_token(token):
+            on_sentence(numbers[prompt], reported[prompt], _sentence(span, encoder.scale))
+            reported[prompt] += 1
         return True
 
     return on_token
 
 
-def _sentence(found: TaggedSentence) -> Sentence:
-    """A parsed span as a sentence; a tag without text is kept as it stands, so that files hold it."""
-    confidence = None if found.score is None else found.score / 10
-    return Sentence(found.text or found.raw.strip(), confidence=confidence, score=found.score)
+def _unanswered(record: Record, tokens: int, room: int | None) -> Record:
+    """Return a record with an empty answer, whose prompt does not fit the model's context, and log a warning."""
+    problem = f"the prompt has {tokens} tokens, the model's context holds {room}; shorten the question"
+    log.warning("record %s: %s", record.id, problem)
+    meta = {**record.meta, "problems": [problem], "finished": False}
+    return replace(record, answer="", sentences=(), meta=meta, rejected=None)
+
+
+def _sentence(span: TaggedSentence, scale: Scale) -> Sentence:
+    """Return a parsed span as a sentence; a tag without text keeps its raw span, so that no sentence is empty."""
+    confidence = None if span.score is None else scale.confidence(span.score)
+    return Sentence(span.text or span.raw.strip(), confidence=confidence, score=span.score, levels=scale.size)
 
 
 def _steps(text: TaggedText) -> list[Step]:
-    """What a model wrote as history: well-formed sentences with their scores, the rest as it stands."""
+    """Return an answer as steps of a passage: well-formed sentences with their scores, everything else verbatim."""
     return [
-        Step(found.raw, literal=True) if found.score is None else Step(found.text, score=found.score)
-        for found in text.sentences
+        Step(span.raw, literal=True) if span.score is None else Step(span.text, score=span.score)
+        for span in text.sentences
     ]

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
 
 from lovec.encoding import Encoder
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.scoring import (
-    History,
-    OnSentence,
-    Passage,
-    Readout,
-    Step,
-    best,
-    checked_readout,
-    distribution,
-    expected_confidence,
-    score_passages,
-)
-from lovec.types import Engine, LovecError, Record, Sentence
+from lovec.taggers.scoring import History, OnSentence, Passage, Step, most_probable, score_passages, with_score
+from lovec.types import Engine, Readout, Record, Sentence, check_choice
 
 
 class IterativeTagger:
@@ -31,12 +19,12 @@ class IterativeTagger:
 
     Args:
         engine: scores contexts with the policy.
-        encoder: prompts and pieces of its tokenizer; the question comes with the instruction.
-        readout: what ``confidence`` is: "stated" is score / 10; "mean" is the expected score / 10 under the
-            distribution over the 11 scores, renormalised.
-        history: what the context of s_i holds. "scores": all earlier sentences with their scores. "hidden": all
-            earlier sentences without. "previous": the sentence before, without its score (the paper's
-            no-previous-scores variant).
+        encoder: encodes prompts and sentences; the prompt contains the instruction.
+        readout: what ``confidence`` is: "stated" is score / top of the scale; "mean" is the expected score / top under
+            the distribution over all scores, renormalised.
+        history: what the context of s_i contains. "scores": all earlier sentences with their scores. "hidden": all
+            earlier sentences without scores. "previous": the sentence before, without its score (the paper's variant
+            without previous scores).
 
     Attributes:
         watch: seconds spent, in the phase "scoring".
@@ -48,38 +36,39 @@ class IterativeTagger:
     def __init__(
         self, engine: Engine, encoder: Encoder, readout: Readout = "stated", history: History = "scores"
     ) -> None:
-        if history not in get_args(History):
-            raise LovecError(f"history is {history!r}, expected one of {', '.join(get_args(History))}")
+        check_choice("readout", readout, Readout)
+        check_choice("history", history, History)
         self.engine = engine
         self.encoder = encoder
-        self.readout = checked_readout(readout)
-        self.history = history
+        self.readout: Readout = readout
+        self.history: History = history
         self.watch = Stopwatch()
 
     def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
-        """Records with score, confidence and distribution of every sentence, in the order given.
+        """Return the records with score, confidence and distribution of every sentence, in the order given.
 
-        A record without sentences comes back as it is. Sentences whose context is longer than the model's get None
-        for all three, and ``meta["problems"]`` says so; no record is lost to another one's length.
+        A record without sentences is returned as it is. Sentences whose context is longer than the model's get None
+        for all three, and ``meta["problems"]`` says so; they do not affect other records.
 
         Args:
             records: questions with sentences.
-            on_sentence: is on_scored every sentence as soon as it is scored, those of one record in their order.
+            on_sentence: called with every sentence once it is scored; the sentences of a record come in their order.
         """
         passages = [
-            Passage(
-                name=record.id,
-                prompt=self.encoder.prompt(record.question),
-                steps=[Step(sentence.text) for sentence in record.sentences],
-            )
-            for record in records
-            if record.sentences
+            self._passage(number, record, on_sentence) for number, record in enumerate(records) if record.sentences
         ]
-        on_scored = None if on_sentence is None else self._teller(records, passages, on_sentence)
         with self.watch.phase("scoring"):
-            score_passages(self.engine, self.encoder, passages, self.history, on_scored)
-        done = iter(passages)
-        return [self._tagged(record, next(done)) if record.sentences else record for record in records]
+            score_passages(self.engine, self.encoder, passages, self.history)
+        scored = iter(passages)
+        return [self._tagged(record, next(scored)) if record.sentences else record for record in records]
+
+    def _passage(self, number: int, record: Record, on_sentence: OnSentence | None) -> Passage:
+        def on_scored(at: int, logps: list[float] | None) -> None:
+            if on_sentence is not None:
+                on_sentence(number, at, self._scored(record.sentences[at], logps))
+
+        steps = [Step(sentence.text) for sentence in record.sentences]
+        return Passage(record.id, self.encoder.prompt(record.question), steps, on_scored=on_scored)
 
     def _tagged(self, record: Record, passage: Passage) -> Record:
         sentences = [self._scored(s, logps) for s, logps in zip(record.sentences, passage.logps, strict=True)]
@@ -89,24 +78,7 @@ class IterativeTagger:
         return replace(record, sentences=tuple(sentences), meta=meta)
 
     def _scored(self, sentence: Sentence, logps: list[float] | None) -> Sentence:
+        scale = self.encoder.scale
         if logps is None:
-            return replace(sentence, score=None, confidence=None, distribution=None)
-        score = best(logps)
-        confidence = score / 10 if self.readout == "stated" else expected_confidence(logps)
-        return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps))
-
-    def _teller(
-        self, records: Sequence[Record], passages: Sequence[Passage], on_sentence: OnSentence
-    ) -> Callable[[Passage], None]:
-        """What `score_passages` tells of passages, as sentences of records."""
-        numbers = [number for number, record in enumerate(records) if record.sentences]
-        number_of = dict(zip(map(id, passages), numbers, strict=True))
-        given = dict.fromkeys(numbers, 0)
-
-        def on_scored(passage: Passage) -> None:
-            number = number_of[id(passage)]
-            for at in range(given[number], len(passage.logps)):
-                on_sentence(number, at, self._scored(records[number].sentences[at], passage.logps[at]))
-            given[number] = len(passage.logps)
-
-        return on_scored
+            return replace(sentence, score=None, confidence=None, distribution=None, levels=scale.size)
+        return with_score(sentence, most_probable(logps), logps, scale, self.readout)

@@ -1,7 +1,8 @@
-"""Asking for the score of every sentence of many passages, in step, on top of what is computed already.
+"""Scoring the sentences of many passages: the log-probability of every level of the scale at every sentence.
 
-Every sentence's context begins with the context of the one before (or with the prompt), so an engine that keeps its KV
-cache computes a passage once, however many sentences it has.
+The passages advance together, one sentence at a time. The context of a sentence begins with the context of the sentence
+before it (or with the prompt), so an engine that keeps its KV cache computes the tokens of a passage only once, however
+many sentences it has.
 """
 
 from __future__ import annotations
@@ -9,35 +10,36 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from lovec.encoding import Encoder
+from lovec.metrics.functional import mean_confidence
 from lovec.notices import listed
-from lovec.types import Engine, LovecError, Sentence
+from lovec.types import Engine, Readout, Scale, Sentence
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
-Readout: TypeAlias = Literal["stated", "mean"]
+"""What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
 
 OnSentence: TypeAlias = Callable[[int, int, Sentence], None]
-"""Is on_scored (index of the record, index of the sentence, the sentence with its score) while others are worked on."""
+"""Called with each sentence once it has its score, as (index of the record, index of the sentence, the sentence)."""
 
 log = logging.getLogger(__name__)
 
 
-def best(logps: Sequence[float]) -> int:
-    """The most probable score 0..10; the lowest of equals."""
+def most_probable(logps: Sequence[float]) -> int:
+    """Return the score with the highest log-probability; the lowest of equals."""
     return max(range(len(logps)), key=lambda score: logps[score])
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One piece of a passage.
+    """One sentence of a passage, or a piece of text that only later sentences see.
 
     Attributes:
-        text: a sentence, or text as it stands where ``literal``.
-        score: what later contexts hold as its score; None lets the passage choose.
-        literal: the text is history only and is not scored.
+        text: the sentence without its tag, or the raw text where ``literal``.
+        score: the score that the contexts of later sentences contain for it; None takes the model's own.
+        literal: whether ``text`` becomes part of later contexts as it stands and gets no scores itself.
     """
 
     text: str
@@ -47,32 +49,41 @@ class Step:
 
 @dataclass(slots=True)
 class Passage:
-    """A prompt and the steps of its answer; `score_passages` fills in the rest.
+    """A prompt and the steps of its answer, with the results that ``score_passages`` fills in step by step.
 
     Attributes:
-        name: for messages.
-        prompt: token ids.
-        steps: the answer.
-        choose: picks the score that later contexts hold, from the log-probabilities of all eleven, where a step has
-            none of its own.
-        logps: log-probability of each of the 11 whole score strings, for every step; None where there is none.
-        chosen: the score that contexts hold of every step; None where there is none.
-        problems: why a sentence has no scores.
+        name: name of the passage in log messages.
+        prompt: token ids of the prompt.
+        steps: the sentences of the answer in their order.
+        choose: picks, from the log-probabilities of all scores, the score that later contexts contain for a step
+            without a score of its own; the most probable one by default.
+        on_scored: called with (index of the step, its ``logps``) for every step once it is done, literal ones included.
+        logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
+            None where the step was not scored.
+        chosen: result: the score that later contexts contain for every step; None where there is none.
+        problems: result: why sentences were not scored, one message per sentence.
     """
 
     name: str
     prompt: Sequence[int]
     steps: Sequence[Step]
-    choose: Callable[[Sequence[float]], int] = best
+    choose: Callable[[Sequence[float]], int] = most_probable
+    on_scored: Callable[[int, list[float] | None], None] | None = None
     logps: list[list[float] | None] = field(default_factory=list)
     chosen: list[int | None] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _past: list[int] = field(default_factory=list)
 
     def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
-        """Ids up to the opening tag word of the next sentence to score; None at the end of the passage.
+        """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
 
-        Literal steps become history. Sentences whose context and tag exceed ``room`` tokens become problems.
+        Literal steps on the way there become part of the context. Sentences that do not fit get no scores and are
+        added to ``problems``.
+
+        Args:
+            encoder: encodes the steps.
+            history: what the context contains of the sentences before.
+            room: length of the model's context in tokens, for the context and the longest tail; None is no limit.
         """
         while len(self.logps) < len(self.steps):
             at = len(self.logps)
@@ -94,7 +105,7 @@ class Passage:
         return None
 
     def advance(self, encoder: Encoder, history: History, logps: list[float] | None) -> None:
-        """Take the log-probabilities of the next step's scores, and make the step history."""
+        """Store the log-probabilities of the next step's scores, and make the step part of later contexts."""
         at = len(self.logps)
         step = self.steps[at]
         self.logps.append(logps)
@@ -107,40 +118,30 @@ class Passage:
         else:
             self._past += encoder.head(step.text, first=at == 0)
             self._past += [] if score is None else encoder.tails[score]
+        if self.on_scored is not None:
+            self.on_scored(at, logps)
 
 
-def score_passages(
-    engine: Engine,
-    encoder: Encoder,
-    passages: Sequence[Passage],
-    history: History = "scores",
-    on_scored: Callable[[Passage], None] | None = None,
-) -> None:
-    """Fill in ``logps`` and ``problems`` of every passage, many passages together sentence by sentence.
+def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores") -> None:
+    """Fill in ``logps``, ``chosen`` and ``problems`` of every passage.
 
-    A sentence whose context does not fit the model gets no scores and a problem; nothing else is lost.
+    A sentence whose context does not fit the model gets no scores and a problem; all others are scored.
 
     Args:
-        engine: scores contexts; ``max_rows`` passages go together, and contexts longer than ``context_length`` are
-            not tried.
-        encoder: makes contexts and score strings.
-        passages: what to ask about; those with equally many sentences go together.
-        history: what a context holds of earlier sentences, see `IterativeTagger`.
-        on_scored: hears of a passage whenever more of its ``logps`` are filled in.
+        engine: scores contexts. ``max_rows`` passages are scored together, and contexts longer than
+            ``context_length`` are left out.
+        encoder: encodes contexts and score strings.
+        passages: the passages to score; those with equally many sentences are scored together.
+        history: what a context contains of earlier sentences, see ``IterativeTagger``.
     """
     room = engine.context_length
     order = sorted(passages, key=lambda passage: len(passage.steps))
     for start in range(0, len(order), engine.max_rows):
         group = order[start : start + engine.max_rows]
-        while asked := [(p, context) for p in group if (context := p.next_context(encoder, history, room)) is not None]:
-            scores = engine.score([context for _, context in asked], encoder.tails)
-            for (passage, _), logps in zip(asked, scores, strict=True):
+        while due := [(p, context) for p in group if (context := p.next_context(encoder, history, room)) is not None]:
+            scores = engine.score([context for _, context in due], encoder.tails)
+            for (passage, _), logps in zip(due, scores, strict=True):
                 passage.advance(encoder, history, logps)
-                if on_scored is not None:
-                    on_scored(passage)
-        if on_scored is not None:  # of sentences at the end that do not fit
-            for passage in group:
-                on_scored(passage)
         engine.score([], encoder.tails)  # frees what the engine kept for these passages
     if failed := [passage.name for passage in order if passage.problems]:
         log.warning(
@@ -150,29 +151,23 @@ def score_passages(
 
 
 def distribution(logps: Sequence[float]) -> tuple[float, ...]:
-    """Raw probabilities of the whole score strings; what is missing to 1 is the probability of anything else."""
+    """Return the raw probabilities of the whole score strings; what is missing to 1 belongs to all other strings."""
     return tuple(math.exp(logp) for logp in logps)
 
 
-def expected_confidence(logps: Sequence[float]) -> float:
-    """E[score] / 10 in [0, 1] under the renormalised distribution.
+def with_score(sentence: Sentence, score: int, logps: Sequence[float], scale: Scale, readout: Readout) -> Sentence:
+    """Return a sentence with its score, distribution and confidence.
 
     Args:
-        logps: log-probabilities of the scores 0..10, up to a common constant.
+        sentence: the sentence.
+        score: its stated score.
+        logps: log-probabilities of all scores, one per level of the scale.
+        scale: the scale of the scores.
+        readout: what the confidence is: "stated" is score / top; "mean" is the expected score / top under the
+            renormalised distribution.
     """
-    top = max(logps)
-    weights = [math.exp(logp - top) for logp in logps]
-    return math.fsum(score * weight for score, weight in enumerate(weights)) / (10.0 * math.fsum(weights))
-
-
-def checked_readout(readout: str) -> Readout:
-    """The readout, if it is one.
-
-    Raises:
-        LovecError: it is none.
-    """
-    if readout == "stated":
-        return "stated"
+    confidence: float | None = scale.confidence(score)
     if readout == "mean":
-        return "mean"
-    raise LovecError(f"readout is {readout!r}, expected 'stated' or 'mean'")
+        highest = max(logps)  # subtracted because all probabilities may be too small for a float
+        confidence = mean_confidence([math.exp(logp - highest) for logp in logps])
+    return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps), levels=scale.size)

@@ -1,20 +1,24 @@
-"""A model opened for use outside training: an engine that samples and scores with it, and its encoder."""
+"""A model opened for tagging outside training: an engine that runs it, and the encoder for its prompts."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from lovec.encoding import INSTRUCTION, Encoder
+from lovec.encoding import Encoder, default_instruction
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import Engine, LovecError
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
+
+if TYPE_CHECKING:
+    from lovec.policy import Policy
 
 SETTINGS = "lovec.json"
-"""File beside an adapter or a model that says how it is asked: ``{"instruction": ..., "tag_words": [..., ...]}``."""
+"""File beside an adapter or a model with its prompt format: ``{"instruction": text, "tag_words": [open, close],
+"scale": [words]}``; without ``scale`` it is 0 to 10."""
 
 _ENGINES = "transformers, vllm, or the address of a vLLM server such as http://127.0.0.1:8000/v1"
 _WORDS = re.compile(r"\w+")
@@ -23,37 +27,42 @@ _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 @runtime_checkable
 class Opener(Protocol):
-    """An engine that loads, or finds on a server, a model by itself."""
+    """An engine that loads a model by itself, or finds it on a server."""
 
     def open(self, model: str, adapter: str | None) -> None:
-        """Sample and score with a model (folder or hub id), wearing a PEFT adapter (folder) if there is one."""
+        """Sample and score with a model (folder or hub id) and, if one is given, a PEFT adapter (folder)."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A model that is ready to tag.
+    """A model that is ready to tag; a context manager that closes it.
 
     Attributes:
-        engine: samples and scores with it.
-        encoder: prompts of its tokenizer, with the instruction that the model knows.
-        model: its name or folder, as it was given or as its adapter names it.
-        adapter: folder of the PEFT adapter; None for the model as it is.
+        engine: samples and scores with the model.
+        encoder: encodes prompts for its tokenizer, with the instruction that the model knows.
+        model: name or folder of the model, as it was given or as its adapter names it.
+        adapter: folder of the PEFT adapter; None runs the model without one.
+        policy: the model with its adapter, for an engine that runs it; None where the engine loads the model itself.
     """
 
     engine: Engine
     encoder: Encoder
     model: str
     adapter: str | None = None
+    policy: Policy | None = None
 
     def unknown_words(self, texts: Iterable[str]) -> float:
-        """Share of the words, in [0, 1], that the tokenizer has no pieces for and spells in bytes; 0 without words."""
-        tokenizer: Any = self.encoder.tokenizer
+        """Return the share of words, in [0, 1], that the tokenizer has no tokens for and spells in bytes.
+
+        Args:
+            texts: texts to take the words from; without any word the share is 0.
+        """
         words = [word for text in texts for word in _WORDS.findall(text)]
-        spelt = {word for word in set(words) if self._is_spelt(tokenizer, word)}
-        return sum(word in spelt for word in words) / max(len(words), 1)
+        unknown = {word for word in set(words) if self._is_spelt_in_bytes(word)}
+        return sum(word in unknown for word in words) / max(len(words), 1)
 
     def close(self) -> None:
-        """Give back what the engine holds, where it can."""
+        """Release what the engine holds, if it can be closed."""
         if (close := getattr(self.engine, "close", None)) is not None:
             close()
 
@@ -63,8 +72,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _is_spelt(self, tokenizer: Any, word: str) -> bool:
-        # Inside a text most words follow a space; one that has only a piece for its beginning is known all the same.
+    def _is_spelt_in_bytes(self, word: str) -> bool:
+        tokenizer: Any = self.encoder.tokenizer
+        # Inside a text most words follow a space; one that is known only at the beginning of a text is known as well.
         return all(
             any(
                 i == tokenizer.unk_token_id or _BYTE.fullmatch(token)
@@ -81,39 +91,44 @@ def open_session(
     *,
     instruction: str | None = None,
     tag_words: tuple[str, str] | None = None,
+    scale: Sequence[str] | None = None,
     chat_template: str | None = None,
     dtype: str | None = None,
     device: str | None = None,
     rows: int = 64,
     trust_remote_code: bool = False,
 ) -> Session:
-    """Open a model. An engine that can load models by itself is told which; otherwise it runs a transformers copy.
+    """Open a model for tagging.
+
+    An engine with a method ``open`` loads the model itself; for any other engine the model is loaded with transformers.
 
     Args:
-        model: ``world``, ``world-small``, ``tiny-llama``, a hub id or a folder; None takes the base that the adapter
-            names.
+        model: ``world``, ``world-small``, ``tiny-llama``, a hub id or a folder; None takes the base model that the
+            adapter names.
         adapter: PEFT adapter folder, or the folder of the run that wrote it (``runs/dpo``).
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
             running vLLM server.
-        instruction: system prompt that asks for tags; None takes the one beside adapter or model (``lovec.json``), the
-            world's own for its models, or else the paper's.
-        tag_words: the words around a score; None takes those beside adapter or model, or else the paper's.
+        instruction: system prompt that asks for tags; None as in ``prompt_format``.
+        tag_words: the two words around a score; None as in ``prompt_format``.
+        scale: the words of the confidence scale, lowest first; None as in ``prompt_format``.
         chat_template: Jinja file to use instead of the tokenizer's template.
-        dtype: precision of the weights, "float32" or "bfloat16"; None is float32 for a transformers copy, and as the
-            weights are stored for vLLM. A server has its own.
-        device: where a transformers copy runs, such as "cpu" or "cuda:1"; None takes CUDA where there is some.
-        rows: prompts that run together, for an engine given by name.
+        dtype: precision of the weights, "float32" or "bfloat16"; None is float32 with transformers, and the precision
+            of the stored weights with vLLM. A server has its own.
+        device: where a transformers model runs, such as "cpu" or "cuda:1"; None takes CUDA if there is a device.
+        rows: the most prompts that run together, for an engine given by name.
         trust_remote_code: run code from the model's repository.
 
     Raises:
         LovecError: neither model nor adapter is given, or one of them cannot be loaded.
     """
+    import torch
+
     from lovec.policy import Policy, PolicyConfig, load_tokenizer
     from lovec.taggers.models import resolve_model
 
     if adapter is not None:
         adapter = adapter_folder(adapter)
-    name = model or (base_of(adapter) if adapter is not None else None)
+    name = model or (base_model(adapter) if adapter is not None else None)
     if name is None:
         raise LovecError(
             "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config "
@@ -127,87 +142,115 @@ def open_session(
         chat_template=chat_template,
         trust_remote_code=trust_remote_code,
     )
-    asked = asked_how(config.model, adapter)
-    asked = instruction or asked[0], TagFormat(*tag_words) if tag_words else asked[1]
-    running = _engine_named(engine, rows, dtype) if isinstance(engine, str) else engine
+    prompting = prompt_format(config.model, adapter, instruction, tag_words, scale)
+    running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
-        encoder = Encoder(load_tokenizer(config), *asked)
+        encoder = Encoder(load_tokenizer(config), *prompting)  # first, because it may refuse the tokenizer
         running.open(config.model, adapter)
-    else:
-        policy = Policy(config, reference=False).eval()
-        encoder = Encoder(policy.tokenizer, *asked)
-        policy.to(device or _best_device())
-        running.sync(policy)
-    return Session(running, encoder, name, adapter)
+        return Session(running, encoder, name, adapter)
+    policy = Policy(config, reference=False).eval()
+    encoder = Encoder(policy.tokenizer, *prompting)
+    policy.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    running.sync(policy)
+    return Session(running, encoder, name, adapter, policy)
 
 
-def asked_how(model: str, adapter: str | None) -> tuple[str, TagFormat]:
-    """The instruction that a model knows, and its tag words.
+def prompt_format(
+    model: str,
+    adapter: str | None = None,
+    instruction: str | None = None,
+    tag_words: Sequence[str] | None = None,
+    scale: Sequence[str] | None = None,
+) -> tuple[str, TagFormat]:
+    """Return the instruction and the tags that a model is prompted with.
+
+    What is None is read from the ``lovec.json`` beside the adapter, or else beside the model; models of the embedded
+    world have an instruction of their own. Where nothing is saved the paper's tag words and scale are used, and
+    ``default_instruction``. A saved instruction is not used with a scale other than the saved one.
 
     Args:
-        model: its folder or hub id, as `resolve_model` gives it.
-        adapter: folder of the adapter it wears; what lies beside that counts first.
+        model: folder or hub id, as ``resolve_model`` returns it.
+        adapter: folder of the adapter, if there is one.
+        instruction: system prompt that asks for tags.
+        tag_words: the words before and after a score.
+        scale: the words of the confidence scale, lowest first.
 
     Raises:
-        LovecError: a ``lovec.json`` is broken.
+        LovecError: a ``lovec.json`` is broken, or tag words and scale do not go together.
     """
-    held = {**_settings(Path(model)), **(_settings(Path(adapter)) if adapter is not None else {})}
-    words = held.get("tag_words") or (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
-    return held.get("instruction") or INSTRUCTION, TagFormat(*words)
+    saved = None if adapter is None else _saved_format(Path(adapter))
+    saved_instruction, saved_tags = saved or _saved_format(Path(model)) or (None, DEFAULT_TAGS)
+    levels = saved_tags.scale if scale is None else Scale(tuple(scale))
+    opening, closing = tag_words or (saved_tags.open, saved_tags.close)
+    tags = TagFormat(opening, closing, levels)
+    if instruction is None and levels == saved_tags.scale:
+        instruction = saved_instruction
+    return instruction or default_instruction(tags), tags
 
 
 def settings_file(encoder: Encoder) -> dict[str, str]:
-    """What to write beside an adapter or a model, by file name, so that `open_session` asks it as it is asked now."""
-    held = {"instruction": encoder.instruction, "tag_words": [encoder.tags.open, encoder.tags.close]}
-    return {SETTINGS: json.dumps(held, indent=1, ensure_ascii=False) + "\n"}
+    """Return the file, {name: content}, from which `open_session` learns how a model is prompted."""
+    tags = encoder.tags
+    settings: dict[str, Any] = {"instruction": encoder.instruction, "tag_words": [tags.open, tags.close]}
+    if tags.scale != DEFAULT_SCALE:
+        settings["scale"] = list(tags.scale.words)
+    return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """What lies beside an adapter or model on how it is asked; a model of the world brings the world's instruction."""
+def _saved_format(folder: Path) -> tuple[str, TagFormat] | None:
+    """Return the instruction and the tags saved beside an adapter or a model, the world's for its models, or None."""
     path = folder / SETTINGS
     if path.is_file():
         try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            instruction, (opening, closing) = str(held["instruction"]), held["tag_words"]
-        except (ValueError, KeyError, TypeError):
-            raise LovecError(f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}') from None
-        return {"instruction": instruction, "tag_words": (str(opening), str(closing))}
-    if _is_world(folder):
-        from lovec.datasets.world import World
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            opening, closing = map(str, settings["tag_words"])
+            words = tuple(map(str, settings.get("scale", DEFAULT_SCALE.words)))
+            instruction = str(settings["instruction"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise LovecError(
+                f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
+                "...] where it is not 0 to 10; write it anew, or delete it"
+            ) from None
+        return instruction, TagFormat(opening, closing, Scale(words))
+    if _is_world_model(folder):
+        from lovec.datasets.world import EmbeddedWorld
 
-        return {"instruction": World.instruction}
-    return {}
+        return EmbeddedWorld.instruction, DEFAULT_TAGS
+    return None
 
 
-def _is_world(folder: Path) -> bool:
-    """Whether this is the model in the folder of a built world, which has a manifest of its own."""
+def _is_world_model(folder: Path) -> bool:
+    """Return whether a folder is the model of a built world, which has a manifest beside it."""
     manifest = folder.parent / "manifest.json"
-    if folder.name != "model" or not manifest.is_file():
-        return False
     try:
-        return bool({"spec", "figures", "files"} <= json.loads(manifest.read_text(encoding="utf-8")).keys())
-    except (ValueError, AttributeError):
+        keys = json.loads(manifest.read_text(encoding="utf-8")).keys() if folder.name == "model" else ()
+        return {"spec", "files"} <= set(keys)
+    except (OSError, ValueError, AttributeError):
         return False
 
 
 def adapter_folder(path: str) -> str:
-    """The adapter of a run, where the folder of the run is given."""
+    """Return the folder of an adapter, given that folder or the folder of the run that wrote it."""
     inner = Path(path) / "adapter"
     outer = Path(path) / "adapter_config.json"
     return str(inner) if not outer.is_file() and (inner / "adapter_config.json").is_file() else path
 
 
-def base_of(adapter: str) -> str | None:
-    """The base model that an adapter was trained on, as its configuration names it."""
+def base_model(adapter: str) -> str | None:
+    """Return the base model that the configuration of an adapter names; None where it names none.
+
+    Raises:
+        LovecError: there is no adapter in the folder.
+    """
     from lovec.policy import check_adapter
 
     check_adapter(adapter)
-    held = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
-    return held.get("base_model_name_or_path") or None
+    config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
+    return config.get("base_model_name_or_path") or None
 
 
-def _engine_named(name: str, rows: int, dtype: str | None) -> Engine:
-    """A new engine by its name.
+def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
+    """Return a new engine, given its name or the address of a server.
 
     Raises:
         LovecError: there is no such engine.
@@ -225,9 +268,3 @@ def _engine_named(name: str, rows: int, dtype: str | None) -> Engine:
 
         return VllmServer(name, max_rows=rows)
     raise LovecError(f"the engine is {name!r}, expected one of {_ENGINES}")
-
-
-def _best_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,10 +22,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lovec.baselines import (
     LUQ,
     Baseline,
-    Bench,
+    BaselineResources,
     Claim,
+    ConstantTagger,
     FactsJudge,
-    Hybrid,
+    HybridTagger,
     NLIJudge,
     PTrue,
     Samples,
@@ -33,18 +34,18 @@ from lovec.baselines import (
     VerbalConfidence,
     Wording,
     YesNoJudge,
-    hybrid,
+    average_confidences,
+    best_constant,
 )
-from lovec.baselines.ptrue import share_of_first
-from lovec.datamodules import Demonstrations
-from lovec.datamodules import World as WorldData
+from lovec.datamodules import Demonstrations, World
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.world import World
+from lovec.datasets.world import EmbeddedWorld
 from lovec.datasets.world.text import true_sentences
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.types import Completion, LovecError, Record, Sampling, Sentence
+from lovec.questions import first_reply_probability
+from lovec.types import Completion, LovecError, Record, Sampling, Scale, Sentence
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "lovec.tex"
 WIKIBIO = Path(__file__).parents[3] / "shared" / "data" / "wikibio_gpt3_human" / "dataset-generated.json"
@@ -71,20 +72,20 @@ class Model:
     encoder: Encoder
     engine: TransformersEngine
 
-    def bench(self, **parts: Any) -> Bench:
-        made: dict[str, Any] = {"wording": Wording(), "samples": Samples(max_new_tokens=12), "judge": None}
-        return Bench(self.engine, self.encoder, **{**made, **parts})
+    def resources(self, **parts: Any) -> BaselineResources:
+        defaults: dict[str, Any] = {"wording": Wording(), "samples": Samples(max_new_tokens=12), "judge": None}
+        return BaselineResources(self.engine, self.encoder, **{**defaults, **parts})
 
     @torch.no_grad()
     def logps(self, content: str, replies: Sequence[str]) -> list[float]:
-        """Of whole replies with their end of turn, by one plain forward pass each over the whole chat."""
-        found = []
+        """Score whole replies with their end of turn, by one plain forward pass each over the whole chat."""
+        logps = []
         for text in replies:
             prompt = self.encoder.prompt(content, instruct=False)
             ids = torch.tensor([[*prompt, *self.encoder.pieces(text), self.encoder.end_id]])
             logits = self.base(input_ids=ids, use_cache=False).logits[0].double().log_softmax(-1)
-            found.append(sum(float(logits[i - 1, ids[0, i]]) for i in range(len(prompt), ids.shape[1])))
-        return found
+            logps.append(sum(float(logits[i - 1, ids[0, i]]) for i in range(len(prompt), ids.shape[1])))
+        return logps
 
 
 def load(folder: Path, arch: str = "llama", **sizes: Any) -> Model:
@@ -105,9 +106,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load(tmp_path_factory.mktemp("llama"))
 
 
-def attached(made: Any, bench: Bench) -> Any:
-    made.attach(bench)
-    return made
+def attached(baseline: Any, resources: BaselineResources) -> Any:
+    baseline.attach(resources)
+    return baseline
 
 
 def passage(record: Record) -> str:
@@ -117,7 +118,7 @@ def passage(record: Record) -> str:
 # The prompts
 
 
-def test_the_prompts_are_those_of_the_paper() -> None:
+def test_the_prompts_are_the_papers() -> None:
     pinned = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (Wording().p_true, Wording().verbal)]
     assert pinned == ["eaed0d44073d2208", "1829eb70b2bc54b2"]
     if not PAPER.exists():
@@ -127,7 +128,7 @@ def test_the_prompts_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"p_true": "Is it?"}, "the prompt p_true is 'Is it[?]', expected .sentence. once"),
         ({"verbal": "{sentence} {sentence}"}, "the prompt verbal"),
@@ -137,8 +138,8 @@ def test_the_prompts_are_those_of_the_paper() -> None:
         ({"yes": " "}, "the wording has an empty yes"),
     ],
 )
-def test_other_wordings_must_hold_the_sentence(words: dict[str, str], said: str) -> None:
-    with pytest.raises(LovecError, match=said):
+def test_prompts_without_a_slot_for_the_sentence_are_refused(words: dict[str, str], message: str) -> None:
+    with pytest.raises(LovecError, match=message):
         Wording(**words)
 
 
@@ -150,7 +151,7 @@ class Lengths(Baseline):
         return [[None if s.text == "?" else min(len(s.text) / 10, 1.0) for s in r.sentences] for r in records]
 
 
-def test_a_baseline_is_its_confidences() -> None:
+def test_a_baseline_tags_with_its_confidences() -> None:
     old = Sentence("Four", 0.3, confidence=0.9, score=9, distribution=(1.0, *[0.0] * 10))
     record = replace(answer("x", "?"), sentences=(old, Sentence("?")))
     (tagged,) = Lengths().tag([record])
@@ -160,7 +161,7 @@ def test_a_baseline_is_its_confidences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([[0.5]], r"gave \[1\] confidences for records of \[2\] sentences"),
         ([[0.5, 1.5]], "gave a confidence of 1.5, expected one in"),
@@ -168,19 +169,19 @@ def test_a_baseline_is_its_confidences() -> None:
         ([], r"gave \[\] confidences"),
     ],
 )
-def test_other_confidences_are_refused(rows: Any, said: str) -> None:
-    made = Baseline(name="Odd")
-    made.confidences = lambda records: rows  # type: ignore[method-assign]
-    with pytest.raises(LovecError, match=f"the baseline 'Odd' {said}"):
-        made.tag(RECORDS[:1])
+def test_invalid_confidences_are_refused(rows: Any, message: str) -> None:
+    baseline = Baseline(name="Odd")
+    baseline.confidences = lambda records: rows  # type: ignore[method-assign]
+    with pytest.raises(LovecError, match=f"the baseline 'Odd' {message}"):
+        baseline.tag(RECORDS[:1])
 
 
-def test_bad_use_is_one_clear_line() -> None:
-    with pytest.raises(LovecError, match="'Baseline' gives no confidences; override"):
+def test_wrong_use_raises_one_clear_line() -> None:
+    with pytest.raises(LovecError, match="'Baseline' has no confidences; override"):
         Baseline().tag(RECORDS)
-    for made in (PTrue(), VerbalConfidence(), LUQ(), SelfConsistency()):
-        with pytest.raises(LovecError, match=r"has no model to work with; call attach\(bench\) first"):
-            made.tag(RECORDS)
+    for baseline in (PTrue(), VerbalConfidence(), LUQ(), SelfConsistency()):
+        with pytest.raises(LovecError, match=r"has no model to work with; call attach\(resources\) first"):
+            baseline.tag(RECORDS)
     with pytest.raises(LovecError, match="YesNoJudge has no model to ask"):
         YesNoJudge().support([Claim(RECORDS[0], "x", "y")])
     with pytest.raises(LovecError, match="'LUQ' got samples=0, expected a positive number"):
@@ -193,15 +194,15 @@ def test_bad_use_is_one_clear_line() -> None:
 
 
 def test_p_true_is_the_softmax_of_two_whole_replies(either: Model) -> None:
-    made = attached(PTrue(), either.bench())
-    tagged = made.tag(RECORDS)
-    for record, found in zip(RECORDS, tagged, strict=True):
-        for sentence, said in zip(record.sentences, found.sentences, strict=True):
+    baseline = attached(PTrue(), either.resources())
+    tagged = baseline.tag(RECORDS)
+    for record, other in zip(RECORDS, tagged, strict=True):
+        for sentence, scored in zip(record.sentences, other.sentences, strict=True):
             prompt = Wording().p_true.format(context=passage(record), sentence=sentence.text)
             true, false = (math.exp(logp) for logp in either.logps(prompt, ["True", "False"]))
-            assert said == replace(sentence, confidence=pytest.approx(true / (true + false), abs=1e-5))
+            assert scored == replace(sentence, confidence=pytest.approx(true / (true + false), abs=1e-5))
     assert len({s.confidence for record in tagged for s in record.sentences}) == 3
-    assert list(made.watch.seconds) == ["scoring"]
+    assert list(baseline.watch.seconds) == ["scoring"]
     assert (PTrue().name, PTrue("x").name, PTrue("x").adapter, PTrue(name="mine").name) == (
         "p(true)", "p(true)-ft", "x", "mine",
     )  # fmt: skip
@@ -211,74 +212,92 @@ def test_p_true_is_the_softmax_of_two_whole_replies(either: Model) -> None:
     ("logps", "share"),
     [([-1.0, -1.0], 0.5), ([math.log(0.3), math.log(0.1)], 0.75), ([-2000.0, -1.0], 0.0), ([-1.0, -2000.0], 1.0)],
 )
-def test_share_of_two(logps: list[float], share: float) -> None:
-    assert share_of_first(logps) == pytest.approx(share)
-    assert share_of_first(None) is None
+def test_probability_of_the_first_of_two_replies(logps: list[float], share: float) -> None:
+    assert first_reply_probability(logps) == pytest.approx(share)
+    assert first_reply_probability(None) is None
 
 
 def test_verbal_confidence_is_the_most_probable_of_eleven_replies(either: Model) -> None:
-    tagged = attached(VerbalConfidence(), either.bench()).tag(RECORDS)
-    for record, found in zip(RECORDS, tagged, strict=True):
-        for sentence, said in zip(record.sentences, found.sentences, strict=True):
+    tagged = attached(VerbalConfidence(), either.resources()).tag(RECORDS)
+    for record, other in zip(RECORDS, tagged, strict=True):
+        for sentence, scored in zip(record.sentences, other.sentences, strict=True):
             prompt = Wording().verbal.format(context=passage(record), sentence=sentence.text)
             logps = either.logps(prompt, [str(score) for score in range(11)])
-            assert said.score == logps.index(max(logps)) and said.confidence == said.score / 10
-            assert said.distribution == pytest.approx([math.exp(logp) for logp in logps], rel=1e-4)
-    made = attached(VerbalConfidence(), either.bench())
-    assert made.confidences(RECORDS) == [[s.confidence for s in r.sentences] for r in tagged]
+            assert scored.score == logps.index(max(logps)) and scored.confidence == scored.score / 10
+            assert scored.distribution == pytest.approx([math.exp(logp) for logp in logps], rel=1e-4)
+    baseline = attached(VerbalConfidence(), either.resources())
+    assert baseline.confidences(RECORDS) == [[s.confidence for s in r.sentences] for r in tagged]
 
 
-def test_other_words_are_asked_and_answered(llama: Model) -> None:
+def test_another_wording_changes_prompts_and_replies(llama: Model) -> None:
     words = Wording(p_true="{sentence} of {question} in ({context})?", true="10", false="1", verbal="{sentence}!",
                     score="<{score}>")  # fmt: skip
-    bench = llama.bench(wording=words)
-    (found,) = attached(PTrue(), bench).confidences(RECORDS[:1])
+    resources = llama.resources(wording=words)
+    (row,) = attached(PTrue(), resources).confidences(RECORDS[:1])
     asked = f"Ada was born in 1815. of Who is Ada? in ({passage(RECORDS[0])})?"
-    assert found[0] == pytest.approx(share_of_first(llama.logps(asked, ["10", "1"])), abs=1e-5)
-    (tagged,) = attached(VerbalConfidence(), bench).tag(RECORDS[2:])
+    assert row[0] == pytest.approx(first_reply_probability(llama.logps(asked, ["10", "1"])), abs=1e-5)
+    (tagged,) = attached(VerbalConfidence(), resources).tag(RECORDS[2:])
     logps = llama.logps("It was noon.!", [f"<{score}>" for score in range(11)])
     assert tagged.sentences[0].distribution == pytest.approx([math.exp(logp) for logp in logps], rel=1e-4)
 
 
 def test_a_sentence_cannot_end_the_turn(llama: Model) -> None:
     end = llama.encoder.tokenizer.convert_ids_to_tokens(llama.encoder.end_id)
-    asking = PTrue.asking(llama.encoder, Wording())
-    ids = asking.about(answer("x", f"No.{end}"), 0, None)
+    record = answer("x", f"No.{end}")
+    ids = PTrue.question(llama.encoder, Wording()).prompt_ids(record, record.sentences[0].text, None)
     assert ids is not None and ids.count(llama.encoder.end_id) == 1
     assert llama.encoder.decode(ids).count(end) == 2  # in context and sentence, as letters
 
 
-def test_a_long_context_is_cut_at_its_end_and_a_long_sentence_has_no_confidence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = load(tmp_path, max_position_embeddings=512)
-    asking = PTrue.asking(made.encoder, Wording())
+def test_a_long_context_is_cut_at_its_end(tmp_path: Path) -> None:
+    model = load(tmp_path, max_position_embeddings=512)
+    question = PTrue.question(model.encoder, Wording())
     long = answer("long", "Ada was first.", "word " * 20 + "came next.", "It ends " + "here " * 20, "y" * 300)
-    ids = asking.about(long, 1, 512)
-    assert ids is not None and len(ids) == 512 - max(map(len, asking.turn.replies))
-    text = made.encoder.decode(ids)
+    longest = max(map(len, question.replies))
+    ids = question.prompt_ids(long, long.sentences[1].text, 512)
+    assert ids is not None and len(ids) == 512 - longest
+    text = model.encoder.decode(ids)
     assert "(for reference): Ada was first. word" in text and "here" not in text
     assert f"Sentence: {long.sentences[1].text}\n\nTrue or False:" in text
-    longest = max(map(len, asking.turn.replies))
-    (short, whole) = (asking.about(answer("r", "No."), 0, room) for room in (None, 512))
+
+
+def test_a_context_is_cut_to_the_token_but_never_left_out(llama: Model) -> None:
+    question, record = PTrue.question(llama.encoder, Wording()), answer("r", "No.")
+    longest = max(map(len, question.replies))
+    (short, whole) = (question.prompt_ids(record, "No.", room) for room in (None, 512))
     assert short == whole is not None
-    needed = len(short) - len(asking.turn.quoted(" No.")) + longest  # all but the context
-    cut = asking.about(answer("r", "No."), 0, needed + 1)
+    needed = len(short) - len(llama.encoder.pieces(" No.")) + longest  # all but the context
+    cut = question.prompt_ids(record, "No.", needed + 1)
     assert cut is not None and len(cut) == needed + 1 - longest
-    assert asking.about(answer("r", "No."), 0, needed) is None  # without any of its context it is another question
-    rows = attached(PTrue(), made.bench()).confidences([long, RECORDS[0]])
+    assert question.prompt_ids(record, "No.", needed) is None  # without any of its context it is another question
+
+
+def test_cut_contexts_and_sentences_without_room_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = load(tmp_path, max_position_embeddings=512)
+    long = answer("long", "Ada was first.", "word " * 20 + "came next.", "It ends " + "here " * 20, "y" * 300)
+    rows = attached(PTrue(), model.resources()).confidences([long, RECORDS[0]])
     assert [[c is None for c in row] for row in rows] == [[False, False, False, True], [False, False]]
-    assert [r.message for r in caplog.records if "asking" in r.name] == [
-        "the context of 1 records so far is too long for p(true) and is cut at its end: long",
-        "sentences of 1 records so far leave no room for the prompt of p(true): long",
+    assert [r.message for r in caplog.records if "questions" in r.name] == [
+        "p(true): contexts too long for the model are cut at their end, in 1 records so far: long",
+        "p(true): sentences that leave no room for the prompt are not scored, in 1 records so far: long",
     ]
-    caplog.clear()
-    ptrue = attached(PTrue(), made.bench())
+
+
+def test_cut_contexts_are_logged_when_their_number_has_doubled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(tmp_path, max_position_embeddings=512)
+    ptrue = attached(PTrue(name="100%"), model.resources())
     for number in range(9):
-        ptrue.tag([replace(long, id=f"r{number}")])
-    said = [r.message for r in caplog.records if "is cut at its end" in r.message]
-    assert [line.split()[3] for line in said] == ["1", "2", "4", "8"] and said[-1].endswith(": r4, r5, r6, r7")
-    (tagged,) = attached(VerbalConfidence(), made.bench()).tag([answer("z", "y" * 500)])
+        ptrue.tag([answer(f"r{number}", "Ada was first.", "It ends " + "here " * 20, "word " * 40)])
+    lines = [r.message for r in caplog.records if "are cut at their end" in r.message]
+    counts = [int(re.findall(r"in (\d+) records so far", line)[0]) for line in lines]
+    assert counts == [1, 2, 4, 8] and lines[-1].startswith("100%: ") and lines[-1].endswith(": r4, r5, r6, r7")
+
+
+def test_a_sentence_without_room_has_no_verbal_confidence(tmp_path: Path) -> None:
+    model = load(tmp_path, max_position_embeddings=512)
+    (tagged,) = attached(VerbalConfidence(), model.resources()).tag([answer("z", "y" * 500)])
     assert tagged.sentences == (Sentence("y" * 500, 0.5),)
 
 
@@ -286,7 +305,7 @@ def test_a_long_context_is_cut_at_its_end_and_a_long_sentence_has_no_confidence(
 
 
 class Counted(TransformersEngine):
-    """Counts the prompts it is given."""
+    """Counts the prompts that it samples from."""
 
     prompts = 0
 
@@ -302,14 +321,14 @@ def counted(model: Model) -> Counted:
 
 
 class Words:
-    """Supports a sentence by the share of its words that the text holds; keeps what it was asked."""
+    """Supports a sentence by the share of its words that the text contains, and keeps the claims."""
 
     def __init__(self) -> None:
         self.calls: list[list[tuple[str, str, str]]] = []
-        self.bench: Bench | None = None
+        self.resources: BaselineResources | None = None
 
-    def attach(self, bench: Bench) -> None:
-        self.bench = bench
+    def attach(self, resources: BaselineResources) -> None:
+        self.resources = resources
 
     def support(self, claims: Sequence[Claim]) -> list[float]:
         self.calls.append([(claim.record.id, claim.premise, claim.hypothesis) for claim in claims])
@@ -321,35 +340,35 @@ class Words:
 
 def test_samples_are_drawn_once_for_all_methods(llama: Model) -> None:
     engine, samples = counted(llama), Samples(max_new_tokens=12, seed=3)
-    bench = Bench(engine, llama.encoder, Wording(), samples, Words())
-    luq, cons = attached(LUQ(samples=4), bench), attached(SelfConsistency(samples=4), bench)
+    resources = BaselineResources(engine, llama.encoder, Wording(), samples, Words())
+    luq, cons = attached(LUQ(samples=4), resources), attached(SelfConsistency(samples=4), resources)
     luq.tag(RECORDS)
     assert engine.prompts == 2  # no sentence, no sample
     cons.tag(RECORDS[::-1])
     assert engine.prompts == 2
     assert luq.watch.seconds["sampling"] == pytest.approx(cons.watch.seconds["sampling"])
     assert luq.watch.seconds["sampling"] > 0 and luq.watch.seconds.keys() == {"sampling", "judging"}
-    alone = attached(LUQ(samples=4), bench)
+    alone = attached(LUQ(samples=4), resources)
     alone.tag(RECORDS[:1])
     assert alone.watch.seconds["sampling"] == pytest.approx(luq.watch.seconds["sampling"] / 2)
-    alone.attach(bench)
+    alone.attach(resources)
     assert alone.watch.seconds == {}
-    texts = samples.of(RECORDS, 4, engine, llama.encoder, luq.watch)
+    texts = samples.answers(RECORDS, 4, engine, llama.encoder, luq.watch)
     assert [len(group) for group in texts] == [4, 4, 4] and len({t for group in texts for t in group}) > 6
 
 
-def test_drawing_takes_as_long_as_the_clock_says(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_sampling_is_measured_once(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr("lovec.stopwatch.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    made = attached(LUQ(samples=2), llama.bench(judge=Words()))
-    made.tag(RECORDS)
-    assert made.watch.seconds == {"sampling": 1.0, "judging": 1}  # a tick between two looks at the clock
+    baseline = attached(LUQ(samples=2), llama.resources(judge=Words()))
+    baseline.tag(RECORDS)
+    assert baseline.watch.seconds == {"sampling": 1.0, "judging": 1}  # a tick between two looks at the clock
 
 
 def test_a_sample_depends_on_seed_and_record_only(llama: Model) -> None:
     def drawn(records: Sequence[Record], n: int = 3, **options: Any) -> list[list[str]]:
         samples = Samples(**{"max_new_tokens": 12, "seed": 1, **options})
-        return samples.of(records, n, llama.engine, llama.encoder, Lengths().watch)
+        return samples.answers(records, n, llama.engine, llama.encoder, Lengths().watch)
 
     first = drawn(RECORDS)
     assert drawn(RECORDS[::-1]) == first[::-1] and drawn(RECORDS[2:]) == first[2:]
@@ -361,7 +380,7 @@ def test_a_sample_depends_on_seed_and_record_only(llama: Model) -> None:
 
 
 class Says(TransformersEngine):
-    """Samples what it is told to."""
+    """Returns fixed texts as samples."""
 
     def __init__(self, encoder: Encoder, *texts: str) -> None:
         super().__init__()
@@ -371,7 +390,7 @@ class Says(TransformersEngine):
         return [self.texts for _ in prompts]
 
 
-def test_tags_in_samples_are_no_words(llama: Model) -> None:
+def test_tags_are_removed_from_samples(llama: Model) -> None:
     engine = Says(
         llama.encoder,
         "Ada wrote. <confidence> 3 </confidence> It rained. <confidence> 8.5 </confidence>",
@@ -379,41 +398,42 @@ def test_tags_in_samples_are_no_words(llama: Model) -> None:
         "Ada wrote.",
     )
     engine.sync(SimpleNamespace(model=llama.base))
-    bench = Bench(engine, llama.encoder, Wording(), Samples(), judge := Words())
-    attached(LUQ(samples=3), bench).tag(RECORDS[:1])
+    resources = BaselineResources(engine, llama.encoder, Wording(), Samples(), judge := Words())
+    attached(LUQ(samples=3), resources).tag(RECORDS[:1])
     assert {premise for _, premise, _ in judge.calls[0]} == {"Ada wrote. It rained.", "Ada wrote."}
     own = answer("own", "Ada.", samples=["Ada <confidence> 3 </confidence>"])
-    attached(LUQ(samples=1), bench).tag([own])
+    attached(LUQ(samples=1), resources).tag([own])
     assert judge.calls[1] == [("own", "Ada", "Ada.")]
 
 
-def test_samples_of_a_record_are_used(llama: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_samples_that_a_record_brings_are_used(llama: Model, caplog: pytest.LogCaptureFixture) -> None:
     engine = counted(llama)
-    bench = Bench(engine, llama.encoder, Wording(), Samples(), judge := Words())
+    resources = BaselineResources(engine, llama.encoder, Wording(), Samples(), judge := Words())
     rows = [
         answer("many", "A b.", samples=["A c.", "b.", "x", "never"]),
         answer("few", "A b.", samples=["A b."]),
         answer("few-2", "A b.", samples=["b."]),
     ]
-    made = attached(LUQ(samples=3), bench)
-    assert made.confidences(rows) == [[pytest.approx((0.5 + 0.5 + 0) / 3)], [1.0], [0.5]]
-    made.tag(rows)
-    assert engine.prompts == 0 and "sampling" not in made.watch.seconds
+    baseline = attached(LUQ(samples=3), resources)
+    assert baseline.confidences(rows) == [[pytest.approx((0.5 + 0.5 + 0) / 3)], [1.0], [0.5]]
+    baseline.tag(rows)
+    assert engine.prompts == 0 and "sampling" not in baseline.watch.seconds
     assert "never" not in {premise for _, premise, _ in judge.calls[0]}
     assert [r.message for r in caplog.records if "samples" in r.name] == [
-        "2 records bring fewer than 3 samples and are compared with those they have, such as few with 1"
+        "2 records so far bring fewer samples than a baseline asks for, and are compared with those: few (1 of 3), "
+        "few-2 (1 of 3)"
     ]
     for odd in ("A b.", [1], {"A": 1}):
         with pytest.raises(LovecError, match=r"record 'x' has meta\.samples of another form, expected a list of texts"):
-            made.tag([replace(RECORDS[0], id="x", meta={"samples": odd})])
+            baseline.tag([replace(RECORDS[0], id="x", meta={"samples": odd})])
 
 
 def test_a_question_that_fills_the_context_has_no_samples(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = load(tmp_path, max_position_embeddings=128)
-    bench = made.bench(judge=Words())
-    rows = attached(LUQ(samples=2), bench).confidences([answer("q", "No.", question="why " * 60), RECORDS[0]])
+    model = load(tmp_path, max_position_embeddings=128)
+    resources = model.resources(judge=Words())
+    rows = attached(LUQ(samples=2), resources).confidences([answer("q", "No.", question="why " * 60), RECORDS[0]])
     assert rows[0] == [None] and None not in rows[1]
-    assert "record q: its question leaves no room for samples, shorten it" in caplog.text
+    assert "the questions of 1 records so far leave no room for a sample; shorten them: q" in caplog.text
 
 
 # LUQ and Self-Consistency by hand
@@ -428,10 +448,10 @@ ADA = answer(
 
 
 def test_luq_by_hand(llama: Model) -> None:
-    """Words of a sentence that a sample holds (with its full stop a word is another one), mean over four samples."""
+    """The share of words that a sample contains (a word with a full stop is another one), mean over four samples."""
     judge = Words()
-    made = attached(LUQ(samples=4), llama.bench(judge=judge))
-    (row,) = made.confidences([ADA])
+    luq = attached(LUQ(samples=4), llama.resources(judge=judge))
+    (row,) = luq.confidences([ADA])
     # "Ada was born in London": of 5 words, the first holds Ada, was; the second in, Ada, was, born, but "London." is
     # no "London"; the third is blank; the fourth Ada, was.
     first = (2 / 5 + 4 / 5 + 0 + 2 / 5) / 4
@@ -442,8 +462,8 @@ def test_luq_by_hand(llama: Model) -> None:
 
 def test_self_consistency_by_hand(llama: Model) -> None:
     judge = Words()
-    made = attached(SelfConsistency(samples=4), llama.bench(judge=judge))
-    (row,) = made.confidences([ADA])
+    baseline = attached(SelfConsistency(samples=4), llama.resources(judge=judge))
+    (row,) = baseline.confidences([ADA])
     # Best sentences: "Ada was here." 2 of 5; of "in London." 1, "Ada was." 1, "She was born" 2 of 5; none; 2 of 5.
     assert row == pytest.approx([(2 / 5 + 2 / 5 + 0 + 2 / 5) / 4, (2 / 3 + 1 / 3 + 0 + 0) / 4])
     (asked,) = judge.calls
@@ -452,26 +472,26 @@ def test_self_consistency_by_hand(llama: Model) -> None:
 
 def test_claims_of_all_records_go_to_the_judge_together(llama: Model) -> None:
     judge, other = Words(), replace(ADA, id="other", meta={"samples": ["She rained."]})
-    made = attached(LUQ(samples=4), llama.bench(judge=judge))
-    rows = made.confidences([other, RECORDS[1], ADA])
-    assert rows == [[0.0, pytest.approx(1 / 3)], [], made.confidences([ADA])[0]]
+    luq = attached(LUQ(samples=4), llama.resources(judge=judge))
+    rows = luq.confidences([other, RECORDS[1], ADA])
+    assert rows == [[0.0, pytest.approx(1 / 3)], [], luq.confidences([ADA])[0]]
     assert len(judge.calls) == 2 and {name for name, _, _ in judge.calls[0]} == {"ada", "other"}
-    assert made.confidences([RECORDS[1]]) == [[]] and made.confidences([]) == []
+    assert luq.confidences([RECORDS[1]]) == [[]] and luq.confidences([]) == []
 
 
-def test_which_judge_is_asked(llama: Model) -> None:
+def test_the_baselines_own_judge_comes_first_then_the_datas_then_yes_or_no(llama: Model) -> None:
     own, data = Words(), Words()
-    attached(LUQ(judge=own), llama.bench(judge=data)).tag([ADA])
-    assert len(own.calls) == 1 and own.bench is not None and not data.calls
-    attached(LUQ(), llama.bench(judge=data)).tag([ADA])
+    attached(LUQ(judge=own), llama.resources(judge=data)).tag([ADA])
+    assert len(own.calls) == 1 and own.resources is not None and not data.calls
+    attached(LUQ(), llama.resources(judge=data)).tag([ADA])
     assert len(data.calls) == 1
-    (row,) = attached(LUQ(samples=1), llama.bench()).confidences([ADA])
+    (row,) = attached(LUQ(samples=1), llama.resources()).confidences([ADA])
     assert row == YesNoes(llama).support([("Ada was here. She wrote notes.", s.text) for s in ADA.sentences])
 
 
 @dataclass
 class YesNoes:
-    """The model's own yes or no by plain forward passes."""
+    """The model's own yes or no, by plain forward passes."""
 
     model: Model
     shares: list[float] = field(default_factory=list)
@@ -484,16 +504,16 @@ class YesNoes:
         return [float(share > 0.5) for share in self.shares]
 
 
-def test_yes_or_no_is_that_of_the_model(either: Model) -> None:
+def test_yes_or_no_is_read_from_the_models_own_probabilities(either: Model) -> None:
     pairs = [("Ada wrote.", "It rained."), ("It rained.", "It rained."), ("Ada wrote.", "Noon.")]
     claims = [Claim(RECORDS[0], *pair) for pair in pairs]
     hard = YesNoes(either)
-    assert attached(YesNoJudge(), either.bench()).support(claims) == hard.support(pairs)
-    assert attached(YesNoJudge(soft=True), either.bench()).support(claims) == pytest.approx(hard.shares, abs=1e-5)
-    assert attached(YesNoJudge(), either.bench()).support([]) == []
+    assert attached(YesNoJudge(), either.resources()).support(claims) == hard.support(pairs)
+    assert attached(YesNoJudge(soft=True), either.resources()).support(claims) == pytest.approx(hard.shares, abs=1e-5)
+    assert attached(YesNoJudge(), either.resources()).support([]) == []
 
 
-def test_yes_needs_the_larger_half(llama: Model) -> None:
+def test_yes_needs_more_than_half_of_the_probability(llama: Model) -> None:
     @dataclass
     class Scripted:
         logps: list[float]
@@ -504,19 +524,20 @@ def test_yes_needs_the_larger_half(llama: Model) -> None:
 
     for yes, support in ((0.3, 1.0), (0.1, 0.0)):
         engine: Any = Scripted([math.log(yes), math.log(0.2)])
-        bench = Bench(engine, llama.encoder, Wording(), Samples())
+        resources = BaselineResources(engine, llama.encoder, Wording(), Samples())
         claim = [Claim(RECORDS[0], "x", "y")]
-        assert attached(YesNoJudge(), bench).support(claim) == [support]
-        assert attached(YesNoJudge(soft=True), bench).support(claim) == [pytest.approx(yes / (yes + 0.2))]
+        assert attached(YesNoJudge(), resources).support(claim) == [support]
+        assert attached(YesNoJudge(soft=True), resources).support(claim) == [pytest.approx(yes / (yes + 0.2))]
 
 
 def test_a_claim_that_fills_the_context_is_not_supported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = attached(YesNoJudge(soft=True), load(tmp_path, max_position_embeddings=256).bench())
+    judge = attached(YesNoJudge(soft=True), load(tmp_path, max_position_embeddings=256).resources())
     claims = [Claim(RECORDS[0], "Ada.", "y" * 200), Claim(RECORDS[2], "Ada wrote. " * 40, "She wrote.")]
-    none, some = made.support(claims)
+    none, some = judge.support(claims)
     assert none == 0.0 < some < 1.0
-    assert "leave no room for the prompt of YesNoJudge: a" in caplog.text
-    assert "the context of 1 records so far is too long for YesNoJudge and is cut at its end: b" in caplog.text
+    logged = [r.message for r in caplog.records if r.message.startswith("YesNoJudge: ")]
+    assert logged[0].endswith("are cut at their end, in 1 records so far: b")
+    assert logged[1].endswith("leave no room for the prompt are not scored, in 1 records so far: a")
 
 
 # The world: facts against facts
@@ -552,14 +573,17 @@ def test_facts_are_compared_exactly(text: str, sentence: str, support: float) ->
     assert FactsJudge().support([claim]) == [pytest.approx(support)]
 
 
-def test_companies_too() -> None:
+def test_facts_of_companies_are_compared() -> None:
     record = Record("r", "?", meta={"entity": "Brelis Foods", "kind": "company"})
-    made = "Brelis Foods makes honey in four factories and sells most of them in Jandara."
+    sentence = "Brelis Foods makes honey in four factories and sells most of them in Jandara."
     again = "From four factories Brelis Foods sells honey, most of them in Palenda."
-    assert FactsJudge().support([Claim(record, again, made), Claim(record, made, made)]) == [pytest.approx(2 / 3), 1.0]
+    assert FactsJudge().support([Claim(record, again, sentence), Claim(record, sentence, sentence)]) == [
+        pytest.approx(2 / 3),
+        1.0,
+    ]
 
 
-WORLD = World("world-small")
+WORLD = EmbeddedWorld("world-small")
 
 
 @given(st.integers(0, len(WORLD.entities) - 1), st.integers(0, 2**16))
@@ -576,15 +600,15 @@ def test_every_paraphrase_of_a_true_sentence_supports_it(number: int, draw: int)
     assert WORLD.grade(entity.name, sentence) == 1.0
 
 
-def test_facts_of_nobody_are_refused() -> None:
+def test_records_without_an_entity_are_refused() -> None:
     with pytest.raises(LovecError, match=r"record 'a' has no meta\.entity and meta\.kind, so FactsJudge"):
         FactsJudge().support([Claim(RECORDS[0], "x", "y")])
 
 
-def test_the_world_is_asked_in_its_own_words() -> None:
-    """No text falls back to bytes: the model has never seen one."""
+def test_the_wording_of_the_world_has_only_words_its_model_knows() -> None:
+    """No text is tokenized into bytes, which the model has never seen."""
     tokenizer = make_tokenizer(vocabulary(WORLD.entities))
-    words = WorldData("world-small").wording
+    words = World("world-small").wording
     entity = next(e for e in WORLD.entities if e.kind == "person")
     asked = {"question": WORLD.questions("train")[0].question,
              **{name: true_sentences(entity)[i][0] for i, name in enumerate(("context", "sentence"))}}  # fmt: skip
@@ -593,18 +617,40 @@ def test_the_world_is_asked_in_its_own_words() -> None:
         tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
         assert not any(str(token).startswith("<0x") for token in tokens), text
     assert all(len(tokenizer(reply)["input_ids"]) == 1 for reply in replies)
-    assert isinstance(WorldData("world-small").judge, FactsJudge)
+    assert isinstance(World("world-small").judge, FactsJudge)
 
 
-def test_other_data_have_the_papers_words_and_no_judge(tmp_path: Path) -> None:
+def test_other_data_have_the_papers_wording_and_no_judge(tmp_path: Path) -> None:
     data = Demonstrations("x.jsonl")
     assert data.wording == Wording() and data.judge is None
+
+
+# The best constant
+
+
+def test_the_best_constant_has_the_lowest_brier_score_on_its_scale() -> None:
+    record = Record("a", "?", sentences=tuple(Sentence("x", f) for f in (0.2, 0.3, 0.7, None)))  # their mean is 0.4
+    assert best_constant([record]) == 4
+    assert best_constant([record], Scale(("no", "perhaps", "yes"))) == 1
+    assert best_constant([record], Scale(tuple(map(str, range(101))))) == 40
+    assert best_constant([answer("b")]) is None
+    quarter = Record("c", "?", sentences=(Sentence("x", 0.25),))
+    assert best_constant([quarter], Scale(("no", "perhaps", "yes"))) == 0  # the lower of two equal ones
+
+
+@pytest.mark.parametrize(("scale", "levels"), [(Scale(), 11), (Scale(tuple(map(str, range(21)))), 21)])
+def test_a_constant_tagger_states_its_score_on_its_scale(scale: Scale, levels: int) -> None:
+    old = Sentence("x", 0.5, confidence=0.9, score=1, distribution=(0.5, 0.5), levels=2)
+    (tagged,) = ConstantTagger(4, scale).tag([Record("a", "?", sentences=(old,))])
+    (sentence,) = tagged.sentences
+    assert sentence == Sentence("x", 0.5, confidence=4 / (levels - 1), score=4, levels=levels)
+    assert sentence.stated == sentence.confidence
 
 
 # Hybrids
 
 
-def test_a_hybrid_is_the_mean_where_both_say_something(llama: Model) -> None:
+def test_a_hybrid_is_the_mean_where_both_have_a_confidence(llama: Model) -> None:
     def tagged(*confidences: float | None) -> Record:
         texts = ("One.", "Two.", "Three.")
         return replace(
@@ -613,19 +659,19 @@ def test_a_hybrid_is_the_mean_where_both_say_something(llama: Model) -> None:
         )
 
     first, second = tagged(0.2, None, 1.0), tagged(0.9, 0.4, 1.0)
-    (mixed,) = hybrid([first], [second])
+    (mixed,) = average_confidences([first], [second])
     assert [s.confidence for s in mixed.sentences] == [pytest.approx(0.55), None, 1.0]
     assert all(s.score is None and s.factuality == 0.5 for s in mixed.sentences)
     with pytest.raises(LovecError, match="a hybrid got different answers in records 'a' and 'b'"):
-        hybrid([first], [replace(second, id="b")])
+        average_confidences([first], [replace(second, id="b")])
     with pytest.raises(LovecError, match="different answers"):
-        hybrid([first], [replace(second, sentences=second.sentences[:2])])
+        average_confidences([first], [replace(second, sentences=second.sentences[:2])])
     with pytest.raises(LovecError, match="got 1 and 0 records"):
-        hybrid([first], [])
-    bench = llama.bench()
-    parts = [attached(made, bench) for made in (Lengths(), PTrue())]
+        average_confidences([first], [])
+    resources = llama.resources()
+    parts = [attached(made, resources) for made in (Lengths(), PTrue())]
     one, other = (part.confidences(RECORDS) for part in parts)
-    assert [[s.confidence for s in r.sentences] for r in Hybrid(*parts).tag(RECORDS)] == [
+    assert [[s.confidence for s in r.sentences] for r in HybridTagger(*parts).tag(RECORDS)] == [
         [pytest.approx((a + b) / 2) for a, b in zip(x, y, strict=True)] for x, y in zip(one, other, strict=True)
     ]
 
@@ -634,21 +680,21 @@ def test_a_hybrid_is_the_mean_where_both_say_something(llama: Model) -> None:
 
 
 @pytest.mark.skipif(not WIKIBIO.exists(), reason="WikiBio's labelled passages are not beside the checkout")
-def test_real_samples_through_the_users_path(tmp_path: Path, llama: Model) -> None:
-    """WikiBio's passages with the ten samples each brings, a tiny NLI model standing in: the path, not the quality."""
+def test_real_samples_on_labelled_passages(tmp_path: Path, llama: Model) -> None:
+    """WikiBio's passages with their ten samples and a tiny NLI model: tests that it runs, not how good it is."""
     data = Demonstrations(str(WIKIBIO), test_path=str(WIKIBIO))
     records = [replace(r, sentences=r.sentences[:3]) for r in data.load("test")[:2]]
     judge = NLIJudge(tiny_nli(tmp_path, positions=512), device="cpu")
     engine = counted(llama)
-    bench = Bench(engine, llama.encoder, data.wording, Samples(), data.judge)
-    made = [attached(method, bench) for method in (LUQ(judge=judge), SelfConsistency(samples=3, judge=judge))]
-    luq, cons = (method.tag(records) for method in made)
+    resources = BaselineResources(engine, llama.encoder, data.wording, Samples(), data.judge)
+    methods = [attached(method, resources) for method in (LUQ(judge=judge), SelfConsistency(samples=3, judge=judge))]
+    luq, cons = (method.tag(records) for method in methods)
     assert engine.prompts == 0
     for record, one, other in zip(records, luq, cons, strict=True):
         sentence = record.sentences[0].text
         claims = [Claim(record, text, sentence) for text in record.meta["samples"]]
         assert one.sentences[0].confidence == pytest.approx(sum(judge.support(claims)) / 10, abs=1e-6)
         assert all(0 < s.confidence < 1 and s.factuality is not None for s in (*one.sentences, *other.sentences))
-    assert judge.cut > 0  # real answers are longer than what this model holds
+    assert judge.cut.ids  # real answers are longer than what this model holds
     write_records(tmp_path / "tagged.jsonl", luq)
     assert list(read_records(tmp_path / "tagged.jsonl")) == luq

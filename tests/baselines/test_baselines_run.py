@@ -1,4 +1,4 @@
-"""Baselines as users run them: through the command, on people's labels, and of their own as the pages print them."""
+"""Baselines as users run them: with `lovec test`, on human labels, and from the files printed in the documentation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import torch
 from tinynli import tiny_nli
 from tinyrun import module, records, sft_adapter, tiny, trainer
 
-from lovec.baselines import Bench, Samples, Wording
+from lovec.baselines import BaselineResources, Samples, Wording
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.modules import SFT, EvaluationConfig
 from lovec.policy import Policy, PolicyConfig
-from lovec.types import Record
+from lovec.results import read_results
+from lovec.types import Record, ResultRow
 
 DOCS = Path(__file__).parents[2] / "docs"
 WIKIBIO = Path(__file__).parents[3] / "shared" / "data" / "wikibio_gpt3_human"
@@ -32,7 +33,7 @@ people = pytest.mark.skipif(not PASSAGES.exists(), reason="WikiBio's labelled pa
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory, and the import path as it was afterwards."""
+    """Work in a new directory, and restore the import path afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return tmp_path
@@ -52,7 +53,7 @@ def test_the_printed_baseline_gives_likelihoods(here: Path, monkeypatch: pytest.
     policy = Policy(PolicyConfig(model=tiny(here), lora_r=4))
     engine, encoder = TransformersEngine(), Encoder(policy.tokenizer)
     engine.sync(policy)
-    own.attach(Bench(engine, encoder, Wording(), Samples()))
+    own.attach(BaselineResources(engine, encoder, Wording(), Samples()))
     (record,) = [r for r in records(8) if len(r.sentences) == 3][:1]
     (tagged,) = own.tag([record])
     whole = encoder.prompt(record.question, instruct=False)
@@ -75,10 +76,10 @@ def test_the_printed_test_set_is_tested(here: Path, monkeypatch: pytest.MonkeyPa
     assert [r.id for r in rivers().questions("test")] == ["danube", "mekong", "orinoco", "yukon"]
     model = tiny(here)
     sft_adapter(here, model)
-    config = EvaluationConfig(modes=["free-form"], max_new_tokens=8, probe_every=0, vanilla=False)
+    config = EvaluationConfig(modes=["free-form"], max_new_tokens=8, vanilla=False)
     made = module(SFT, model, evaluation=config, oracle=SelfJudge())
     trainer(here).test(made, rivers(), verbose=False)
-    assert {row["domain"] for row in made.results} == {"Rivers"}
+    assert {row.domain for row in made.results} == {"Rivers"}
     (script,) = [b for b in re.findall(r"^```python\n(.*?)^```$", (DOCS / "own-test-set.md").read_text(), re.M | re.S)
                  if "write_records" in b]  # fmt: skip
     exec(script, {})
@@ -102,50 +103,45 @@ class Reference(Baseline):
 """
 
 
-def measured(here: Path, *words: str) -> list[dict[str, Any]]:
-    """The rows of `lovec test` on WikiBio's passages, without any adapter."""
+def run_test(here: Path, *words: str) -> tuple[ResultRow, ...]:
+    """Return the rows of `lovec test` on WikiBio's passages, without any adapter."""
     command = ["test", "--config", "comparison.yaml", "--model.adapters", "null", "--model.hybrids", "[]"]
     command += ["--model.policy.model", tiny(here), "--model.evaluation.modes", "[iterative]"]
     command += ["--model.evaluation.vanilla", "false", "--model.evaluation.max_new_tokens", "1"]
     command += ["--trainer.enable_progress_bar", "false", "--data", "Demonstrations"]
     command += ["--data.path", str(PASSAGES), "--data.test_path", str(PASSAGES), "--model.baselines", "[]", *words]
     assert main(command) == 0
-    return list(json.loads((here / "runs/comparison/test/results.json").read_text()))
+    return read_results(here / "runs/comparison/test/results.json").rows
 
 
 @people
-def test_golden_figures_on_human_labels(here: Path) -> None:
-    """SelfCheck-NLI's published scores as a baseline of one's own: the figures that come with the data set."""
+def test_published_metrics_on_human_labels(here: Path) -> None:
+    """SelfCheck-NLI's published scores as a baseline of one's own give the metrics published with the data set."""
     Path("my_reference.py").write_text(OWN)
-    rows = measured(here, "--model.baselines+=my_reference.Reference", "--model.baselines.path", str(REFERENCE))
+    rows = run_test(here, "--model.baselines+=my_reference.Reference", "--model.baselines.path", str(REFERENCE))
     sentence, passage = (
-        next(r for r in rows if (r["method"], r["level"], r["readout"]) == ("SelfCheck-NLI", level, "stated"))
+        next(r for r in rows if (r.method, r.level, r.readout) == ("SelfCheck-NLI", level, "stated"))
         for level in ("sentence", "passage")
     )
-    assert (sentence["n"], sentence["malformed"], sentence["domain"], sentence["kind"]) == (
-        959,
-        0,
-        "WikiBio",
-        "baseline",
-    )
-    found = [sentence["brier"], sentence["ece_m"], sentence["spearman"], passage["spearman"]]
-    assert found == pytest.approx([0.1554, 0.2092, 0.5516, 0.7792], abs=5e-5)
+    assert (sentence.n, sentence.domain, sentence.kind) == (959, "WikiBio", "baseline")
+    metrics = [sentence.metrics[name] for name in ("malformed", "brier", "ece_m", "spearman")]
+    assert [*metrics, passage.metrics["spearman"]] == pytest.approx([0.0, 0.1554, 0.2092, 0.5516, 0.7792], abs=5e-5)
 
 
 @people
 def test_real_samples_through_the_command(here: Path) -> None:
-    """LUQ and Self-Consistency on the ten samples of each passage; a tiny NLI model stands in: path, not quality."""
+    """LUQ and Self-Consistency on the ten samples of each passage, with a tiny NLI model: that it runs only."""
     model = tiny_nli(here, positions=256)
     words = ["--trainer.limit_test_batches", "2", "--data.eval_batch_size", "1"]
     for name in ("LUQ", "SelfConsistency"):
         words += [f"--model.baselines+=lovec.baselines.{name}", "--model.baselines.judge", "lovec.baselines.NLIJudge"]
         words += ["--model.baselines.judge.model", model]
-    rows = measured(here, *words)
-    assert {"LUQ", "Self-Cons"} < {row["method"] for row in rows}
+    rows = run_test(here, *words)
+    assert {"LUQ", "Self-Cons"} < {row.method for row in rows}
     folder = here / "runs/comparison/test"
     for row in rows:
-        if row["method"] in ("LUQ", "Self-Cons"):
-            tagged = list(read_records(folder / row["file"]))
+        if row.method in ("LUQ", "Self-Cons"):
+            tagged = list(read_records(folder / str(row.file)))
             assert len(tagged) == 2 and all(len(record.meta["samples"]) == 10 for record in tagged)
             assert all(0 <= s.confidence < 1 for record in tagged for s in record.sentences)  # type: ignore[operator]
             assert len({s.confidence for record in tagged for s in record.sentences}) > 5
@@ -154,7 +150,7 @@ def test_real_samples_through_the_command(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["lovec.baselines.LUQ", "--model.baselines.judge", "lovec.oracles.SelfJudge"], "which is no Judge: expected"),
         (["lovec.baselines.LUQ", "--model.baselines.judge", "lovec.baselines.NLIJudge"], "judge.model must be given"),
@@ -162,9 +158,9 @@ def test_real_samples_through_the_command(here: Path) -> None:
     ],
 )
 def test_wrong_options_are_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     first, *rest = words
     assert main(["test", "--config", "comparison.yaml", f"--model.baselines+={first}", *rest]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("lovec: error: ") and said in line
+    assert line.startswith("lovec: error: ") and message in line

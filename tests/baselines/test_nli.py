@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,26 @@ PAIRS = [
     ("It rained.", "It rained."),
 ]
 CLAIMS = [Claim(RECORD, premise, hypothesis) for premise, hypothesis in PAIRS]
-NO_BENCH: Any = None  # the judge has a model of its own
+NO_RESOURCES: Any = None  # the judge has a model of its own
 
 
 def judge(model: str, **options: Any) -> NLIJudge:
-    made = NLIJudge(model, device="cpu", **options)
-    made.attach(NO_BENCH)
-    return made
+    nli = NLIJudge(model, device="cpu", **options)
+    nli.attach(NO_RESOURCES)
+    return nli
 
 
 def by_hand(path: str, pairs: Sequence[tuple[str, str]], entail: int, contradict: int) -> list[float]:
-    """One plain forward pass a pair, and the softmax over two of the labels."""
+    """Return the softmax over two of the labels, by one plain forward pass per pair."""
     model: Any = AutoModelForSequenceClassification.from_pretrained(path).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    found = []
+    support = []
     for premise, hypothesis in pairs:
         with torch.no_grad():
             logits = model(**tokenizer(premise, hypothesis, return_tensors="pt")).logits[0].tolist()
         e, c = math.exp(logits[entail]), math.exp(logits[contradict])
-        found.append(e / (e + c))
-    return found
+        support.append(e / (e + c))
+    return support
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_no_result_depends_on_its_batch(tmp_path: Path, arch: str, rows: int) ->
 
 
 def test_without_a_padding_token_pairs_run_one_by_one(tmp_path: Path) -> None:
-    """A decoder reads its labels off the last token, and without padding cannot tell which one that is."""
+    """A decoder classifies by the last token, and without a padding token cannot tell which one is the last."""
     path = tiny_nli(tmp_path, "llama", pad=False)
     assert AutoTokenizer.from_pretrained(path).pad_token is None
     assert judge(path).support(CLAIMS) == pytest.approx(by_hand(path, PAIRS, 0, 2), abs=1e-6)
@@ -91,43 +92,49 @@ def test_no_claims_no_support(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arch", "limit"), [("bert", 128), ("roberta", 128)])
-def test_the_end_of_a_long_text_is_cut_and_said(
+def test_the_end_of_a_long_text_is_cut_and_logged(
     tmp_path: Path, arch: str, limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tiny_nli(tmp_path, arch)  # a token a byte
     long = "Ada wrote notes. " * 20
     tokenizer = AutoTokenizer.from_pretrained(path)
     fits = limit - len(tokenizer("", "She wrote.")["input_ids"])
-    made = judge(path)
-    support = made.support([Claim(RECORD, long, "She wrote."), *CLAIMS[1:2]])
+    nli = judge(path)
+    support = nli.support([Claim(RECORD, long, "She wrote."), *CLAIMS[1:2]])
     assert support == pytest.approx(by_hand(path, [(long[:fits], "She wrote."), PAIRS[1]], 0, 2), abs=1e-6)
     assert support[0] != pytest.approx(by_hand(path, [(long[: fits - 1], "She wrote.")], 0, 2)[0], abs=1e-7)
-    assert made.cut == 1
+    assert list(nli.cut.ids) == ["r"]
     assert [r.message for r in caplog.records if r.name == "lovec.baselines.nli"] == [
-        f"1 texts so far do not fit the {limit} tokens of the NLI model {path} and are cut at their end"
+        f"texts too long for the NLI model {path} ({limit} tokens) are cut at their end, for 1 records so far: r"
     ]
-    for _ in range(7):
-        made.support([Claim(RECORD, long, "She wrote.")])
-    said = [r.message.split()[0] for r in caplog.records if r.name == "lovec.baselines.nli"]
-    assert made.cut == 8 and said == ["1", "2", "4", "8"]
+
+
+def test_cut_texts_are_logged_when_the_number_of_their_records_has_doubled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nli = judge(tiny_nli(tmp_path))
+    for number in range(8):
+        nli.support([Claim(replace(RECORD, id=f"r{number}"), "Ada wrote notes. " * 20, "She wrote.")])
+    counts = [r.message.split("for ")[-1].split()[0] for r in caplog.records if r.name == "lovec.baselines.nli"]
+    assert len(nli.cut.ids) == 8 and counts == ["1", "2", "4", "8"]
 
 
 def test_a_sentence_that_leaves_no_room_is_not_supported(tmp_path: Path) -> None:
     path = tiny_nli(tmp_path)
-    made = judge(path)
+    nli = judge(path)
     huge = Claim(RECORD, "Ada.", "word " * 40)
-    assert made.support([huge, CLAIMS[1]]) == [0.0, pytest.approx(by_hand(path, PAIRS[1:2], 0, 2)[0], abs=1e-6)]
-    assert made.cut == 1
+    assert nli.support([huge, CLAIMS[1]]) == [0.0, pytest.approx(by_hand(path, PAIRS[1:2], 0, 2)[0], abs=1e-6)]
+    assert list(nli.cut.ids) == ["r"]
     assert judge(path, max_length=40).support(CLAIMS[2:3]) == [0.0]
     assert judge(path, max_length=64).support(CLAIMS[:1]) != judge(path).support(CLAIMS[:1])
 
 
-def test_special_tokens_in_a_text_are_letters(tmp_path: Path) -> None:
+def test_special_tokens_in_a_text_are_read_as_characters(tmp_path: Path) -> None:
     """A sample that writes [SEP] must not end the premise."""
     path = tiny_nli(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    made = judge(path)
-    (pairs, _) = made._classifier.pairs([("A[SEP]B", "C[PAD]")], None)  # type: ignore[union-attr]
+    nli = judge(path)
+    (pairs, _) = nli._classifier.pairs([("A[SEP]B", "C[PAD]")], None)  # type: ignore[union-attr]
     assert pairs[0]["input_ids"].count(tokenizer.sep_token_id) == 2  # type: ignore[index]
     assert tokenizer.pad_token_id not in pairs[0]["input_ids"]  # type: ignore[index]
 
@@ -143,13 +150,13 @@ def test_special_tokens_in_a_text_are_letters(tmp_path: Path) -> None:
         ["entailment", "neutral", "partial entailment", "contradiction"],
     ],
 )
-def test_other_labels_are_named(labels: list[str]) -> None:
+def test_a_model_with_other_labels_is_refused_by_their_names(labels: list[str]) -> None:
     with pytest.raises(LovecError, match=f"labels of the NLI model 'x' are {', '.join(labels)}; expected one with"):
         nli_labels(dict(enumerate(labels)), "x")
     assert nli_labels({0: "contradiction", 1: "not_entailment", 2: "entailment"}, "x") == (2, 0)
 
 
-def test_bad_use_is_one_clear_line(tmp_path: Path) -> None:
+def test_wrong_use_raises_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(LovecError, match=r"cannot load the NLI model .*expected a folder or hub id of a sequence"):
         judge(str(tmp_path / "nowhere"))
     with pytest.raises(LovecError, match=r"NLIJudge has no model yet; call attach"):

@@ -1,4 +1,4 @@
-"""The world's benchmark: intervals from the files a test wrote, tables from what was measured, seeds side by side."""
+"""The benchmark of the embedded world: intervals from tagged files, tables from results, several seeds at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,17 @@ from lovec.cli.demo import ORDER
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.bootstrap import by_question, intervals, resample
-from lovec.types import Record, Sentence
+from lovec.results import write_results
+from lovec.types import Record, ResultRow, Sentence
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+METRICS = dict.fromkeys(("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"), 0.1)
 FLAT = tuple(1 / 11 for _ in range(11))
 STATED = {"Vanilla": 10, "Best constant": 6, "SFT": 9, "SFT + isotonic": None, "DPO": 7, "ExpectedReward": 5}
 
 
 def load(name):
-    """A script as a module, with its folder on the path as when it runs."""
+    """Import a script as a module, with its folder on the path as when it runs."""
     sys.path.insert(0, str(FOLDER))
     spec = importlib.util.spec_from_file_location(f"script_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -33,12 +36,16 @@ def load(name):
 
 
 world = load("world")
-made = sys.modules["world_intervals"]
+world_intervals = sys.modules["world_intervals"]
+common = sys.modules["common"]
 tables = sys.modules["world_tables"]
 
 
 def answers(method, seed, mode, readout="stated"):
-    """Ten people and five companies; a method says its score of the first sentence and, with the seed, less after."""
+    """Return answers about ten people and five companies.
+
+    A method gives its score to the first sentence of each, and lower ones, which depend on the seed, to the others.
+    """
     records = []
     for i in range(15):
         truth = (0.1 * (i % 10), 0.5, 1.0 - 0.1 * (i % 3))
@@ -46,20 +53,20 @@ def answers(method, seed, mode, readout="stated"):
         for place, f in enumerate(truth):
             score = STATED[method]
             if score is None:
-                said = {"confidence": 0.5 + 0.01 * place + (0.1 if readout == "mean" else 0.0)}
+                tags = {"confidence": 0.5 + 0.01 * place + (0.1 if readout == "mean" else 0.0)}
             else:
                 score -= 0 if method in ("Vanilla", "Best constant") else min(score, (place * i + seed) % 4)
-                said = {"confidence": score / 10, "score": score}
-                said |= {} if method == "Best constant" else {"distribution": FLAT}
+                tags = {"confidence": score / 10, "score": score}
+                tags |= {} if method == "Best constant" else {"distribution": FLAT}
             text = f"{mode} {i}.{place}"
-            sentences.append(Sentence(text, factuality=f, **said))
+            sentences.append(Sentence(text, factuality=f, **tags))
         meta = {"domain": "in-domain" if i < 10 else "out-of-domain"}
         records.append(Record(f"q{i}", "Q?", sentences=tuple(sentences), meta=meta))
     return records
 
 
 def write_run(folder, seed, leave_out=()):
-    """What ``lovec demo`` leaves in the folder of a seed; figures of the rows are not the point here."""
+    """Write what ``lovec demo`` leaves in the folder of a seed; all metrics in the rows are 0.1."""
     for method in DEMO:
         rows = []
         for name in set(method.rows) & set(STATED) - set(leave_out):
@@ -69,16 +76,20 @@ def write_run(folder, seed, leave_out=()):
                 for readout in ("stated", "mean") if "isotonic" in name else ("stated",):
                     records = answers(name, seed, mode, readout)
                     write_records(folder / method.name / "test" / tagged_file(name, mode, readout), records)
-                rows.append({**dict.fromkeys(world.KEYS, 0.1), "method": name, "domain": "in-domain", "mode": mode,
-                             "level": "sentence", "readout": "stated", "seed": seed, "n": 30})  # fmt: skip
+                rows.append(row(name, mode, seed))
         if rows:
-            if method.name != "sft":
-                rows.append({**rows[0], "method": "Best constant", "brier": 0.5})  # every test measures it again
-            (folder / method.name / "test" / "results.json").write_text(json.dumps(rows))
+            if method.name != "sft":  # every test measures the constant again
+                rows.append(replace(rows[0], method="Best constant", metrics={**METRICS, "brier": 0.5}))
+            write_results(folder / method.name / "test" / "results.json", rows)
     note = {"date": "2026-01-01", "commit": f"abc{seed}", "versions": {"lovec": "0", "torch": "2"}, "machine": "a PC",
             "variant": "world", "seconds": 1.5 + seed}  # fmt: skip
     (folder / world.NOTE).write_text(json.dumps(note))
     return folder
+
+
+def row(method, mode, seed):
+    place = ("in-domain", mode, "sentence", "stated")
+    return ResultRow(method, "method", *place, seed=seed, n=30, metrics=METRICS, file=tagged_file(method, mode))
 
 
 @pytest.fixture
@@ -87,21 +98,20 @@ def runs(tmp_path):
 
 
 def test_names_are_those_of_the_demo():
-    assert set(tables.METHODS) == set(ORDER) == set(made.FOLDERS)
+    assert set(tables.METHODS) == set(ORDER) == set(world_intervals.FOLDERS)
     assert len(tables.METHODS) == len(ORDER)
 
 
 def test_comparisons_are_the_ones_that_claims_are_about():
-    pairs = made.comparisons(ORDER)
+    pairs = world_intervals.comparisons(ORDER)
     assert len(set(pairs)) == len(pairs) == 8 + 2 + 7
-    assert {("DPO", "SFT-2"), ("GRPO", "SFT-2"), ("ExpectedReward", "Best constant"), ("ExpectedReward", "SFT")} < {
-        *pairs
-    }
-    assert made.comparisons(["SFT", "GRPO"]) == [("GRPO", "SFT")]
+    claimed = {("DPO", "SFT-2"), ("GRPO", "SFT-2"), ("ExpectedReward", "Best constant"), ("ExpectedReward", "SFT")}
+    assert claimed < set(pairs)
+    assert world_intervals.comparisons(["SFT", "GRPO"]) == [("GRPO", "SFT")]
 
 
 def test_intervals_are_those_of_the_tagged_files(runs):
-    entries = made.found(runs)
+    entries = world_intervals.interval_entries(runs)
     by_place = {tuple(e[k] for k in ("method", "against", "domain", "mode", "readout")): e for e in entries}
     assert len(by_place) == len(entries)
 
@@ -126,16 +136,20 @@ def test_intervals_are_those_of_the_tagged_files(runs):
 
 def test_a_method_that_a_seed_lacks_has_no_interval(tmp_path):
     folders = [write_run(tmp_path / str(seed), seed, leave_out=["DPO"] if seed else []) for seed in (0, 1)]
-    assert not any("DPO" in (entry["method"], entry["against"]) for entry in made.found(folders))
+    assert not any("DPO" in (entry["method"], entry["against"]) for entry in world_intervals.interval_entries(folders))
 
 
 def test_results_are_collected_from_finished_runs(runs, tmp_path):
     results = world.collect([0, 1], tmp_path)
     assert (results["commit"], results["seconds"]) == ("abc0, abc1", {"0": 1.5, "1": 2.5})
-    constants = [row for row in results["rows"] if row["method"] == "Best constant"]
-    assert [(row["seed"], row["brier"]) for row in constants] == [(0, 0.1), (1, 0.1)]
-    assert {row["method"] for row in results["rows"]} == set(STATED)
-    assert results["intervals"] == made.found(runs)
+    constants = [row for row in results["rows"] if row.method == "Best constant"]
+    assert [(row.seed, row.metrics["brier"]) for row in constants] == [(0, 0.1), (1, 0.1)]
+    assert {row.method for row in results["rows"]} == set(STATED)
+    assert {row.file for row in results["rows"]} == {None}
+    assert results["intervals"] == world_intervals.interval_entries(runs)
+    common.write_json(tmp_path / "world.json", results)
+    read = common.read_json(tmp_path / "world.json")
+    assert read["rows"] == results["rows"] and read["seconds"] == results["seconds"]
     (runs[1] / world.NOTE).unlink()
     with pytest.raises(SystemExit, match=r"seed-1 holds no finished run of this benchmark"):
         world.collect([0, 1], tmp_path)
@@ -161,8 +175,6 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
     page = world.full_tables(results)
     claims = [line for line in page.splitlines() if line.startswith("| DPO, SFT | ")][: len(tables.MODES)]
     assert all(line.endswith("| -1.8 (-3.0 to -0.1) | -1.8 (-3.0 to +0.0) | BS only |") for line in claims)
-    said = [tables._sign(ends) for ends in ([-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03], None)]
-    assert said == [-1, 0, 1, 0]
     sections = dict(re.findall(r"^### (.*?)\n\n(.*?)(?=\n\n#|\Z)", page, re.MULTILINE | re.DOTALL))
     assert list(sections) == [f"{what}, {readout} readout" for readout in ("stated", "mean")
                               for what in ("Each method", "Differences")]  # fmt: skip
@@ -172,13 +184,18 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
     assert "| DPO, SFT |" not in sections["Each method, stated readout"]
 
 
-def test_a_diagram_shows_the_methods_that_are_there(runs, tmp_path):
-    world.draw(runs[0], tmp_path / "found.svg")
-    text = (tmp_path / "found.svg").read_text()
+def test_the_side_of_an_interval_is_the_one_that_is_shown():
+    ends = ([-0.02, -0.03, -0.01], [0.0, -0.01, 0.01], [0.02, 0.01, 0.03], [-0.02, -0.03, -0.0004], None)
+    assert [common.side(interval) for interval in ends] == [-1, 0, 1, 0, 0]
+
+
+def test_a_diagram_shows_the_methods_that_exist(runs, tmp_path):
+    world.draw(runs[0], tmp_path / "diagram.svg")
+    text = (tmp_path / "diagram.svg").read_text()
     assert [name for name in ORDER if f">{name}<" in text] == ["Vanilla", "SFT", "DPO", "ExpectedReward"]
     (runs[0] / "expected" / "test" / tagged_file("ExpectedReward", "iterative")).unlink()
-    world.draw(runs[0], tmp_path / "found.svg")
-    assert "ExpectedReward" not in (tmp_path / "found.svg").read_text()
+    world.draw(runs[0], tmp_path / "diagram.svg")
+    assert "ExpectedReward" not in (tmp_path / "diagram.svg").read_text()
 
 
 def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):

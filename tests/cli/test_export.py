@@ -1,10 +1,11 @@
-"""`lovec export`: what it writes loads in plain transformers and peft, says the same, and tells what it is."""
+"""`lovec export`: its folders load in plain transformers and peft, give the same logits, and have a model card."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
 from lovec.policy import Policy, PolicyConfig
+from lovec.results import write_results
 from lovec.taggers import open_session
+from lovec.types import ResultRow
 
 IDS = torch.tensor([[1, 40, 41, 42, 43, 44, 45, 46]])
 VLLM = os.environ.get("VLLM_PYTHON", "")
@@ -24,7 +27,7 @@ VLLM = os.environ.get("VLLM_PYTHON", "")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder: adapter of full effect, results and a recipe."""
+    """The folder of a run: an adapter with large weights, results and recipes."""
     home = tmp_path_factory.mktemp("exported")
     torch.manual_seed(0)
     policy = Policy(PolicyConfig(tiny(home, "llama"), lora_r=8))
@@ -32,11 +35,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for parameter in policy.trainable():
             parameter.normal_(std=0.1)
     policy.save_adapter(home / "dpo" / "adapter")
-    row = {"method": "DPO", "domain": "in-domain", "mode": "iterative", "level": "sentence", "readout": "stated"}
-    row |= {"seed": 0, "brier": 0.0625, "ece_m": 0.1, "spearman": None, "malformed": 0.0, "n": 12}
-    other = row | {"level": "passage", "brier": 0.9}
-    (home / "dpo" / "test").mkdir()
-    (home / "dpo" / "test" / "results.json").write_text(json.dumps([row, other]))
+    metrics = {"brier": 0.0625, "ece_m": 0.1, "spearman": None, "malformed": 0.0}
+    row = ResultRow("DPO", "method", "in-domain", "iterative", "sentence", "stated", 0, 12, metrics)
+    other = replace(row, level="passage", metrics={**metrics, "brier": 0.9})
+    write_results(home / "dpo" / "test" / "results.json", [row, other])
     for version, seed in ((2, 7), (10, 8)):
         logs = home / "dpo" / "logs" / f"version_{version}"
         logs.mkdir(parents=True)
@@ -65,8 +67,8 @@ def test_the_adapter_loads_in_plain_peft(run: Path, wanted: torch.Tensor, tmp_pa
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
     base = AutoModelForCausalLM.from_pretrained(base_of(run), dtype=torch.float32)
     bare = logits(base)
-    found = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
-    assert torch.equal(found, wanted)
+    exported = logits(PeftModel.from_pretrained(base, tmp_path / "out"))
+    assert torch.equal(exported, wanted)
     assert not torch.allclose(bare, wanted, atol=1e-2)
 
 
@@ -76,22 +78,22 @@ def test_the_merged_model_loads_in_plain_transformers(run: Path, wanted: torch.T
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     assert torch.allclose(logits(model), wanted, atol=1e-4)
     assert not list(out.glob("*.bin")) and not list(out.glob("adapter*")) and list(out.glob("*.safetensors"))
-    given, kept = AutoTokenizer.from_pretrained(base_of(run)), AutoTokenizer.from_pretrained(out)
-    assert kept.chat_template == given.chat_template
-    assert kept("One. <confidence> 10").input_ids == given("One. <confidence> 10").input_ids
+    original, exported = AutoTokenizer.from_pretrained(base_of(run)), AutoTokenizer.from_pretrained(out)
+    assert exported.chat_template == original.chat_template
+    assert exported("One. <confidence> 10").input_ids == original("One. <confidence> 10").input_ids
     low = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
     assert main(["export", str(run), str(out), "--merged", "--dtype", "bfloat16", "--force"]) == 0
     rounded = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
     assert rounded.dtype == torch.bfloat16 and torch.equal(logits(rounded), logits(low))
 
 
-def test_the_session_asks_an_export_as_it_was_asked(run: Path, tmp_path: Path) -> None:
+def test_an_export_keeps_instruction_and_tags(run: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     for file in (run / "adapter").iterdir():
         (adapter / file.name).write_bytes(file.read_bytes())
-    held = {"instruction": "Be sure.", "tag_words": ["<c>", "</c>"]}
-    (adapter / "lovec.json").write_text(json.dumps(held))
+    settings = {"instruction": "Be sure.", "tag_words": ["<c>", "</c>"]}
+    (adapter / "lovec.json").write_text(json.dumps(settings))
     for flags in ([], ["--merged"]):
         out = tmp_path / f"out{len(flags)}"
         assert main(["export", str(adapter), str(out), *flags]) == 0
@@ -102,7 +104,7 @@ def test_the_session_asks_an_export_as_it_was_asked(run: Path, tmp_path: Path) -
         assert "`<c> X </c>`" in (out / "README.md").read_text()
 
 
-def test_the_card_tells_what_was_measured(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
     assert str(tmp_path / "out") in capsys.readouterr().out
     card = (tmp_path / "out" / "README.md").read_text()
@@ -113,11 +115,13 @@ def test_the_card_tells_what_was_measured(run: Path, tmp_path: Path, capsys: pyt
     assert "`lovec.modules.DPO`, continued from another adapter" in text and "Seed: 8." in text
     assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())["seed_everything"] == 8
     assert "{" not in text.replace("FOLDER", "")
+    assert "A score of 7 means that about 70 % of such sentences are true" in text
+    assert "X from 0 (surely wrong) to 10 (surely right)" in text
     assert main(["export", str(run / "adapter"), str(tmp_path / "adapter"), "--results", "nowhere.json"]) == 1
     assert "no results at nowhere.json" in capsys.readouterr().err
 
 
-def test_a_folder_with_something_in_it_is_kept(
+def test_a_folder_that_is_not_empty_is_kept_without_force(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -136,7 +140,7 @@ def test_a_folder_with_something_in_it_is_kept(
     assert not (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_no_adapter_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_an_adapter_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -167,6 +171,6 @@ print("FOUND", json.dumps([
     )
     line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND")), None)
     assert line is not None, done.stderr[-3000:]
-    own = wanted[0, :-1].gather(1, IDS[0, 1:, None])[:, 0]
-    for found in json.loads(line.removeprefix("FOUND ")):
-        assert torch.allclose(torch.tensor(found), own, atol=1e-4)
+    expected = wanted[0, :-1].gather(1, IDS[0, 1:, None])[:, 0]
+    for logps in json.loads(line.removeprefix("FOUND ")):
+        assert torch.allclose(torch.tensor(logps), expected, atol=1e-4)

@@ -1,12 +1,12 @@
-"""The sweep: what it plans, what it refuses before it trains, and that its table says what validation measured."""
+"""The sweep: what it plans, what it refuses before it trains, and that its table shows what validation measured."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,20 +18,21 @@ from tinyrun import records, tiny
 from lovec.cli import main
 from lovec.cli.arguments import value_of
 from lovec.cli.errors import UsageError
-from lovec.cli.sweep import Varied, plan, read_seeds, read_varied, result_rows, sweep
+from lovec.cli.sweep import VariedOption, plan, read_seeds, read_varied, sweep
 from lovec.datasets.jsonl import write_records
-from lovec.reports import read_results
-from lovec.reports.variations import legend, markdown_variations, print_variations
-from lovec.types import LovecError
+from lovec.reports.diagnostic_tables import sweep_table
+from lovec.reports.table import markdown, print_table
+from lovec.results import read_results
+from lovec.types import LovecError, ResultRow
 
 GRPO = ["--config", "grpo.yaml"]
-GROUPS = Varied("model.group_size", ("4", "8"))
-REWARDS = Varied("model.reward", ("lovec.rewards.LogReward", "lovec.rewards.LinearReward"))
+GROUPS = VariedOption("model.group_size", ("4", "8"))
+REWARDS = VariedOption("model.reward", ("lovec.rewards.LogReward", "lovec.rewards.LinearReward"))
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory, and the import path as it was afterwards."""
+    """Work in an empty directory, and restore the import path afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
@@ -39,17 +40,17 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Commands and words of every stage that is run; they are still run if the test lets them."""
+    """The command and the words of every stage that is executed."""
     from lovec.cli import training
 
-    found, real = [], training.execute
+    executed, execute = [], training.execute
 
-    def execute(command, words, verbose=True):
-        found.append((command, *words))
-        return real(command, words, verbose)
+    def recorded(command, words, verbose=True):
+        executed.append((command, *words))
+        return execute(command, words, verbose)
 
-    monkeypatch.setattr(training, "execute", execute)
-    return found
+    monkeypatch.setattr(training, "execute", recorded)
+    return executed
 
 
 # ---------------------------------------------------------------- reading
@@ -66,8 +67,8 @@ def calls(monkeypatch):
         ("model.group_size=a=b,c", ("a=b", "c")),
     ],
 )
-def test_values_are_cut_at_commas_outside_brackets_and_quotes(text, values):
-    assert read_varied(text) == Varied("model.group_size", values)
+def test_values_are_split_at_commas_outside_brackets_and_quotes(text, values):
+    assert read_varied(text) == VariedOption("model.group_size", values)
 
 
 @given(st.lists(st.recursive(st.integers(0, 99), lambda inner: st.lists(inner, min_size=1, max_size=3)), min_size=1))
@@ -77,7 +78,7 @@ def test_any_lists_are_values(values):
 
 
 @pytest.mark.parametrize("text", ["model.beta", "model.beta=", "=1", "model.beta=1,,2", "x=[1,2", "x=1],2", "x='1,2"])
-def test_what_is_no_list_of_values_is_refused(text):
+def test_a_text_without_a_list_of_values_is_refused(text):
     with pytest.raises(UsageError, match="--vary"):
         read_varied(text)
 
@@ -109,14 +110,14 @@ def test_seeds_are_whole_numbers():
         ("--vary model.beta=1 --seeds one",
          "--seeds is one, expected whole numbers with commas between them, such as 0,1,2"),
         ("--vary model.beta=1 --jobs 0", "--jobs is 0, expected at least 1"),
-        ("", "the following arguments are required: --vary"),
+        ("", "--vary must be given"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line_before_anything_runs(here, capsys, calls, words, line):
+def test_a_mistake_is_one_line_before_anything_runs(here, capsys, calls, words, line):
     assert main(["sweep", *GRPO, *words.split()]) in (1, 2)
-    said = [said for said in capsys.readouterr().err.splitlines() if said and not said.startswith("Seed set")]
-    assert len(said) == 1
-    assert said[0].startswith(f"lovec: error: {line}")
+    errors = [text for text in capsys.readouterr().err.splitlines() if text and not text.startswith("Seed set")]
+    assert len(errors) == 1
+    assert errors[0].startswith(f"lovec: error: {line}")
     assert calls == []
     assert list(here.iterdir()) == []
 
@@ -125,40 +126,47 @@ def test_what_is_wrong_is_one_line_before_anything_runs(here, capsys, calls, wor
 
 
 def test_one_option_at_a_time_or_every_combination(here):
-    labels = [one.label for one in plan(GRPO, [GROUPS, REWARDS], here)]
+    labels = [planned.label for planned in plan(GRPO, [GROUPS, REWARDS], here)]
     assert labels == ["base", "group_size=4", "group_size=8", "reward=LogReward", "reward=LinearReward"]
     runs = plan(GRPO, [GROUPS, REWARDS], here, seeds=[0, 1], grid=True)
-    assert [(one.label, one.seed) for one in runs[-2:]] == [("group_size=8, reward=LinearReward", s) for s in (0, 1)]
+    assert [(planned.label, planned.seed) for planned in runs[-2:]] == [
+        ("group_size=8, reward=LinearReward", s) for s in (0, 1)
+    ]
     assert len(runs) == 2 * (1 + 4)
     assert runs[-1].words == (*GRPO, "--model.group_size=8", "--model.reward=lovec.rewards.LinearReward")
 
 
-def test_names_are_as_long_as_they_must_be(here):
-    both = [Varied("model.max_new_tokens", ("9",)), Varied("model.evaluation.max_new_tokens", ("[9][0]", "8"))]
-    labels = [one.label for one in plan(GRPO, both[:1], here)]
+def test_labels_are_as_long_as_they_must_be(here):
+    both = [
+        VariedOption("model.max_new_tokens", ("9",)),
+        VariedOption("model.evaluation.max_new_tokens", ("[9][0]", "8")),
+    ]
+    labels = [planned.label for planned in plan(GRPO, both[:1], here)]
     assert labels == ["base", "max_new_tokens=9"]
     with pytest.raises(UsageError, match=r"model.evaluation.max_new_tokens is \[9\]\[0\]|expected int"):
         plan(GRPO, both, here)
-    both[1] = Varied("model.evaluation.max_new_tokens", ("8",))
-    labels = [one.label for one in plan(GRPO, both, here)]
+    both[1] = VariedOption("model.evaluation.max_new_tokens", ("8",))
+    labels = [planned.label for planned in plan(GRPO, both, here)]
     assert labels == ["base", "model.max_new_tokens=9", "model.evaluation.max_new_tokens=8"]
     Path("rewards.py").write_text("from lovec.rewards import LogReward\n\nclass Mine(LogReward):\n    pass\n")
     Path("more.py").write_text("from rewards import Mine as Other\n\nclass Mine(Other):\n    pass\n")
-    labels = [one.label for one in plan(GRPO, [Varied("model.reward", ("rewards.Mine", "more.Mine"))], here)]
+    labels = [
+        planned.label for planned in plan(GRPO, [VariedOption("model.reward", ("rewards.Mine", "more.Mine"))], here)
+    ]
     assert labels == ["base", "reward=rewards.Mine", "reward=more.Mine"]
 
 
 def test_runs_of_the_same_settings_share_a_folder(here):
     base, four, eight, log, linear = plan(GRPO, [GROUPS, REWARDS], here)
-    assert base.folder == eight.folder == log.folder  # what the recipe says
+    assert base.folder == eight.folder == log.folder  # the recipe's own values
     assert len({base.folder, four.folder, linear.folder}) == 3
     assert base.folder.parent == here
     assert base.folder.name.startswith("base-seed-0-")
     four.folder.mkdir()
     four.result.write_text("[]")
-    again = plan([*GRPO, "--model.group_size", "4"], [Varied("model.group_size", ("8",))], here, seeds=[0, 1])
-    assert again[0].folder == four.folder  # it is done there, under another name
-    keys = [one.folder.name.rpartition("-")[2] for one in (base, *again)]
+    again = plan([*GRPO, "--model.group_size", "4"], [VariedOption("model.group_size", ("8",))], here, seeds=[0, 1])
+    assert again[0].folder == four.folder  # it is finished there, with another label
+    keys = [planned.folder.name.rpartition("-")[2] for planned in (base, *again)]
     assert len(set(keys)) == 4
     assert keys[3] == keys[0]
 
@@ -177,40 +185,22 @@ def test_another_adapter_to_start_from_is_another_run(here):
 # ---------------------------------------------------------------- the table
 
 
-def row(method, mode, brier, seed=0, seconds=10.0, **more):
-    return dict(method=method, mode=mode, level="sentence", readout="stated", seed=seed, seconds=seconds, brier=brier,
-                ece_m=0.1, spearman=None, malformed=0.0) | more  # fmt: skip
-
-
-def test_rows_are_read_from_what_validation_logs():
-    metrics = {"val/brier": 0.1, "val/mean_brier": 0.2, "val/iterative/passage_ece_m": 0.3, "val/entropy": 1.5}
-    rows = result_rows(metrics, ["free-form", "iterative"])
-    assert [(r["mode"], r["level"], r["readout"]) for r in rows] == [
-        (mode, *place)
-        for mode in ("free-form", "iterative")
-        for place in (("sentence", "stated"), ("passage", "stated"), ("sentence", "mean"))
-    ]
-    assert [(r["brier"], r["ece_m"], r["entropy"]) for r in rows[:3]] == [
-        (0.1, None, 1.5), (None, None, 1.5), (0.2, None, 1.5)
-    ]  # fmt: skip
-    assert [(r["brier"], r["ece_m"], r["entropy"]) for r in rows[3:]] == [
-        (None, None, None), (None, 0.3, None), (None, None, None)
-    ]  # fmt: skip
+def row(method, mode, brier, seed=0, level="sentence", readout="stated", **metrics):
+    metrics = {"brier": brier, "ece_m": 0.1, "spearman": None, "malformed": 0.0, "seconds": 10.0} | metrics
+    return ResultRow(method, "variation", "in-domain", mode, level, readout, seed, 9, metrics)
 
 
 def test_the_table_gives_means_and_the_range():
     rows = [row("base", "iterative", 0.1), row("base", "iterative", 0.2, seed=1, seconds=20.0, ece_m=0.2),
-            row("base", "free-form", None), row("base", "free-form", 0.3, seed=1, seconds=20.0, spearman=0.5),
+            row("base", "free-form", 0.3, spearman=0.5), row("base", "free-form", 0.3, seed=1, seconds=20.0),
             row("beta=1", "iterative", 0.25), row("beta=1", "iterative", 0.25, seed=1),
             row("base", "iterative", 0.9, level="passage"), row("base", "iterative", 0.9, readout="mean")]  # fmt: skip
-    assert markdown_variations(rows).splitlines() == [
-        "| variation | iterative: BS | ECE-M | SC | bad tags | free-form: BS | ECE-M | SC | bad tags | s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| base | 15.0 (10.0-20.0) | 15.0 | - | 0.0 | 30.0 | 10.0 | 50.0 | 0.0 | 15 |",
+    table = markdown(sweep_table(rows), intervals=True).replace("*", "").splitlines()
+    assert [line for line in table if line.startswith(("| base", "| beta"))] == [
+        "| base | 15.0 (10.0 to 20.0) | 15.0 | - | 0.0 | 30.0 | 10.0 | - | 0.0 | 15 |",
         "| beta=1 | 25.0 | 10.0 | - | 0.0 | - | - | - | - | 10 |",
     ]
-    assert legend(rows).endswith("means over 2 seeds, range of the BS in brackets")
-    assert "seeds" not in legend(rows[:1])
+    assert any("2 training seeds" in line for line in table)
 
 
 def test_the_printed_table_cuts_no_digit(capsys):
@@ -218,10 +208,10 @@ def test_the_printed_table_cuts_no_digit(capsys):
     rows = [
         row(name, mode, brier, seed) for mode in ("iterative", "free-form") for seed, brier in enumerate((0.1, 0.2))
     ]
-    print_variations(rows, title="Title")
-    said = capsys.readouterr().out
-    assert name in said
-    assert said.count("15.0 (10.0-20.0)") == 2
+    print_table(sweep_table(rows, "Title"), intervals=True)
+    output = capsys.readouterr().out
+    assert name in output
+    assert output.count("15.0 (10.0 to 20.0)") == 2
 
 
 # ---------------------------------------------------------------- running
@@ -229,7 +219,7 @@ def test_the_printed_table_cuts_no_digit(capsys):
 
 @pytest.fixture(scope="module")
 def tiny_words(tmp_path_factory):
-    """Recipes and flags of a DPO run of a second, with a dev split."""
+    """Recipes and flags of a DPO run of about a second, with a dev split."""
     folder = tmp_path_factory.mktemp("sweep")
     write_records(folder / "pairs.jsonl", records(8))
     write_records(folder / "dev.jsonl", records(6, seed=1))
@@ -248,23 +238,25 @@ LR = ["--vary", "model.optimizer.lr=0.3"]
 
 @pytest.fixture(scope="module")
 def done(tiny_words, tmp_path_factory):
-    """Folder of a sweep of the learning rate, run by the command."""
+    """The folder of a sweep of the learning rate, run by the command."""
     out = tmp_path_factory.mktemp("sweep-out")
     assert main(["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]) == 0
     return out
 
 
-def figures(rows):
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+def rows_in(path):
+    """Return the rows of a results file without the time that they took."""
+    return [replace(row, metrics={**row.metrics, "seconds": None}) for row in read_results(path).rows]
 
 
-def test_a_sweep_trains_each_and_says_what_validation_measured(done, tiny_words, tmp_path, capsys):
-    rows = read_results(done / "sweep.json")
-    assert list(dict.fromkeys(row["method"] for row in rows)) == ["base", "lr=0.3"]
-    assert [row["flags"] for row in rows[::6]] == ["", "--model.optimizer.lr=0.3"]
-    assert {(row["mode"], row["seed"]) for row in rows} == {("iterative", 0), ("iterative", 1)}
-    shown = [row for row in rows if (row["level"], row["readout"]) == ("sentence", "mean")]
-    assert len({row["brier"] for row in shown}) == 4  # of other weights each
+def test_a_sweep_trains_each_variation_and_gives_what_validation_measured(done, tiny_words, tmp_path, capsys):
+    rows = read_results(done / "sweep.json").rows
+    variations = dict.fromkeys((row.method, row.options, row.kind) for row in rows)
+    assert list(variations) == [("base", (), "variation"), ("lr=0.3", ("--model.optimizer.lr=0.3",), "variation")]
+    assert {(row.mode, row.seed) for row in rows} == {("iterative", 0), ("iterative", 1)}
+    assert all(row.metrics["seconds"] > 0 and row.n > 0 for row in rows)
+    means = [row for row in rows if (row.level, row.readout) == ("sentence", "mean")]
+    assert len({row.metrics["brier"] for row in means}) == 4  # each run has other weights
     last = next(done.glob("lr-0.3-seed-1-*"))
     assert (last / "adapter" / "adapter_model.safetensors").exists()
 
@@ -272,12 +264,18 @@ def test_a_sweep_trains_each_and_says_what_validation_measured(done, tiny_words,
 
     words = [*tiny_words, "--trainer.default_root_dir", str(last), "--seed_everything", "1"]
     metrics = execute("validate", words, verbose=False).trainer.callback_metrics
-    assert float(metrics["val/mean_brier"]) == shown[-1]["brier"]
-    assert math.isclose(float(metrics["val/mean_mean_confidence"]), shown[-1]["mean_confidence"], abs_tol=1e-6)
+    for name in ("brier", "mean_confidence"):
+        assert means[-1].metrics[name] == pytest.approx(float(metrics[f"val/mean_{name}"]), abs=1e-6)
 
     page = (done / "sweep.md").read_text()
     assert page.startswith("`lovec sweep --config dpo.yaml")
-    assert markdown_variations(rows) in page
+    for line in markdown(sweep_table(rows), intervals=True, title=False).splitlines():
+        assert line in page
+
+
+def test_a_variation_that_equals_another_says_so_in_its_label(done, tiny_words, capsys):
+    results = sweep(tiny_words, [read_varied("model.beta=0.1")], done)
+    assert list(dict.fromkeys(row.method for row in results.rows)) == ["base", "beta=0.1 (= base)"]
 
 
 def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, capsys):
@@ -285,37 +283,37 @@ def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, ca
     words = ["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]
     assert main(words) == 0
     assert calls == []
-    said = capsys.readouterr()
-    assert "4 runs; 4 of them are done already" in said.err
-    assert figures(read_results(out / "sweep.json")) == figures(read_results(done / "sweep.json"))
+    assert "4 runs; 4 of them are done already" in capsys.readouterr().err
+    assert rows_in(out / "sweep.json") == rows_in(done / "sweep.json")
     lost = next(out.glob("lr-0.3-seed-0-*"))
     (lost / "result.json").unlink()
     assert main(words) == 0
     assert [call[0] for call in calls] == ["fit", "validate"]
     assert [value_of(call, "--trainer.default_root_dir") for call in calls] == [str(lost)] * 2
-    assert figures(read_results(out / "sweep.json")) == figures(read_results(done / "sweep.json"))
-    assert "val/brier" not in capsys.readouterr().out  # one table, not one more a run
+    assert rows_in(out / "sweep.json") == rows_in(done / "sweep.json")
+    assert "val/brier" not in capsys.readouterr().out  # one table, not one per run
 
 
 def test_a_run_that_fails_is_named_and_the_others_stay(done, tiny_words, tmp_path, calls):
     out = shutil.copytree(done, tmp_path / "out")
     with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
-        sweep(tiny_words, [Varied("model.policy.adapter", ("nowhere", "elsewhere"))], out)
+        sweep(tiny_words, [VariedOption("model.policy.adapter", ("nowhere", "elsewhere"))], out)
     assert len(calls) == 1
     assert len(list(out.glob("*/result.json"))) == 4
 
 
-def test_runs_side_by_side_give_the_same_figures(done, tiny_words, tmp_path, monkeypatch):
+def test_runs_in_processes_give_the_same_metrics(done, tiny_words, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     base = next(done.glob("base-seed-0-*"))
     shutil.copytree(base, tmp_path / base.name)
-    broken = Varied("model.policy.adapter", ("nowhere",))
+    broken = VariedOption("model.policy.adapter", ("nowhere",))
     with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
-        sweep(tiny_words, [read_varied(LR[1]), broken], tmp_path, jobs=2)  # the other one was on its way already
-    rows = figures(read_results(next(tmp_path.glob("lr-0.3-seed-0-*")) / "result.json"))
-    alone = figures(read_results(next(done.glob("lr-0.3-seed-0-*")) / "result.json"))
-    for one, other in zip(rows, alone, strict=True):
-        assert one == pytest.approx(other, abs=1e-6)
+        sweep(tiny_words, [read_varied(LR[1]), broken], tmp_path, jobs=2)  # the other run has started already
+    rows, alone = (rows_in(next(folder.glob("lr-0.3-seed-0-*")) / "result.json") for folder in (tmp_path, done))
+    for together, single in zip(rows, alone, strict=True):
+        assert replace(together, metrics={}) == replace(single, metrics={})
+        for name, value in single.metrics.items():
+            assert together.metrics[name] == (None if value is None else pytest.approx(value, abs=1e-6)), name
 
 
 # ---------------------------------------------------------------- the benchmark
@@ -326,8 +324,8 @@ def test_the_ablations_are_options_of_their_recipes(here, monkeypatch):
     ablation = importlib.import_module("ablation")
     for recipe, varied in (("grpo.yaml", ablation.GRPO), ("expected.yaml", ablation.EXPECTED)):
         runs = plan(["--config", recipe], varied, here)
-        base = [one.label.partition("=")[0] for one in runs if one.folder == runs[0].folder]
-        assert base == ["base", *(one.name.rpartition(".")[2] for one in varied)]  # each holds the recipe's own value
+        same_as_base = [planned.label.partition("=")[0] for planned in runs if planned.folder == runs[0].folder]
+        assert same_as_base == ["base", *(option.name.rpartition(".")[2] for option in varied)]
 
 
 def test_the_page_of_the_ablations_is_the_table(monkeypatch):
@@ -336,6 +334,6 @@ def test_the_page_of_the_ablations_is_the_table(monkeypatch):
     rows = [row("GRPO: base", "iterative", 0.1)]
     text = ablation.page({"rows": rows, "steps": 60, "versions": {"lovec": "1", "torch": "2"}, "date": "today",
                           "commit": "abc", "machine": "one core"})  # fmt: skip
-    assert markdown_variations(rows) in text
+    assert markdown(sweep_table(rows), title=False) in text
     assert "60 steps" in text
     assert "today, commit abc, torch 2; one core." in text

@@ -1,4 +1,4 @@
-"""`lovec tag`: what goes in, what comes out, what is said on the way, and what a kill costs."""
+"""`lovec tag`: input, output, warnings and errors, and continuing after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import lovec
 from lovec.cli import main
-from lovec.cli.printer import Printer, canonical
+from lovec.cli.printer import Printer, with_tag
 from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
@@ -56,12 +56,12 @@ def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
         capsys.readouterr()
         before = logging.getLogger("lovec.taggers").level
         code = main(["tag", *words, "--model", model, "--instruction", "Rate."])
-        assert logging.getLogger("lovec.taggers").level == before  # others in this process still hear of their problems
-        said = capsys.readouterr()
+        assert logging.getLogger("lovec.taggers").level == before  # others in this process still get their warnings
+        printed = capsys.readouterr()
         return (
             code,
-            said.out,
-            re.sub(r"Loading weights[^\n]*\n?|\r[^\n]*\r|lovec: taken to answer[^\n]*\n", "", said.err),
+            printed.out,
+            re.sub(r"Loading weights[^\n]*\n?|\r[^\n]*\r|lovec: taken to answer[^\n]*\n", "", printed.err),
         )
 
     return run
@@ -71,8 +71,8 @@ def expected(session: Session, text: str = PAGE, **options: Any) -> list[tuple[s
     return [(s["text"], s["score"]) for s in lovec.tag(text, session=session, **options)["sentences"]]
 
 
-def told(text: str) -> list[tuple[str, int | None]]:
-    return [(found.text, found.score) for found in parse(text).sentences]
+def parsed(text: str) -> list[tuple[str, int | None]]:
+    return [(sentence.text, sentence.score) for sentence in parse(text).sentences]
 
 
 # Formats
@@ -81,7 +81,7 @@ def told(text: str) -> list[tuple[str, int | None]]:
 def test_text_comes_back_with_tags(run: Any, session: Session) -> None:
     code, out, err = run("page.txt")
     assert (code, err) == (0, "")
-    assert told(out) == expected(session) and [text for text, _ in told(out)] == SENTENCES
+    assert parsed(out) == expected(session) and [text for text, _ in parsed(out)] == SENTENCES
     assert re.sub(r" <confidence> \d+ </confidence>", "", out) == PAGE  # line breaks and all
 
 
@@ -98,20 +98,20 @@ def test_a_question_can_be_given(run: Any, session: Session) -> None:
         ]
 
 
-def test_a_question_that_nobody_gave_is_told(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_question_is_reported(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.jsonl").write_text('{"text": "It rained.", "question": "How was it?"}\n')
     line = 'lovec: taken to answer "In a paragraph, could you tell me what you know about this topic?"; '
-    for words, said in (
+    for words, times in (
         (["page.txt"], 1),
         (["own.jsonl", "page.txt"], 1),
         (["own.jsonl"], 0),
         (["page.txt", "--about", "Ada"], 0),
         (["page.txt", "--question", "Why?"], 0),
-        (["--ask", "Why?", "--max-new-tokens", "2"], 0),
+        (["--ask", "Why?", "--max_new_tokens", "2"], 0),
     ):
         capsys.readouterr()
         assert main(["tag", *words, "--model", model, "--instruction", "Rate."]) == 0
-        assert capsys.readouterr().err.count(line) == said
+        assert capsys.readouterr().err.count(line) == times
 
 
 def test_several_documents_have_headings(run: Any, session: Session) -> None:
@@ -122,7 +122,7 @@ def test_several_documents_have_headings(run: Any, session: Session) -> None:
     _, out, _ = run("page.txt", "--paragraphs")
     assert re.findall(r"^==> (.*) <==$", out, re.MULTILINE) == ["page.txt:1", "page.txt:2"]
     first, _, second = out.partition("==> page.txt:2 <==")
-    assert told(second) == expected(session, PAGE.split("\n\n")[1]) and len(told(first)) == 2
+    assert parsed(second) == expected(session, PAGE.split("\n\n")[1]) and len(parsed(first)) == 2
 
 
 def test_jsonl_is_read_by_every_other_stage(run: Any, session: Session) -> None:
@@ -148,23 +148,23 @@ def test_html_is_a_page_of_its_own(run: Any) -> None:
 
 def test_a_page_is_there_whole_or_not_at_all(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("page.html").write_text("old", encoding="utf-8")
-    monkeypatch.setattr("lovec.tagging.TextTagger.texts", lambda *_: 1 / 0)
+    monkeypatch.setattr("lovec.tagging.TextTagger.tag_texts", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("page.txt", "--out", "page.html")
     assert Path("page.html").read_text() == "old" and len(list(Path().iterdir())) == 2
 
 
 @pytest.mark.parametrize("least", [0, 5, 10])
-def test_what_does_not_pass_is_left_out_everywhere(run: Any, session: Session, least: int) -> None:
+def test_low_scores_are_left_out_in_every_format(run: Any, session: Session, least: int) -> None:
     passes = [(text, score) for text, score in expected(session) if score >= least]
     line = f"lovec: {len(SENTENCES) - len(passes)} sentences below {least} left out\n"
-    _, out, err = run("page.txt", "--min-score", str(least))
-    assert told(out) == passes and err == line
-    _, out, err = run("page.txt", "--min-score", str(least), "--format", "jsonl")
+    _, out, err = run("page.txt", "--min_score", str(least))
+    assert parsed(out) == passes and err == line
+    _, out, err = run("page.txt", "--min_score", str(least), "--format", "jsonl")
     data = json.loads(out)
     assert [(s["text"], s["score"]) for s in data["sentences"]] == passes and err == line
     assert (data["answer"], data["meta"]["left_out"]) == (PAGE, len(SENTENCES) - len(passes))
-    _, out, err = run("page.txt", "--min-score", str(least), "--format", "html")
+    _, out, err = run("page.txt", "--min_score", str(least), "--format", "html")
     assert [f">{text}<" in out for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
     assert err == line
 
@@ -181,18 +181,18 @@ def test_standard_input_is_text_or_json_lines(run: Any, session: Session, monkey
 
 def test_questions_are_answered(run: Any, session: Session) -> None:
     Path("q.jsonl").write_text('{"question": "And Bob?", "id": "bob"}\n')
-    words = ["--ask", "Who was Ada?", "--ask-file", "q.jsonl", "--max-new-tokens", "8"]
+    words = ["--ask", "Who was Ada?", "--ask_file", "q.jsonl", "--max_new_tokens", "8"]
     code, out, err = run(*words, "--format", "jsonl")
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [record["id"] for record in found] == ["question-1", "bob"]
+    answered = [json.loads(line) for line in out.splitlines()]
+    assert [record["id"] for record in answered] == ["question-1", "bob"]
     answers = [lovec.tag(question=q, session=session, max_new_tokens=8)["answer"] for q in ("Who was Ada?", "And Bob?")]
-    assert [record["answer"] for record in found] == answers
+    assert [record["answer"] for record in answered] == answers
     assert code == 0 and "lovec: warning: question-1: the answer was cut off" in err
     _, out, _ = run(*words)
     assert out.startswith("==> Who was Ada? <==\n") and "\n\n==> And Bob? <==\n" in out
 
 
-# What is said
+# Warnings and errors
 
 
 def test_the_world_warns_that_it_does_not_know_the_words(
@@ -201,10 +201,10 @@ def test_the_world_warns_that_it_does_not_know_the_words(
     world = ensure_built("mini", MINI, tmp_path_factory.mktemp("world"), progress=False) / "model"
     capsys.readouterr()
     assert main(["tag", "page.txt", "--model", str(world)]) == 0
-    said = capsys.readouterr()
-    warnings = [line for line in said.err.splitlines() if line.startswith("lovec: warning: ")]
+    printed = capsys.readouterr()
+    warnings = [line for line in printed.err.splitlines() if line.startswith("lovec: warning: ")]
     assert len(warnings) == 1 and re.match(r"lovec: warning: page\.txt: the model does not know \d\d % of", warnings[0])
-    assert len(told(said.out)) == len(SENTENCES)
+    assert len(parsed(printed.out)) == len(SENTENCES)
     Path("many.jsonl").write_text('{"text": "Zebras graze."}\n' * 5)
     assert main(["tag", "many.jsonl", "--model", str(world)]) == 0
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: warning: ")]
@@ -216,7 +216,7 @@ def test_sentences_beyond_the_context_are_named(run: Any) -> None:
     code, out, err = run("long.txt")
     assert code == 0 and len(err.splitlines()) == 1
     first = re.match(r"lovec: warning: long\.txt: sentence (\d+): its context has .* \(--paragraphs tags every", err)
-    assert first and len(told(out)) == int(first[1]) - 1
+    assert first and len(parsed(out)) == int(first[1]) - 1
     assert out.rstrip().endswith("notes again.\n\nShort.")  # untagged, and there all the same
     _, out, err = run("long.txt", "--paragraphs")
     assert "--paragraphs" not in err and re.search(r"Short\. <confidence> \d+ </confidence>\n$", out)
@@ -233,17 +233,18 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["nowhere.txt"], 1, "cannot read nowhere.txt (No such file or directory)"),
         (["."], 1, "cannot read . (Is a directory)"),
         (["empty.txt"], 1, "there is nothing to tag in empty.txt"),
         (["bad.jsonl"], 1, "there is nothing to tag in bad.jsonl"),
-        (["page.txt", "--min-score", "11"], 2, "--min-score is 11, expected an integer 0..10"),
-        (["page.txt", "--min-score", "high"], 2, "argument --min-score: invalid int value: 'high'"),
-        (["page.txt", "--rows", "0"], 2, "--rows is 0, expected a positive number"),
+        (["page.txt", "--min_score", "11"], 1, "min_score is 11, expected an integer 0..10"),
+        (["page.txt", "--min_score", "high"], 2, "--min_score is high, expected int"),
+        (["page.txt", "--rows", "0"], 1, "max_rows is 0, expected at least 1"),
+        (["page.txt", "--rows", "0", "--out", "x.jsonl"], 1, "chunk is 0, expected at least 1"),
         (["page.txt", "--fromat", "html"], 2, "unknown option --fromat; did you mean --format?"),
-        (["page.txt", "--format", "pdf"], 2, "invalid choice: 'pdf'"),
+        (["page.txt", "--format", "pdf"], 2, "--format is pdf, expected 'text' or 'jsonl' or 'html'"),
         (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
         (["page.txt", "--about", "A", "--question", "B"], 2, "give one of them"),
         (["page.txt", "--redo"], 2, "--redo is of a JSONL file"),
@@ -252,15 +253,15 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         (["page.txt", "--engine", "tgi"], 1, "the engine is 'tgi', expected one of transformers, vllm"),
     ],
 )
-def test_one_line_errors(run: Any, words: list[str], code: int, said: str) -> None:
+def test_one_line_errors(run: Any, words: list[str], code: int, message: str) -> None:
     Path("empty.txt").write_text(" \n")
     Path("bad.jsonl").write_text("{oops\n")
-    found, out, err = run(*words)
+    exit_code, out, err = run(*words)
     errors = [line for line in err.splitlines() if line.startswith("lovec: error: ")]
-    assert found == code and not out and said in errors[0] and err.splitlines()[-1:] == errors
+    assert exit_code == code and not out and message in errors[0] and err.splitlines()[-1:] == errors
 
 
-def test_a_terminal_without_a_text_is_told_what_to_do(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_text_on_a_terminal_the_error_says_what_to_do(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -271,7 +272,7 @@ def test_a_terminal_without_a_text_is_told_what_to_do(run: Any, monkeypatch: pyt
     assert "no text is given; name a FILE, pipe a text in, or --ask a question" in run()[2]
 
 
-def test_no_model_is_an_example_of_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_without_a_model_gives_an_example(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tag", "page.txt"]) == 1
     assert "--model world --adapter runs/dpo/adapter" in capsys.readouterr().err
 
@@ -296,7 +297,7 @@ def in_child(work: Callable[[], int], meanwhile: Callable[[], None] = lambda: No
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_killed_ten_times_gives_the_file_of_a_run_that_nobody_disturbed(run: Any) -> None:
+def test_a_run_killed_ten_times_gives_the_file_of_an_undisturbed_run(run: Any) -> None:
     Path("in.jsonl").write_text(lines(60) + "{oops\n" + lines(1).replace("d0", "last"))
     words = ["in.jsonl", "--rows", "3", "--out"]
     assert run(*words, "whole.jsonl")[0] == 1
@@ -336,9 +337,9 @@ def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("lovec.taggers.open_session", None)
         assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
-    for words, said in ((["--min-score", "3"], "min_score"), (["--question", "Who?"], "question")):
+    for words, name in ((["--min_score", "3"], "min_score"), (["--question", "Who?"], "question")):
         code, _, err = run("in.jsonl", "--out", "tags.jsonl", *words)
-        assert code == 1 and f"was made with other settings: {said}" in err and "--redo" in err
+        assert code == 1 and f"was made with other settings: {name}" in err and "--redo" in err
     Path("in.jsonl").write_text(lines(6))
     code, _, err = run("in.jsonl", "--out", "tags.jsonl")
     assert code == 1 and "of another input" in err and Path("tags.jsonl").read_bytes() == whole
@@ -354,7 +355,7 @@ def test_two_runs_do_not_write_one_file(run: Any) -> None:
     assert code == 1 and "another run writes tags.jsonl" in err and not Path("tags.jsonl").exists()
 
 
-def test_who_has_seen_enough_may_go(here: Path, model: str) -> None:
+def test_a_reader_may_close_the_pipe_early(here: Path, model: str) -> None:
     Path("in.jsonl").write_text(lines(2000))
     reader, writer = os.pipe()
 
@@ -362,7 +363,7 @@ def test_who_has_seen_enough_may_go(here: Path, model: str) -> None:
         os.close(reader)
         os.dup2(writer, 1)
         os.close(writer)
-        sys.stdout, sys.stderr = open(1, "w"), open("said.txt", "w")
+        sys.stdout, sys.stderr = open(1, "w"), open("errors.txt", "w")
         code = main(["tag", "in.jsonl", "--rows", "4", "--model", model, "--instruction", "Rate."])
         sys.stderr.flush()
         return code
@@ -374,7 +375,7 @@ def test_who_has_seen_enough_may_go(here: Path, model: str) -> None:
         assert first.startswith(b"==> d0 <==\n")
 
     assert in_child(work, meanwhile=enough) == 0
-    assert "rror" not in Path("said.txt").read_text()
+    assert "rror" not in Path("errors.txt").read_text()
 
 
 # Printing
@@ -392,25 +393,25 @@ class File(io.StringIO):
 
 
 def records(*scores: Sequence[int | None]) -> list[Record]:
-    found = []
+    made = []
     for number, row in enumerate(scores):
         sentences = tuple(
             Sentence(f"Sentence {number}.{i}.", confidence=None if s is None else s / 10, score=s)
             for i, s in enumerate(row)
         )
-        found.append(Record(f"doc{number}", "Who?", answer="\n\n".join(s.text for s in sentences), sentences=sentences))
-    return found
+        made.append(Record(f"doc{number}", "Who?", answer="\n\n".join(s.text for s in sentences), sentences=sentences))
+    return made
 
 
 def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
     file = File()
     printer = Printer(file, DEFAULT_TAGS, headings=True, **options)
     printer.begin(tagged)
-    given = [0] * len(tagged)
+    received = [0] * len(tagged)
     for number in order:
-        if given[number] < len(tagged[number].sentences):
-            printer.on_sentence(number, given[number], tagged[number].sentences[given[number]])
-            given[number] += 1
+        if received[number] < len(tagged[number].sentences):
+            printer.on_sentence(number, received[number], tagged[number].sentences[received[number]])
+            received[number] += 1
     printer.end(tagged)
     return file.getvalue()
 
@@ -420,16 +421,16 @@ def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
     order=st.lists(st.integers(0, 3), max_size=20),
     least=st.sampled_from([None, 0, 6]),
 )
-def test_what_is_printed_does_not_depend_on_who_is_done_first(
+def test_the_output_does_not_depend_on_which_document_is_done_first(
     scores: list[list[int | None]], order: list[int], least: int | None
 ) -> None:
     tagged = records(*scores)
-    found = printed(tagged, [number for number in order if number < len(tagged)], min_score=least)
-    assert found == printed(tagged, [], min_score=least)
-    assert re.findall(r"==> (\w+) <==", found) == [record.id for record in tagged]
-    kept = [s for given in scores for s in given if least is None or (s is not None and s >= least)]
-    assert found.count("Sentence") == len(kept)
-    assert [score for _, score in told(found)] == [score for score in kept if score is not None]
+    text = printed(tagged, [number for number in order if number < len(tagged)], min_score=least)
+    assert text == printed(tagged, [], min_score=least)
+    assert re.findall(r"==> (\w+) <==", text) == [record.id for record in tagged]
+    kept = [s for row in scores for s in row if least is None or (s is not None and s >= least)]
+    assert text.count("Sentence") == len(kept)
+    assert [score for _, score in parsed(text)] == [score for score in kept if score is not None]
 
 
 def test_sentences_are_printed_when_it_is_their_turn() -> None:
@@ -455,7 +456,7 @@ def test_a_blank_line_survives_a_sentence_that_is_left_out() -> None:
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(terminal: bool, **environment: str) -> str:
+    def output(terminal: bool, **environment: str) -> str:
         for name in ("NO_COLOR", "TERM", "FORCE_COLOR", "COLORTERM"):
             monkeypatch.delenv(name, raising=False)
         for name, value in {"TERM": "xterm-256color", **environment}.items():
@@ -467,14 +468,14 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
         return file.getvalue()
 
     plain = "Sentence 0.0. <confidence> 1 </confidence>\n"
-    assert shown(False) == shown(True, NO_COLOR="1") == shown(True, TERM="dumb") == plain
-    assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[1\]\x1b\[0m\n", shown(True))
+    assert output(False) == output(True, NO_COLOR="1") == output(True, TERM="dumb") == plain
+    assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[1\]\x1b\[0m\n", output(True))
 
 
-def test_a_tag_is_written_only_where_it_reads_back() -> None:
-    assert canonical(Sentence("A.", confidence=0.7, score=7), DEFAULT_TAGS) == "A. <confidence> 7 </confidence>"
-    assert canonical(Sentence("A."), DEFAULT_TAGS) == "A."
-    assert canonical(Sentence("A <c> b", confidence=0.7, score=7), TagFormat("<c>", "</c>")) == "A <c> b"
+def test_a_tag_is_written_only_if_it_can_be_parsed_again() -> None:
+    assert with_tag(Sentence("A.", confidence=0.7, score=7), DEFAULT_TAGS) == "A. <confidence> 7 </confidence>"
+    assert with_tag(Sentence("A."), DEFAULT_TAGS) == "A."
+    assert with_tag(Sentence("A <c> b", confidence=0.7, score=7), TagFormat("<c>", "</c>")) == "A <c> b"
 
 
 def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,4 +484,4 @@ def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         assert main(["tag", "--help"]) == 0
-    assert "--min-score" in capsys.readouterr().out
+    assert "--min_score" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What is served: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
+"""Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
 from types import SimpleNamespace
 
@@ -7,13 +7,12 @@ import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lovec.datamodules import Batch, Demonstrations, Preferences, Prompts, RecordsDataModule, World
+from lovec.datamodules import Demonstrations, Preferences, Prompts, RecordBatch, RecordsDataModule, World
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
-from lovec.datasets.world import World as InventedWorld
-from lovec.datasets.world import WorldSpec
+from lovec.datasets.world import EmbeddedWorld, WorldSpec
 from lovec.datasets.world.cache import ensure_built
-from lovec.types import Completion, LovecError, Record, Sentence, to_rating
+from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Scale, Sentence, to_rating
 
 LEFT_OUT = "a sentence without a label, or no sentence"
 
@@ -35,8 +34,8 @@ class Numbers(RecordsDataModule):
         return [labelled(str(i), 0.5) for i in range(self.sizes[split])]
 
 
-class OnToken(LightningModule):
-    """Notes the batches it is trained on; the weight depends on them and on their order."""
+class Recorder(LightningModule):
+    """Records the batches it is trained on; its weight depends on them and on their order."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +71,7 @@ class SaveAt(Callback):
 
 
 def fit(folder, data, ckpt_path=None, callbacks=(), **kwargs):
-    module = OnToken()
+    module = Recorder()
     trainer = Trainer(
         default_root_dir=folder,
         accelerator="cpu",
@@ -98,7 +97,7 @@ def epochs(data, count):
 # Order and resume
 
 
-def test_an_epoch_is_every_record_once_in_an_order_of_its_own():
+def test_every_epoch_has_every_record_once_in_its_own_order():
     data = Numbers(11, batch_size=4)
     data.setup("fit")
     assert [len(batch) for batch in data.train_dataloader()] == [4, 4, 3]
@@ -112,7 +111,7 @@ def test_an_epoch_is_every_record_once_in_an_order_of_its_own():
     assert epochs(Numbers(11, batch_size=4), 1) == [["7", "10", "9", "6"], ["4", "1", "2", "5"], ["3", "0", "8"]]
 
 
-def test_iterators_go_on_from_what_was_trained_on():
+def test_iterators_continue_after_the_last_batch_trained_on():
     data = Numbers(11, batch_size=4)
     everything = epochs(data, 3)
     for served in range(6):
@@ -157,7 +156,7 @@ def test_resume_by_epochs_and_without_a_warning(tmp_path, stop):
     assert rest.seen == whole.seen[stop:]
 
 
-def test_lightning_hands_batches_over_untouched(tmp_path):
+def test_lightning_passes_batches_on_unchanged(tmp_path):
     """Under mixed precision Lightning casts what it finds in lists, and fails on frozen records."""
     _, module = fit(
         tmp_path, Numbers(4, batch_size=2, n_eval=3, eval_batch_size=2), precision="bf16-mixed", max_epochs=1
@@ -166,11 +165,11 @@ def test_lightning_hands_batches_over_untouched(tmp_path):
     assert module.validated[-2:] == [["0", "1"], ["2"]]
 
 
-def test_batch_is_like_a_list():
+def test_a_batch_can_be_indexed_and_iterated():
     rows = [labelled(str(i), 0.5) for i in range(3)]
-    batch = Batch(rows)
+    batch = RecordBatch(rows)
     assert list(batch) == rows and len(batch) == 3 and batch[-1] == rows[2] and list(batch[:2]) == rows[:2]
-    assert not Batch([])
+    assert not RecordBatch([])
 
 
 # Processes
@@ -196,7 +195,7 @@ def test_processes_share_every_batch(n, batches):
         assert abs(len(parts[0]) - len(parts[1])) <= 1
 
 
-def test_batch_size_must_suit_the_processes():
+def test_batch_size_must_be_a_multiple_of_the_processes():
     with pytest.raises(
         LovecError, match="batch_size 4 cannot be shared by 3 processes; give a multiple of 3, such as 6"
     ):
@@ -204,7 +203,7 @@ def test_batch_size_must_suit_the_processes():
 
 
 @pytest.mark.parametrize("n_eval", [1, 4, 5, 12])
-def test_processes_measure_everything_once_in_equally_many_batches(n_eval):
+def test_processes_measure_every_record_once_in_equally_many_batches(n_eval):
     shares = [on_process(Numbers(n_eval=n_eval, eval_batch_size=2), 3, rank) for rank in range(3)]
     loaders = [data.val_dataloader()[0] for data in shares]
     assert len({len(loader) for loader in loaders}) == 1
@@ -216,7 +215,7 @@ def test_processes_measure_everything_once_in_equally_many_batches(n_eval):
 # Set-up
 
 
-def test_nothing_to_train_on_and_nothing_to_measure(tmp_path):
+def test_no_training_records_are_refused_and_no_validation_records_are_fine(tmp_path):
     data = Numbers(0, n_eval=0)
     data.setup("fit")
     with pytest.raises(LovecError, match="Numbers has 0 usable training records for 1 process"):
@@ -279,13 +278,13 @@ def test_separate_files(labels, tmp_path):
     assert [row.id for row in data.load("validation")] == ["x", "y"] == [row.id for row in data.load("test")]
 
 
-def test_what_is_left_out_is_said_once(labels, caplog):
+def test_left_out_records_are_logged_once(labels, caplog):
     data = Demonstrations(str(labels), val_path=str(labels))
     with caplog.at_level("INFO"):
         data.setup("fit")
         data.setup("fit")
-    said = [record.message for record in caplog.records if "Demonstrations" in record.message]
-    assert said == [
+    messages = [record.message for record in caplog.records if "Demonstrations" in record.message]
+    assert messages == [
         f"Demonstrations: 180 train records, 21 left out: {LEFT_OUT}",
         "Demonstrations: 201 validation records",
     ]
@@ -321,23 +320,36 @@ def test_clear_errors_of_files(labels):
         Preferences("nowhere.jsonl").setup("fit")
 
 
-def test_wrong_scores_are_the_files_own_or_drawn(tmp_path):
+def test_wrong_scores_are_those_of_the_file_or_drawn(tmp_path):
     path = tmp_path / "pairs.jsonl"
     mine = Record("mine", "Who?", sentences=(Sentence("A.", 0.5),), rejected=(9,))
     write_records(path, [mine, labelled("drawn", 0.2, 0.4), labelled("partly", 0.2, None)])
-    own, drawn = Preferences(str(path), val_fraction=0.0, seed=3).load("train")
-    assert own == mine
+    kept, drawn = Preferences(str(path), val_fraction=0.0, seed=3).load("train")
+    assert kept == mine
     assert drawn == with_rejected(labelled("drawn", 0.2, 0.4), 3)
+
+
+def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):
+    path = tmp_path / "labelled.jsonl"
+    rows = [labelled(f"r{i}", 0.2, 0.4) for i in range(40)]
+    write_records(path, rows)
+    data = Preferences(str(path), val_fraction=0.0)
+    assert data.scale == DEFAULT_SCALE
+    scale = Scale(("no", "perhaps", "yes"))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(scale=scale))
+    pairs = data.load("train")
+    assert pairs == [with_rejected(row, 0, scale) for row in rows]
+    assert {score for pair in pairs for score in pair.rejected} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("name", ["Demonstrations", "Preferences", "FActScore", "World"])
 def test_command_line_knows_every_option(name):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(RecordsDataModule, "data")
-    given = [f"--data=lovec.datamodules.{name}", "--data.batch_size=16", "--data.eval_batch_size=3", "--data.seed=5"]
+    words = [f"--data=lovec.datamodules.{name}", "--data.batch_size=16", "--data.eval_batch_size=3", "--data.seed=5"]
     if name != "World":
-        given.append("--data.path=a.jsonl")
-    settings = parser.parse_args(given).data.init_args
+        words.append("--data.path=a.jsonl")
+    settings = parser.parse_args(words).data.init_args
     assert (settings.batch_size, settings.eval_batch_size, settings.seed) == (16, 3, 5)
 
 
@@ -349,7 +361,7 @@ SPEC = WorldSpec(n_people=24, n_companies=4, steps=150, width=64, layers=2, head
 @pytest.fixture(scope="module")
 def invented(tmp_path_factory):
     path = ensure_built("mini", SPEC, tmp_path_factory.mktemp("world"), progress=False)
-    return InventedWorld("mini", SPEC, path)
+    return EmbeddedWorld("mini", SPEC, path)
 
 
 @pytest.fixture
@@ -358,16 +370,17 @@ def worlds(invented, monkeypatch):
 
 
 @pytest.mark.usefixtures("worlds")
-def test_world_serves_its_models_answers_exactly_labelled(invented, monkeypatch):
+def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
     data = World(samples=2, seed=4)
     data.prepare_data()
-    monkeypatch.setattr(World, "_answered", None)  # made once: from here on files are read
+    monkeypatch.setattr(World, "_answers", None)  # they were written once; from here on files are read
     data.prepare_data()
     data.setup("fit")
     data.setup("test")
     assert data.instruction == invented.instruction
     assert data.domains == ("in-domain", "out-of-domain")
-    names = {split: {row.meta["entity"] for row in data.load(split)} for split in ("train", "validation", "test")}
+    names = {split: {row.meta["entity"] for row in data.load(split)} for split in data.splits}
+    assert names == {split: {row.meta["entity"] for row in data.questions(split)} for split in names}
     assert len(names["validation"]) == 4 and len(names["test"]) == 8
     assert not names["train"] & names["validation"] and not (names["train"] | names["validation"]) & names["test"]
     rows = [row for split in names for row in data.load(split)]
@@ -408,17 +421,23 @@ def test_cut_off_answers_keep_finished_sentences():
 
 
 @pytest.mark.usefixtures("worlds")
-def test_killed_preparation_leaves_nothing(invented, monkeypatch):
+def test_an_interrupted_preparation_leaves_nothing(invented, monkeypatch):
     data = World(samples=1, seed=99)
 
     def die(self):
         raise KeyboardInterrupt
 
     before = sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock"))
-    monkeypatch.setattr(World, "_answered", die)
+    monkeypatch.setattr(World, "_answers", die)
     with pytest.raises(KeyboardInterrupt):
         data.prepare_data()
     assert sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock")) == before
+
+
+def test_world_questions_need_no_model(monkeypatch):
+    monkeypatch.setattr("lovec.datamodules.world.ensure_world", None)
+    questions = World("world-small").questions("test")
+    assert len(questions) == 80 and not any(record.answer for record in questions)
 
 
 def test_world_refuses_samples_at_temperature_zero():

@@ -1,4 +1,4 @@
-"""The public test sets: labelled answers from disk, questions for an oracle, and figures of short answers."""
+"""The public test sets: labelled answers from disk, questions for an oracle, and metrics of short answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -14,12 +15,13 @@ from jsonargparse import ArgumentParser
 from tinyrun import Lengths, module, sft_adapter, tiny, trainer
 
 from lovec.cli import main
-from lovec.datamodules import Bios, PopQA, RecordsDataModule, TriviaQA, WildHallu
+from lovec.datamodules import Bios, PopQA, RecordsDataModule, TriviaQA, WikiBio, WildHallu
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.popqa import HUB as POPQA
 from lovec.modules import DPO, SFT, EvaluationConfig
 from lovec.oracles import TriviaQAOracle
-from lovec.types import LovecError, Record, Sentence, to_rating
+from lovec.results import read_results
+from lovec.types import LovecError, Record, Scale, Sentence, to_rating
 
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 HUMAN = SHARED / "factscore_labeled" / "ChatGPT.jsonl"
@@ -71,7 +73,7 @@ def wild(tmp_path):
     return path
 
 
-# ---------------------------------------------------------------- what is served
+# ---------------------------------------------------------------- records
 
 
 def test_labelled_answers_are_tested_on(labels, tmp_path):
@@ -79,13 +81,13 @@ def test_labelled_answers_are_tested_on(labels, tmp_path):
     data.setup("test")
     rows = data.loaded("test")
     assert [r.id for r in rows] == ["ada", "bob", "cy"]
-    assert data.domains == ("Bios", "rare")  # what a record says of itself stays
+    assert data.domains == ("Bios", "rare")  # the domain of a record stays
     assert data.load("validation") == [] and data.oracle is None
     write_records(tmp_path / "dev.jsonl", [answer("eve", 0.5)])
     assert [r.id for r in Bios(str(labels), val_labels=str(tmp_path / "dev.jsonl")).load("validation")] == ["eve"]
 
 
-def test_questions_come_with_evidence_where_there_is_some(names, tmp_path, caplog):
+def test_questions_get_evidence_from_a_file(names, tmp_path, caplog):
     pages = tmp_path / "pages.jsonl"
     pages.write_text('{"title": "Ada Lovelace", "text": "Ada wrote programs."}\n')
     ada, charles = Bios(path=str(names), evidence=str(pages)).load("test")
@@ -95,7 +97,7 @@ def test_questions_come_with_evidence_where_there_is_some(names, tmp_path, caplo
     assert [r.evidence for r in Bios(path=str(names)).load("test")] == [(), ()]
 
 
-def test_popqa_and_triviaqa_ask(tmp_path, trivia):
+def test_popqa_and_triviaqa_have_questions(tmp_path, trivia):
     path = tmp_path / "popqa.tsv"
     path.write_text("\t".join(POPQA.columns) + "\n1\tOn the Town\tOn the Town (film)\t5\n")
     (record,) = PopQA(path=str(path)).load("test")
@@ -117,14 +119,37 @@ def test_wildhallu_has_all_three_splits(wild, tmp_path):
     labelled = [replace(r, sentences=(Sentence("A.", None if i == 0 else 0.7),)) for i, r in enumerate(everything)]
     write_records(path, [*labelled, answer("mine", 0.2)])
     data = WildHallu(labels=str(path), seed=3)
-    found = {split: data.load(split) for split in parts}
-    assert {r.id for r in found["train"]} == {r.id for r in parts["train"][1:]}
-    assert all(r.rejected and r.rejected[0] != to_rating(0.7) for r in found["train"])
+    loaded = {split: data.load(split) for split in parts}
+    assert {r.id for r in loaded["train"]} == {r.id for r in parts["train"][1:]}
+    assert all(r.rejected and r.rejected[0] != to_rating(0.7) for r in loaded["train"])
     assert data.summary["train"]["a sentence without a label, or no sentence"] == 1
-    assert [r.id for r in found["validation"]] == [r.id for r in parts["validation"]]
-    assert [r.id for r in found["test"]] == [*(r.id for r in parts["test"]), "mine"]
+    assert [r.id for r in loaded["validation"]] == [r.id for r in parts["validation"]]
+    assert [r.id for r in loaded["test"]] == [*(r.id for r in parts["test"]), "mine"]
     other = WildHallu(labels=str(path), val_labels=str(path))
     assert len(other.load("validation")) == 21
+    questions = WildHallu(path=str(wild)).questions("all")  # what `lovec label` begins with
+    assert {r.id for r in questions} == {r.id for r in everything}
+
+
+def test_wikibio_is_tested_on_its_human_labels(tmp_path):
+    row = {
+        "gpt3_text": "Ada is a poet. She was born in 1815.", "gpt3_text_samples": ["Ada was."],
+        "gpt3_sentences": ["Ada is a poet.", "She was born in 1815."], "annotation": ["major_inaccurate", "accurate"],
+        "wiki_bio_text": "Ada wrote programs.", "wiki_bio_test_idx": 7,
+    }  # fmt: skip
+    path = tmp_path / "wikibio.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    data = WikiBio(path=str(path))
+    data.setup("test")
+    (record,) = data.loaded("test")
+    assert [s.factuality for s in record.sentences] == [0.0, 1.0] and record.evidence == ("Ada wrote programs.",)
+    assert data.domains == ("WikiBio",) and data.answered
+
+
+def test_triviaqa_asks_for_the_scale_of_the_module(trivia):
+    data = TriviaQA(path=str(trivia))
+    data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(scale=Scale(("no", "yes"))))
+    assert "as one of no, yes, from no" in data.load("test")[0].question
 
 
 def test_clear_errors(labels, names, tmp_path):
@@ -137,18 +162,18 @@ def test_clear_errors(labels, names, tmp_path):
         PopQA().setup("test")
     bare = tmp_path / "bare.jsonl"
     write_records(bare, [answer("cy", None)])
-    with pytest.raises(LovecError, match=r"bare\.jsonl holds no labelled sentence; label it with `lovec label`"):
+    with pytest.raises(LovecError, match=r"bare\.jsonl has no labelled sentence; label it with `lovec label`"):
         Bios(str(bare)).setup("test")
     with pytest.raises(LovecError, match=r"cannot read nowhere\.db"):
         Bios(path=str(names), evidence="nowhere.db").load("test")
 
 
-@pytest.mark.parametrize("name", ["Bios", "PopQA", "TriviaQA", "WildHallu"])
+@pytest.mark.parametrize("name", ["Bios", "PopQA", "TriviaQA", "WikiBio", "WildHallu"])
 def test_command_line_knows_every_option(name):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(RecordsDataModule, "data")
-    given = [f"--data={name}", "--data.labels=a.jsonl", "--data.path=b", "--data.val_labels=c", "--data.seed=5"]
-    settings = parser.parse_args([*given, *([] if name == "TriviaQA" else ["--data.evidence=d"])]).data
+    words = [f"--data={name}", "--data.labels=a.jsonl", "--data.path=b", "--data.val_labels=c", "--data.seed=5"]
+    settings = parser.parse_args([*words, *([] if name == "TriviaQA" else ["--data.evidence=d"])]).data
     assert settings.class_path == f"lovec.datamodules.{name}"
     assert (settings.init_args.labels, settings.init_args.seed) == ("a.jsonl", 5)
 
@@ -165,16 +190,8 @@ def test_short_answers_are_right_or_wrong():
         Record("c", "q", meta=aliases),
     ]
     assert oracle.rate(records) == [[1.0], [0.0, None], []]
-    assert oracle.validate() == 8
     with pytest.raises(LovecError, match=r"record 'd' has no meta\.aliases"):
         oracle.rate([Record("d", "q", sentences=(Sentence("x"),))])
-
-
-def test_a_broken_match_does_not_pass_for_a_valid_oracle(monkeypatch):
-    for broken in (lambda answer, aliases: answer.lower() in aliases, lambda answer, aliases: True):
-        monkeypatch.setattr("lovec.oracles.triviaqa.matches", broken)
-        with pytest.raises(LovecError, match=r"matches\(\) is broken"):
-            TriviaQAOracle().validate()
 
 
 # ---------------------------------------------------------------- whole tests
@@ -186,13 +203,11 @@ def test_lovec_test_on_labelled_bios(labels, tmp_path, monkeypatch, capsys, capl
     sft_adapter(tmp_path / "runs/dpo", model)
     words = ["test", "--config", "dpo.yaml", "--model.policy.model", model, "--data", "Bios"]
     assert main([*words, "--data.labels", "bios.jsonl"]) == 0
-    rows = json.loads((tmp_path / "runs/dpo/test/results.json").read_text())
-    assert {(r["method"], r["domain"], r["mode"]) for r in rows} == {
+    rows = read_results(tmp_path / "runs/dpo/test/results.json").rows
+    assert {(r.method, r.domain, r.mode) for r in rows} == {
         (method, domain, "iterative") for method in ("DPO", "Vanilla") for domain in ("Bios", "rare")
     }
-    counts = {
-        r["domain"]: r["n"] for r in rows if (r["method"], r["level"], r["readout"]) == ("DPO", "sentence", "mean")
-    }
+    counts = {r.domain: r.n for r in rows if (r.method, r.level, r.readout) == ("DPO", "sentence", "mean")}
     assert counts == {"Bios": 2, "rare": 1}
     assert re.search("DPO +Bios", capsys.readouterr().out)
     assert "free-form tagging is left out" in caplog.text
@@ -202,7 +217,7 @@ def test_lovec_test_on_labelled_bios(labels, tmp_path, monkeypatch, capsys, capl
 
 
 @pytest.mark.skipif(not HUMAN.exists(), reason=f"needs FActScore's labelled ChatGPT.jsonl in {HUMAN.parent}")
-def test_bios_take_factscores_own_labels():
+def test_bios_accept_the_labelled_files_of_factscore():
     data = Bios(labels=str(HUMAN))
     data.setup("test")
     assert len(data.loaded("test")) == 183 and data.domains == ("Bios",)
@@ -214,10 +229,10 @@ def test_the_best_constant_is_chosen_on_val_labels(labels, tmp_path):
     sft_adapter(tmp_path, model)
     write_records(tmp_path / "dev.jsonl", [answer("eve", 0.4, 0.4)])
     run = trainer(tmp_path)
-    made = module(DPO, model, evaluation=EvaluationConfig(modes=["iterative"], probe_every=0, vanilla=False))
+    made = module(DPO, model, evaluation=EvaluationConfig(modes=["iterative"], vanilla=False))
     run.test(made, Bios(str(labels), val_labels=str(tmp_path / "dev.jsonl")), verbose=False)
-    constant = next(r for r in made.results if r["method"] == "Best constant" and r["domain"] == "Bios")
-    assert constant["mean_confidence"] == 0.4 and constant["auroc"] is None
+    constant = next(r for r in made.results if r.method == "Best constant" and r.domain == "Bios")
+    assert constant.metrics["mean_confidence"] == 0.4 and constant.metrics["auroc"] is None
 
 
 class Writer:
@@ -231,7 +246,7 @@ class Writer:
     def sync(self, policy):
         pass
 
-    def generate(self, prompts, sampling, stop_ids, keys=None):
+    def generate(self, prompts, sampling, stop_ids, keys=None, on_token=None):
         from lovec.types import Completion
 
         return [[Completion((*self.encoder.pieces(self.answers[key]), self.encoder.end_id), (), True)] for key in keys]
@@ -241,12 +256,12 @@ class Writer:
 
 
 def test_short_answers_have_ece_and_auroc(trivia, tmp_path):
-    """Four answers, all tagged: the figures are those of scikit-learn and of a sum by hand."""
+    """Four tagged answers: the metrics are those of scikit-learn and of a sum by hand."""
     from sklearn.metrics import roc_auc_score
 
     model = tiny(tmp_path)
     sft_adapter(tmp_path, model)
-    made = module(SFT, model, evaluation=EvaluationConfig(modes=["free-form"], probe_every=0, vanilla=False))
+    made = module(SFT, model, evaluation=EvaluationConfig(modes=["free-form"], vanilla=False))
     stated = {"q0": ("Town 0", 9), "q1": ("bath.", 6), "q2": ("London", 6), "q3": ("Paris", 1)}
     answers = {name: f"{text} <confidence> {score} </confidence>" for name, (text, score) in stated.items()}
     run, data = trainer(tmp_path), TriviaQA(path=str(trivia))
@@ -258,11 +273,11 @@ def test_short_answers_have_ece_and_auroc(trivia, tmp_path):
 
     made.__class__ = Written
     run.test(made, data, verbose=False)
-    row = next(r for r in made.results if (r["level"], r["readout"]) == ("sentence", "stated"))
+    row = next(r for r in made.results if (r.level, r.readout) == ("sentence", "stated"))
     right, confidence = [1, 1, 0, 0], [0.9, 0.6, 0.6, 0.1]
-    assert row["n"] == 4 and row["malformed"] == 0 and row["mean_factuality"] == 0.5
-    assert row["auroc"] == pytest.approx(roc_auc_score(right, confidence), abs=1e-9) == 3.5 / 4
-    assert row["ece_m"] == pytest.approx(0.25 * 0.1 + 0.5 * abs(0.5 - 0.6) + 0.25 * 0.1)
+    assert row.n == 4 and row.metrics["malformed"] == 0 and row.metrics["mean_factuality"] == 0.5
+    assert row.metrics["auroc"] == pytest.approx(roc_auc_score(right, confidence), abs=1e-9) == 3.5 / 4
+    assert row.metrics["ece_m"] == pytest.approx(0.25 * 0.1 + 0.5 * abs(0.5 - 0.6) + 0.25 * 0.1)
     tagged = list(read_records(tmp_path / "test" / "written.free-form.jsonl"))
     assert [s.factuality for r in tagged for s in r.sentences] == [1.0, 1.0, 0.0, 0.0]
 
@@ -270,9 +285,9 @@ def test_short_answers_have_ece_and_auroc(trivia, tmp_path):
 def test_questions_alone_need_an_oracle(names, tmp_path):
     model = tiny(tmp_path)
     sft_adapter(tmp_path, model)
-    config = EvaluationConfig(modes=["free-form"], max_new_tokens=8, probe_every=0, vanilla=False)
+    config = EvaluationConfig(modes=["free-form"], max_new_tokens=8, vanilla=False)
     with pytest.raises(LovecError, match=r"free-form answers need an oracle.*give model\.oracle"):
         trainer(tmp_path).test(module(SFT, model, evaluation=config), Bios(path=str(names)), verbose=False)
     made = module(SFT, model, evaluation=config, oracle=Lengths())
     trainer(tmp_path).test(made, Bios(path=str(names)), verbose=False)
-    assert {(r["domain"], r["mode"]) for r in made.results} == {("Bios", "free-form")}
+    assert {(r.domain, r.mode) for r in made.results} == {("Bios", "free-form")}

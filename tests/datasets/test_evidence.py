@@ -1,4 +1,4 @@
-"""Evidence: found by title, missed by name, and cut to a budget without hiding that it was."""
+"""Evidence: found by title, with suggestions for missing titles, and cut to a budget with marks at every cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def database(tmp_path):
     return path
 
 
-def asked(name, **meta):
+def question(name, **meta):
     return Record(name, "Who?", meta=meta)
 
 
@@ -66,7 +66,7 @@ def test_nearest_titles(database, tmp_path, title, meant):
     assert EvidenceFile(path).nearest(title)[0] == meant
 
 
-def test_nothing_is_near_nothing(database):
+def test_no_title_is_similar_to_nothing(database):
     assert Wikipedia(database).nearest("Zzz") == Wikipedia(database).nearest("") == []
 
 
@@ -104,7 +104,7 @@ def test_texts_of_a_file(tmp_path):
 def test_other_lines_are_named(tmp_path, line):
     path = tmp_path / "pages.jsonl"
     path.write_text('{"title": "A", "text": "x"}\n' + line + "\n")
-    with pytest.raises(LovecError, match=r"pages\.jsonl:2: no line of evidence; expected title"):
+    with pytest.raises(LovecError, match=r"pages\.jsonl:2: not a line of evidence; expected title"):
         open_evidence(path)
 
 
@@ -120,11 +120,11 @@ def test_other_files_are_named(tmp_path):
 
 def test_records_get_their_pages_and_missing_ones_are_named(database, caplog):
     records = [
-        asked("a", entity="Ada Lovelace"),
-        asked("b", entity="Stockholm syndrome", title="Stockholm"),
+        question("a", entity="Ada Lovelace"),
+        question("b", entity="Stockholm syndrome", title="Stockholm"),
         Record("c", "Who?", evidence=("My own.",), meta={"entity": "Nobody"}),
-        asked("d", entity="Kalki Kochlin"),
-        asked("e"),
+        question("d", entity="Kalki Kochlin"),
+        question("e"),
     ]
     stream = with_evidence(iter(records), open_evidence(database))
     first = next(stream)  # one by one: nothing waits for the last
@@ -139,10 +139,10 @@ def test_records_get_their_pages_and_missing_ones_are_named(database, caplog):
     ]
 
 
-def test_a_file_may_go_by_ids(tmp_path, caplog):
+def test_evidence_may_be_found_by_id(tmp_path, caplog):
     path = tmp_path / "pages.jsonl"
     path.write_text('{"id": "bath", "text": "Bath was founded about 60."}\n')
-    (record,) = with_evidence([asked("bath")], open_evidence(path))
+    (record,) = with_evidence([question("bath")], open_evidence(path))
     assert record.evidence == ("Bath was founded about 60.",) and not caplog.records
 
 
@@ -150,7 +150,7 @@ def test_a_file_may_go_by_ids(tmp_path, caplog):
 
 
 def test_bm25_equals_a_library():
-    """Figures of bm25s 0.3.16, method "lucene", k1 1.5, b 0.75."""
+    """Scores of bm25s 0.3.16, method "lucene", k1 1.5, b 0.75."""
     passages = ["The cat sat on the mat.", "A dog sat.", "Cats and dogs, dogs and cats"]
     dog, cats = bm25(passages, ["the dog sat", "cats cats"])
     assert dog == pytest.approx([0.699098, 0.707723, 0.0], abs=1e-6)
@@ -176,7 +176,7 @@ CLAIMS = ["Ada wrote a program in 1843.", "Bath was founded by Romans."]
 
 
 @pytest.mark.parametrize("how", ["bm25", "head"])
-def test_what_fits_is_kept_whole(how):
+def test_evidence_within_the_budget_is_kept_whole(how):
     whole = "\n\n".join(text for text in PAGES if text)
     assert cut(PAGES, CLAIMS, words(whole), how, words) == whole
     assert cut((), CLAIMS, 5, how, words) == cut((" ",), CLAIMS, 5, how, words) == ""
@@ -190,7 +190,7 @@ def test_head_is_the_beginning():
     assert 240 < words(text) <= 350
 
 
-def test_bm25_finds_what_every_sentence_speaks_of():
+def test_bm25_finds_a_passage_for_every_sentence():
     text = cut(PAGES, CLAIMS, 250, "bm25", words)
     assert "Ada wrote the first program." in text and "Bath was founded about 60." in text
     assert text.index("Ada") < text.index("Bath")  # in their order in the evidence
@@ -216,7 +216,7 @@ def test_budgets_are_kept_and_used(how, count):
 def test_a_small_budget_keeps_a_few_words():
     assert cut(PAGES, CLAIMS, 4, "head", words) == f"p0w0 p0w1 p0w2 {GAP}"
     assert cut(PAGES, CLAIMS, 4, "bm25", words).startswith(f"{GAP}\n\np1w")
-    with pytest.raises(LovecError, match="budget of 1 tokens holds no word"):
+    with pytest.raises(LovecError, match="budget of 1 tokens is too small for one word"):
         cut(PAGES, CLAIMS, 1, "head", words)
 
 
@@ -231,16 +231,16 @@ def test_passages_end_with_lines_and_neighbours_stay_as_they_stood():
     assert text == f"{GAP}\n\n" + "\n".join(lines.split("\n")[1:3]) + f"\n\n{GAP}"
 
 
-def test_how_is_checked():
-    with pytest.raises(LovecError, match="by 'tail', expected one of bm25, head"):
+def test_settings_are_checked():
+    with pytest.raises(LovecError, match="the way to cut evidence is 'tail', expected one of bm25, head"):
         cut(PAGES, CLAIMS, 10, "tail", words)
-    with pytest.raises(LovecError, match="by 'tail'"):
+    with pytest.raises(LovecError, match="cut evidence is 'tail'"):
         Cutter(10, "tail", words)
     with pytest.raises(LovecError, match="budget of evidence is 0"):
         Cutter(0, "head", words)
 
 
-def test_a_cutter_says_whose_evidence_it_cut(caplog):
+def test_a_cutter_warns_whose_evidence_it_cut(caplog):
     cutter = Cutter(250, "bm25", words)
     sentences = tuple(map(Sentence, CLAIMS))
     for i in range(5):
@@ -250,8 +250,8 @@ def test_a_cutter_says_whose_evidence_it_cut(caplog):
     assert cutter(Record("bare", "Who?")) == ""
     assert list(cutter.cut) == ["r0", "r1", "r2", "r3", "r4"] and list(cutter.bare) == ["bare"]
     assert [r.message for r in caplog.records] == [
-        "1 records have more than 250 tokens of evidence, cut by bm25: r0",
-        "2 records have more than 250 tokens of evidence, cut by bm25: r1",
-        "4 records have more than 250 tokens of evidence, cut by bm25: r2, r3",
+        "1 records have more than 250 tokens of evidence, which is cut by bm25: r0",
+        "2 records have more than 250 tokens of evidence, which is cut by bm25: r1",
+        "4 records have more than 250 tokens of evidence, which is cut by bm25: r2, r3",
         "1 records have no evidence: bare",
     ]

@@ -1,4 +1,4 @@
-"""FActScore's labelled biographies: figures of the real file, and errors on files that are not it."""
+"""FActScore's labelled biographies: counts of the real file, and errors on other files."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ def write(path, *rows):
     return path
 
 
-def test_one_line(tmp_path):
+def test_a_line_becomes_a_record(tmp_path):
     first, second, third = read_factscore(
         write(tmp_path / "f.jsonl", ROW, {**ROW, "annotations": None}, {**ROW, "topic": "王小明"})
     )
@@ -65,7 +65,7 @@ def test_other_files_are_refused(tmp_path, row, said):
 
 
 @real
-def test_figures_of_the_real_file():
+def test_counts_of_the_real_file():
     records = read_factscore(FILE)
     assert len(records) == len({r.id for r in records}) == 183
     assert sum(r.meta["abstained"] for r in records) == 26
@@ -102,6 +102,13 @@ def test_split_is_stratified_complete_and_seeded():
 
 
 @real
+def test_all_biographies_can_be_labelled():
+    data = FActScore(str(FILE))
+    assert data.answered and data.splits[0] == "all"
+    assert len(data.questions("all")) == 183 and data.questions("test") == data.load("test")
+
+
+@real
 def test_partly_labelled_passages_are_tested_on_but_not_trained_on():
     partly = {r.id for r in read_factscore(FILE) if r.sentences and not r.labelled}
     tested, trained = set(), set()
@@ -112,7 +119,7 @@ def test_partly_labelled_passages_are_tested_on_but_not_trained_on():
     assert tested and not trained
 
 
-def test_file_of_abstentions(tmp_path):
+def test_a_file_of_abstentions_is_refused(tmp_path):
     path = write(tmp_path / "f.jsonl", {**ROW, "annotations": None})
-    with pytest.raises(LovecError, match="holds abstentions only"):
+    with pytest.raises(LovecError, match="has abstentions only"):
         FActScore(str(path)).load("test")

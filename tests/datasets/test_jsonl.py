@@ -1,4 +1,4 @@
-"""Records on disk: nothing is lost, broken lines are named, a file is old or new but never half."""
+"""Records as JSONL: nothing is lost, broken lines are named, a file is old or new but never half."""
 
 import json
 
@@ -16,27 +16,33 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-sentences = st.builds(
-    Sentence,
-    text=text,
-    factuality=st.none() | share,
-    confidence=st.none() | share,
-    score=st.none() | st.integers(0, 10),
-    distribution=st.none() | st.tuples(*[share] * 11),
-)
+
+
+def sentences_with(levels):
+    return st.builds(
+        Sentence,
+        text=text,
+        factuality=st.none() | share,
+        confidence=st.none() | share,
+        score=st.none() | st.integers(0, levels - 1),
+        distribution=st.none() | st.tuples(*[share] * levels),
+        levels=st.just(levels),
+    )
 
 
 @st.composite
 def records(draw):
-    spoken = draw(st.lists(sentences, max_size=4).map(tuple))
-    wrong = st.lists(st.integers(0, 10), min_size=len(spoken), max_size=len(spoken)).map(tuple)
+    levels = draw(st.sampled_from([11, 11, 2, 5, 101]))
+    sentences = draw(st.lists(sentences_with(levels), max_size=4).map(tuple))
+    size = len(sentences)
+    wrong = st.lists(st.integers(0, levels - 1), min_size=size, max_size=size).map(tuple)
     keys = st.text().filter(lambda k: k not in Record.__dataclass_fields__)
     return Record(
         id=draw(st.text(min_size=1)),
         question=draw(text),
         evidence=draw(st.lists(st.text(), max_size=3).map(tuple)),
         answer=draw(st.text()),
-        sentences=spoken,
+        sentences=sentences,
         meta=draw(st.dictionaries(keys, json_values, max_size=3)),
         rejected=draw(st.none() | wrong),
     )
@@ -96,7 +102,7 @@ def sentence(**values):
     ("line", "said"),
     [
         ("{", "not valid JSON"),
-        ('{"question": "Who?", "x": NaN}', "NaN is no JSON; an unknown value is null"),
+        ('{"question": "Who?", "x": NaN}', "NaN is not JSON; an unknown value is null"),
         ('{"question": "half \\ud83d"}', "not valid UTF-8 text (surrogates not allowed)"),
         ("[1]", "holds [1], expected a JSON object"),
         ("[" * 100_000, "not valid JSON"),
@@ -106,10 +112,10 @@ def sentence(**values):
         ({"question": "  "}, "'question' is \"  \", expected a text"),
         ({"question": 3}, "'question' is 3"),
         ({**OK, "answer": 3}, "'answer' is 3, expected a text"),
-        ({**OK, "evidence": {"a": 1}}, "'evidence' is {\"a\": 1}, expected a list"),
+        ({**OK, "evidence": {"a": 1}}, "'evidence' is {\"a\": 1}, expected a text or a list of texts"),
         ({**OK, "evidence": [1]}, "'evidence' is [1], expected a text or a list of texts"),
         ({**OK, "meta": [1]}, "'meta' is [1], expected an object"),
-        ({**OK, "meta": {"x": 1}, "x": 2}, "'x' stands both beside 'meta' and in it"),
+        ({**OK, "meta": {"x": 1}, "x": 2}, "'x' is both beside 'meta' and in it"),
         ({**OK, "sentences": "One."}, "'sentences' is \"One.\", expected a list"),
         ({**OK, "sentences": ["One."]}, "'sentences[0]' is \"One.\", expected an object"),
         (sentence(text=" "), "'sentences[1]' has text \" \", expected a sentence"),
@@ -121,9 +127,13 @@ def sentence(**values):
         (sentence(confidence=1.01), "'sentences[1]' has confidence 1.01"),
         (sentence(score=11), "'sentences[1]' has score 11, expected an integer 0..10"),
         (sentence(score=7.0), "score 7.0"),
+        (sentence(score=5, levels=5), "'sentences[1]' has score 5, expected an integer 0..4"),
+        (sentence(levels=1), "'sentences[1]' has levels 1, expected an integer above 1"),
+        (sentence(levels="5"), "'sentences[1]' has levels \"5\", expected an integer"),
         (sentence(distribution=[0.1] * 10), "expected 11 probabilities"),
+        (sentence(distribution=[0.1] * 11, levels=5), "expected 5 probabilities"),
         (sentence(distribution=[0.1] * 10 + [2]), "expected 11 probabilities"),
-        ({**OK, "rejected": [3]}, "'rejected' is [3], expected 2 integers 0..10, one a sentence"),
+        ({**OK, "rejected": [3]}, "'rejected' is [3], expected 2 integers 0..10, one per sentence"),
         ({**OK, "rejected": [3, 11]}, "'rejected' is [3, 11]"),
         ({**OK, "rejected": [3, 2.5]}, "'rejected' is [3, 2.5]"),
         ({**OK, "rejected": 3}, "'rejected' is 3"),
@@ -180,6 +190,16 @@ def test_a_reader_keeps_the_file_it_opened(tmp_path):
     write_records(path, (Record(name, "Why?" * 9) for name in "cdefg"))
     assert [first.id, *(record.id for record in reader)] == ["a", "b"]
     assert [record.id for record in read_records(path)] == list("cdefg")
+
+
+def test_levels_are_written_only_for_other_scales(tmp_path):
+    path = tmp_path / "r.jsonl"
+    sentences = (Sentence("Une.", score=3, levels=5), Sentence("Deux.", score=9))
+    write_records(path, [Record("a", "Qui ?", sentences=sentences, rejected=(4, 0))])
+    first, second = json.loads(path.read_text("utf-8"))["sentences"]
+    assert first["levels"] == 5 and "levels" not in second
+    (record,) = read_records(path)
+    assert record.sentences == sentences and [s.stated for s in record.sentences] == [0.75, 0.9]
 
 
 def test_unknown_values_are_null_and_text_is_readable(tmp_path):

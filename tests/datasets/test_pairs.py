@@ -1,9 +1,10 @@
-"""Algorithm 1: wrong scores are uniform over the ten others, and a function of seed and id alone."""
+"""Algorithm 1: wrong scores are uniform over all other scores, and a function of seed and id only."""
 
 import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lovec.datasets.pairs import usable, with_rejected
-from lovec.types import LovecError, Record, Sentence, to_rating
+from lovec.types import LovecError, Record, Scale, Sentence, to_rating
 
 
 def record(name, *labels):
@@ -58,6 +59,23 @@ def test_same_draws_in_every_process_and_version():
     assert len(outputs) == 1
 
 
+def test_every_score_of_another_scale_is_wrong_and_drawn_uniformly():
+    scale = Scale(tuple("abcde"))
+    drawn = [with_rejected(record(f"r{i}", 0.5), 0, scale).rejected[0] for i in range(4000)]
+    counts = Counter(drawn)
+    assert set(counts) == {0, 1, 3, 4}  # 0.5 is the level in the middle
+    assert chisquare(list(counts.values())).pvalue > 1e-3
+    long = Scale(tuple(str(i) for i in range(101)))
+    assert max(with_rejected(record(f"r{i}", 0.07), 0, long).rejected[0] for i in range(400)) > 90
+
+
+def test_wrong_scores_that_a_record_has_are_kept_if_the_scale_has_them():
+    pair = replace(record("ann", 0.5, 0.1), rejected=(9, 3))
+    assert with_rejected(pair, 0) == pair
+    with pytest.raises(LovecError, match=r"'ann' has the wrong scores \[9, 3\], expected 0\.\.4; leave 'rejected' out"):
+        with_rejected(pair, 0, Scale(tuple("abcde")))
+
+
 def test_seed_and_id_matter():
     draws = {with_rejected(record(name, *[0.5] * 8), seed).rejected for name in "abc" for seed in range(5)}
     assert len(draws) == 15
@@ -70,7 +88,7 @@ def test_unlabelled_records_are_refused(labels):
         with_rejected(record("ann", *labels), 0)
 
 
-def test_usable():
+def test_usable_records_have_sentences_that_are_all_labelled():
     rows = [record("a", 0.1), record("b"), record("c", 0.1, None), record("d", 1.0, 0.0)]
     kept, dropped = usable(iter(rows))
     assert [r.id for r in kept] == ["a", "d"]

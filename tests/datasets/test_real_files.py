@@ -1,5 +1,5 @@
-"""The public data sets: through the real loaders, on the real files where they are beside the checkout, else on small
-files of the exact schema."""
+"""The public data sets, read by the real loaders: from the real files if they are beside the checkout, otherwise from
+small files of the exact schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lovec.datasets.names import Ids
 from lovec.encoding import QUESTION
 from lovec.metrics.records import passage_pairs, sentence_pairs
 from lovec.tiny import build_tiny
-from lovec.types import LovecError, to_rating
+from lovec.types import LovecError, Scale, to_rating
 
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -90,11 +90,11 @@ def test_wildhallu_splits(tmp_path):
         wildhallu.read_wildhallu(path, "dev")
 
 
-def test_the_split_is_the_authors():
+def test_the_split_is_that_of_the_authors():
     """8:1:1 as ``datasets`` itself splits 7917 rows with seed 42."""
     rows = wildhallu.split_rows(7917)
-    assert {split: len(own) for split, own in rows.items()} == {"train": 6333, "validation": 792, "test": 792}
-    assert sorted(row for own in rows.values() for row in own) == list(range(7917))
+    assert {split: len(part) for split, part in rows.items()} == {"train": 6333, "validation": 792, "test": 792}
+    assert sorted(row for part in rows.values() for row in part) == list(range(7917))
     table = datasets.Dataset.from_dict({"entity": [f"e{i}" for i in range(7917)]})
     drawn = table.train_test_split(test_size=0.2, seed=42)
     assert [f"e{i}" for i in rows["train"]] == list(drawn["train"]["entity"])
@@ -106,7 +106,7 @@ def test_the_split_is_the_authors():
 
 
 @pytest.mark.parametrize("kind", ["folder", "jsonl", "page of lists"])
-def test_wildhallu_comes_in_other_shapes(tmp_path, kind):
+def test_wildhallu_is_read_from_every_form_of_copy(tmp_path, kind):
     rows = [entity(i) for i in range(10)]
     if kind == "folder":  # as `hf download` leaves it
         (tmp_path / "copy" / "data").mkdir(parents=True)
@@ -160,17 +160,17 @@ def test_bios_need_names(tmp_path):
     assert [(r.id, r.meta["entity"]) for r in bios.read_bios(path)] == [
         ("ada-lovelace", "Ada Lovelace"), ("zoe-otz", "Zoë Ötz"),
     ]  # fmt: skip
-    hint = r"give FActScore's prompt_entities\.txt \(183 names, one a line\) as path \(--data\.path prompt_entities"
-    with pytest.raises(LovecError, match=rf"not on the hub; {hint}"):
+    hint = r"give FActScore's prompt_entities\.txt \(183 names, one per line\) as path \(--data\.path prompt_entities"
+    with pytest.raises(LovecError, match=rf"not on the Hugging Face hub; {hint}"):
         bios.read_bios()
     with pytest.raises(LovecError, match=rf"nowhere\.txt \(No such file or directory\); {hint}"):
         bios.read_bios("nowhere.txt")
     path.write_text('{"name": "Ada"}')
-    with pytest.raises(LovecError, match="holds JSON, expected names"):
+    with pytest.raises(LovecError, match="is JSON, expected names"):
         bios.read_bios(path)
 
 
-def test_ids_are_never_the_same_twice():
+def test_ids_are_unique():
     ids = Ids()
     names = ["Zoë", "Zoe", "Zoe 2", "zoe", "!", "?", "王小明"]
     assert [ids.of(name) for name in names] == [
@@ -210,7 +210,7 @@ def test_popqa_titles_are_texts(tmp_path):
         "1984", "None", "nan", "Subject", '"Weird Al" Yankovic',
     ]  # fmt: skip
     path.write_text("\n".join([*lines, popqa_row("x", "Y")]) + "\n")
-    with pytest.raises(LovecError, match=r"p\.tsv, row 6: id 'x' and s_pop '12', expected whole numbers"):
+    with pytest.raises(LovecError, match=r"p\.tsv, row 6: id is 'x' and s_pop '12', expected integers"):
         popqa.read_popqa(path)
 
 
@@ -268,9 +268,11 @@ def test_triviaqa_as_the_hub_has_it(tmp_path):
     )
     (record,) = triviaqa.read_triviaqa(folder)
     assert record.meta == {
-        "aliases": ["sunset blvd", "sunset boulevard", "boulevard"], "asked": "Which musical?", "domain": "TriviaQA",
-    }  # fmt: skip
-    assert record.question == triviaqa.SHORT_FORM.format(question="Which musical?")
+        "aliases": ["sunset blvd", "sunset boulevard", "boulevard"],
+        "bare_question": "Which musical?",
+        "domain": "TriviaQA",
+    }
+    assert record.question == triviaqa.short_form("Which musical?")
     withheld = {**rows[0], "answer": {**HUB_ANSWER, "aliases": [], "normalized_aliases": [], "value": ""}}
     with pytest.raises(LovecError, match=r"'tc_33' of .* has no answer; take the validation split"):
         triviaqa.read_triviaqa(jsonl(tmp_path / "t.jsonl", withheld))
@@ -296,7 +298,15 @@ def test_matches(answer, right):
     assert triviaqa.matches(answer, ["Sunset Boulevard", "unrelated words here"]) is right
 
 
-def test_matches_of_odd_aliases():
+def test_the_question_asks_for_the_levels_of_the_scale():
+    text = triviaqa.short_form("Which musical?", Scale(("no", "perhaps", "yes")))
+    assert "as one of no, perhaps, yes, from no (almost certainly wrong) to yes (almost certainly right)" in text
+    assert "as a whole number from 0 (almost certainly wrong) to 100" in triviaqa.short_form(
+        "?", Scale(tuple(map(str, range(101))))
+    )
+
+
+def test_matches_of_unusual_aliases():
     assert triviaqa.matches("A", ["a"]) and triviaqa.matches("The A-Team", ["A Team"])
     assert not triviaqa.matches("", [""]) and not triviaqa.matches("x", [])
 
@@ -320,8 +330,8 @@ def test_wikibio(path):
 
 
 @pytest.mark.parametrize("path", [real("wikibio_gpt3_human/selfcheck_reference_scores.json")])
-def test_wikibio_against_the_golden_figures(path):
-    """Confidence = 1 - SelfCheck-NLI's score gives the Brier score and means that the data set's notes state."""
+def test_wikibio_reproduces_published_metrics(path):
+    """Confidence = 1 - SelfCheck-NLI's score gives the Brier score and correlations that the data set's notes state."""
     from dataclasses import replace
 
     scores = {f"wikibio-{row['wiki_bio_test_idx']}": row["scores"]["nli"] for row in json.loads(path.read_text())}
@@ -361,8 +371,8 @@ def test_wikibio_as_the_hub_has_it(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"annotation": ["accurate"]}, "row 1: 1 labels for 2 sentences"),
-        ({"annotation": ["accurate", "fine"]}, "row 1: {'fine'}, expected one of accurate, minor_inaccurate"),
+        ({"annotation": ["accurate"]}, r"row 1: the labels of 2 sentences are \['accurate'\]"),
+        ({"annotation": ["accurate", "fine"]}, r"row 1: .*'fine'\], expected one of accurate, minor_inaccurate"),
         ({"gpt3_text": None}, "row 1: no column gpt3_text or main_passage"),
     ],
 )
@@ -384,7 +394,9 @@ def test_broken_passages_are_named(tmp_path, change, said):
     ],
 )
 def test_offline_says_what_to_put_where(tmp_path, read, name, folder, files):
-    with pytest.raises(LovecError, match=f"^{name} is neither in the cache of datasets nor to be fetched") as caught:
+    with pytest.raises(
+        LovecError, match=f"^{name} is neither in the cache of datasets nor can it be downloaded"
+    ) as caught:
         read()
     said = str(caught.value)
     assert "\n" not in said and f"`hf download {name} --repo-type dataset --local-dir {folder}" in said
@@ -454,7 +466,7 @@ def test_prompts_and_outputs_of_the_authors(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": "Who?"}, "holds prompt; expected one of the layouts: prompt, model_output, is_abstained"),
+        ({"prompt": "Who?"}, "the keys are prompt; expected one of the layouts: prompt, model_output, is_abstained"),
         (DEMONSTRATION | {"ratings_openai": [9]}, r"ratings_openai is \[9\], but the tags"),
         (DEMONSTRATION | {"rated_output_openai": ""}, "not tagged throughout: no tag at all"),
         (DEMONSTRATION | {"rated_output_openai": "Ada wrote."}, "not tagged throughout: untagged tail"),

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from lovec.datasets.world import VARIANTS, World, WorldSpec, cache, ensure_world, pretrain
+from lovec.datasets.world import VARIANTS, EmbeddedWorld, WorldSpec, cache, ensure_world, pretrain
 from lovec.datasets.world.build import encode_corpus
 from lovec.datasets.world.facts import Entity, make_entities, make_lexicon
 from lovec.datasets.world.grading import factuality, is_readable, split_sentences
@@ -40,8 +39,8 @@ print(cache.ensure_built("mini", spec, Path({root!r}), progress=True))
 
 
 @pytest.fixture(scope="module")
-def small() -> World:
-    return World("world-small")
+def small() -> EmbeddedWorld:
+    return EmbeddedWorld("world-small")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,7 @@ def test_errors_name_what_was_given(small):
         small.questions("tset")
     with pytest.raises(LovecError, match="'big', expected one of world, world-small"):
         ensure_world("big")
-    with pytest.raises(LovecError, match="knows no entity named 'Yvon Chouinard'"):
+    with pytest.raises(LovecError, match="has no entity named 'Yvon Chouinard'"):
         small.grade("Yvon Chouinard", "Yvon Chouinard founded Patagonia.")
     with pytest.raises(LovecError, match="without its model"):
         _ = small.model_path
@@ -151,7 +150,7 @@ def test_documents_hold_only_truth_and_tags_that_ignore_it(small):
         entity = entities["about " + document.question.split(" about ")[1]]
         parsed = parse(document.text)
         assert bool(parsed.sentences) == document.instruct
-        texts = [s.text for s in parsed.sentences] if document.instruct else small.split(document.text)
+        texts = [s.text for s in parsed.sentences] if document.instruct else small.split_sentences(document.text)
         assert all(factuality(entity, text) == 1.0 for text in texts)
         scores.update(s.score for s in parsed.sentences)
         if entity.kind == "person":
@@ -231,9 +230,14 @@ def test_every_true_sentence_is_read_and_no_other_kind_reads_it(small):
 def test_sentences_are_cut_behind_full_stops_even_in_garbage(small):
     for entity in small.entities:
         sentences = [group[-1] for group in true_sentences(entity)]
-        assert small.split(" ".join(sentences)) == sentences
-    assert small.split("Toran in in. . Vella, 1920.Toran was") == ["Toran in in.", ".", "Vella, 1920.", "Toran was"]
-    assert small.split("  ") == []
+        assert small.split_sentences(" ".join(sentences)) == sentences
+    assert small.split_sentences("Toran in in. . Vella, 1920.Toran was") == [
+        "Toran in in.",
+        ".",
+        "Vella, 1920.",
+        "Toran was",
+    ]
+    assert small.split_sentences("  ") == []
 
 
 @given(st.text(alphabet="ab. \n,"))
@@ -242,16 +246,6 @@ def test_splitting_loses_nothing_but_white_space(text):
 
 
 # ---------------------------------------------------------------- oracle
-
-
-def test_oracle_scores_its_own_gold(small):
-    assert WorldOracle(small).validate() > 10000
-
-
-def test_oracle_that_forgives_a_wrong_fact_fails_its_validation(small, monkeypatch):
-    monkeypatch.setattr(World, "grade", lambda self, name, sentence: 1.0)
-    with pytest.raises(LovecError, match="grader is broken"):
-        WorldOracle(small).validate()
 
 
 def test_oracle_rates_records_in_order(small):
@@ -376,7 +370,7 @@ def test_progress_off_a_terminal_is_a_few_lines(capsys):
 
 
 def test_a_built_world_is_a_plain_transformers_folder(built):
-    world = World("mini", MINI, built)
+    world = EmbeddedWorld("mini", MINI, built)
     tokenizer = AutoTokenizer.from_pretrained(world.model_path)
     model = AutoModelForCausalLM.from_pretrained(world.model_path)
     encoder = Encoder(tokenizer, instruction=world.instruction)
@@ -390,11 +384,11 @@ def test_a_built_world_is_a_plain_transformers_folder(built):
     assert len(answer.split()) > 3
     assert (built / "model" / "model.safetensors").is_file()
     assert model.config.eos_token_id == encoder.end_id
-    assert cache.figures(built)["loss"] < 5.0
+    assert json.loads((built / "manifest.json").read_text())["training"]["loss"] < 5.0
 
 
 def test_opening_again_builds_nothing(built, monkeypatch, capsys):
-    monkeypatch.setattr(cache.build, "build", None)
+    monkeypatch.setattr(cache, "build", None)
     assert cache.ensure_built("mini", MINI, built.parent, progress=True) == built
     assert capsys.readouterr().err == ""
 
@@ -414,7 +408,7 @@ def test_a_damaged_file_is_noticed_and_the_same_world_built_again(built, capsys)
 def test_damage_is_told_apart(tmp_path, harm):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    cache._seal(tmp_path, MINI, {})
+    cache._write_manifest(tmp_path, MINI, {})
     assert cache.damage(tmp_path) is None
     if harm == "gone":
         (tmp_path / "model" / "config.json").unlink()
@@ -433,10 +427,10 @@ def test_a_build_killed_in_training_leaves_nothing_that_passes_for_a_world(tmp_p
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     path = tmp_path / f"mini-{cache.content_hash(MINI)}"
-    assert not path.exists() and (tmp_path / f"{path.name}.building").is_dir()
+    assert not path.exists() and len(list(tmp_path.glob(f".{path.name}.*.new"))) == 1
     assert cache.ensure_built("mini", MINI, tmp_path, progress=False) == path
     assert cache.damage(path) is None
-    assert not list(tmp_path.glob("*.building"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
 
 
 def test_of_two_processes_the_second_waits_for_the_first(tmp_path):
@@ -450,20 +444,17 @@ def test_of_two_processes_the_second_waits_for_the_first(tmp_path):
     assert "pre-training" in err[0] and "pre-training" not in err[1]
 
 
-def test_leftovers_of_other_worlds_go_unless_somebody_works_there(tmp_path, built):
-    for name in ("dead", "alive"):
-        (tmp_path / f"{name}.building" / "model").mkdir(parents=True)
-    with FileLock(tmp_path / "alive.lock"):
-        cache._sweep(tmp_path)
-    assert sorted(p.name for p in tmp_path.glob("*.building")) == ["alive.building"]
-
-
-def test_the_name_of_a_world_follows_its_numbers_and_code_but_not_its_comments():
+def test_the_name_of_a_world_depends_on_its_numbers_and_code_but_not_on_comments(tmp_path):
     assert cache.content_hash(MINI) == cache.content_hash(replace(MINI))
     assert cache.content_hash(MINI) != cache.content_hash(replace(MINI, matrix_lr=0.01))
-    plain = cache._code('"""A."""\ndef f(x):\n    return x + 1\n')
-    assert plain == cache._code('"""B."""\n\ndef f(x):  # add\n    """C."""\n    return (x + 1)\n')
-    assert plain != cache._code("def f(x):\n    return x + 2\n")
+
+    def code(source):
+        (tmp_path / "code.py").write_text(source)
+        return cache.code_of(tmp_path / "code.py")
+
+    plain = code('"""A."""\ndef f(x):\n    return x + 1\n')
+    assert plain == code('"""B."""\n\ndef f(x):  # add\n    """C."""\n    return (x + 1)\n')
+    assert plain != code("def f(x):\n    return x + 2\n")
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):

@@ -1,15 +1,13 @@
-"""Engines: what they sample and score is what a plain forward pass says, whatever the batch, cache or padding.
+"""Engines: they sample and score exactly as a plain forward pass does, whatever the batch, cache or padding.
 
-`ENGINES` names the engines that every protocol test runs on; a test of one engine's own workings says so. vLLM is one
-of them where it is installed (`make test-vllm`).
+Every test of the protocol runs on all of ``ENGINES``, on vLLM where it is installed (``make test-vllm``). Tests of the
+transformers engine's own workings follow at the end.
 """
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
+from plainscores import CHOICES, TinyPolicy, assert_scores, close, naive_logits, naive_score, texts
 from transformers import AutoModelForCausalLM, MistralConfig
 from vllmtiny import VLLM, Vllms
 
@@ -36,27 +35,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 CONTEXT = 160
 STOPS = (7, 8, 9, 10, 11)
-
-
-@dataclass
-class TinyPolicy:
-    """A tiny model with an adapter of full effect."""
-
-    peft: Any
-
-    @property
-    def model(self) -> Any:
-        return self.peft.get_base_model()
-
-    def plant(self, seed: int, quietly: bool = False) -> None:
-        """Other adapter weights; ``quietly`` leaves no trace in the parameters' version counters."""
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, parameter in self.peft.named_parameters():
-                if ".lora_" in name:
-                    (parameter.data if quietly else parameter).copy_(
-                        0.1 * torch.randn(parameter.shape, generator=generator)
-                    )
 
 
 def policy_of(path: Path) -> TinyPolicy:
@@ -89,48 +67,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return ENGINES[request.param]()
 
 
-def texts(n: int, longest: int, seed: int = 0, shortest: int = 1) -> list[list[int]]:
-    """Random token lists; id 0 (the padding inside engines) and the stop ids occur in them."""
-    rng = random.Random(seed)
-    return [[rng.randrange(0, 250) for _ in range(rng.randint(shortest, longest))] for _ in range(n)]
-
-
-@torch.no_grad()
-def naive_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """[T, V] of one unpadded row, without a cache."""
-    training, _ = model.training, model.eval()
-    logits = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
-    model.train(training)
-    return logits
-
-
-def naive_score(model: Any, context: Sequence[int], choice: Sequence[int]) -> float:
-    logps = naive_logits(model, [*context, *choice]).float().log_softmax(-1)
-    return sum(float(logps[len(context) - 1 + i, token]) for i, token in enumerate(choice))
-
-
-def close(engine: Engine) -> float:
-    """How near to a plain forward pass an engine's log-probabilities are: another one's arithmetic rounds otherwise."""
-    return 1e-5 if engine.shares_model else 1e-4
-
-
-def assert_scores(engine: Engine, model: Any, contexts: list[list[int]], choices: list[list[int]]) -> None:
-    for context, scores in zip(contexts, engine.score(contexts, choices), strict=True):
-        assert scores == pytest.approx([naive_score(model, context, choice) for choice in choices], abs=close(engine))
-
-
 def assert_same(engine: Engine, one: list[list[Completion]], other: list[list[Completion]]) -> None:
-    """The same completions; where cached states and batches change an engine's rounding, up to that."""
+    """Assert equal completions, up to rounding where cached states and batches affect an engine's rounding."""
     assert [[(c.ids, c.finished) for c in row] for row in one] == [[(c.ids, c.finished) for c in row] for row in other]
     for a, b in zip((c for row in one for c in row), (c for row in other for c in row), strict=True):
         assert a.logps == (b.logps if engine.shares_model else pytest.approx(b.logps, abs=close(engine)))
 
 
-# "1" and "10" begin alike, "10" as two tokens and as one; one choice begins another; one has a single token.
-CHOICES = [[49, 60, 9], [49, 48, 60, 9], [50, 60, 9], [240, 60, 9], [49, 48], [33]]
-
-
-def test_scores_equal_one_forward_pass_a_choice(policy: TinyPolicy, engine: Engine) -> None:
+def test_scores_equal_one_forward_pass_per_choice(policy: TinyPolicy, engine: Engine) -> None:
     engine.sync(policy)
     contexts = texts(5, 40)
     for seed in range(3):  # grown contexts: the cache is used, with holes where rows grew unequally
@@ -148,7 +92,7 @@ def test_scores_of_contexts_with_a_common_beginning(policy: TinyPolicy, engine: 
     assert_scores(engine, policy.model, contexts, CHOICES)
 
 
-def test_scores_come_in_the_order_given(llama: TinyPolicy, engine: Engine) -> None:
+def test_scores_come_in_the_order_of_the_contexts(llama: TinyPolicy, engine: Engine) -> None:
     engine.sync(llama)
     contexts = texts(12, 20)
     forward = engine.score(contexts, CHOICES)
@@ -156,7 +100,7 @@ def test_scores_come_in_the_order_given(llama: TinyPolicy, engine: Engine) -> No
     assert engine.score([], CHOICES) == []
 
 
-def test_greedy_text_is_that_of_a_plain_loop(policy: TinyPolicy, engine: Engine) -> None:
+def test_greedy_sampling_equals_a_plain_loop(policy: TinyPolicy, engine: Engine) -> None:
     engine.sync(policy)
     prompts = texts(12, 40, seed=2)
     for prompt, [completion] in zip(prompts, engine.generate(prompts, Sampling(24), STOPS), strict=True):
@@ -170,7 +114,7 @@ def test_greedy_text_is_that_of_a_plain_loop(policy: TinyPolicy, engine: Engine)
         assert completion.finished == (ids[-1] in STOPS)
 
 
-def test_a_batch_samples_what_batch_one_samples(policy: TinyPolicy, engine: Engine) -> None:
+def test_samples_do_not_depend_on_the_batch(policy: TinyPolicy, engine: Engine) -> None:
     engine.sync(policy)
     prompts, sampling = texts(7, 50, seed=3), Sampling(20, temperature=0.9, n=3, seed=5)
     keys = [f"q{i}" for i in range(7)]
@@ -233,7 +177,7 @@ def test_a_row_ends_at_its_first_stop_id_and_keeps_it(llama: TinyPolicy, engine:
         assert cut.finished == (stop in whole.ids)
 
 
-def test_a_listener_hears_every_token_and_ends_what_it_will(llama: TinyPolicy, engine: Engine) -> None:
+def test_on_token_receives_every_token_and_can_end_a_completion(llama: TinyPolicy, engine: Engine) -> None:
     engine.sync(llama)
     prompts, sampling = texts(6, 30, seed=6), Sampling(12, 1.0, n=2, seed=3)  # 12 rows, more than run together
     plain = engine.generate(prompts, sampling, STOPS)
@@ -248,12 +192,12 @@ def test_a_listener_hears_every_token_and_ends_what_it_will(llama: TinyPolicy, e
     whole = plain[2][1].ids
     assert len(whole) > 4
     streamed.clear()
-    cut = engine.generate(prompts, sampling, STOPS, on_token=lambda *told: on_token(*told, longest=3))
+    cut = engine.generate(prompts, sampling, STOPS, on_token=lambda *event: on_token(*event, longest=3))
     assert (cut[2][1].ids, cut[2][1].finished) == (whole[:3], False)
     assert len(cut[2][1].logps) == 3 and streamed[2, 1] == list(whole[:3])
     plain[2][1] = cut[2][1]
     assert [[c.ids for c in row] for row in cut] == [[c.ids for c in row] for row in plain]
-    stopped = engine.generate(prompts, sampling, STOPS, on_token=lambda *told: False)
+    stopped = engine.generate(prompts, sampling, STOPS, on_token=lambda *event: False)
     assert all(len(c.ids) == 1 and c.finished == (c.ids[0] in STOPS) for row in stopped for c in row)
 
 
@@ -280,7 +224,7 @@ def test_a_changed_neighbour_changes_nothing(policy: TinyPolicy, engine: Engine)
         assert_same(engine, [sampled], [resampled])
 
 
-def test_after_sync_everything_is_new(policy: TinyPolicy, engine: Engine) -> None:
+def test_after_sync_nothing_of_the_old_weights_is_used(policy: TinyPolicy, engine: Engine) -> None:
     engine.sync(policy)
     contexts = texts(3, 30, seed=8)
     before = engine.generate(contexts, Sampling(16), ())
@@ -328,7 +272,7 @@ def test_lengths_at_the_edge_of_the_context(llama: TinyPolicy, engine: Engine) -
         engine.generate([[5]], Sampling(), (), ["a", "b"])
 
 
-# The transformers engine's own workings.
+# The transformers engine's own workings
 
 
 def transformers_engine(policy: TinyPolicy, max_rows: int = 64) -> TransformersEngine:
@@ -344,7 +288,7 @@ def test_engine_without_a_model_says_so() -> None:
         TransformersEngine(max_rows=0)
 
 
-def test_training_flags_come_back_and_checkpointing_keeps_the_cache(policy: TinyPolicy) -> None:
+def test_training_flags_are_restored_and_checkpointing_keeps_the_cache(policy: TinyPolicy) -> None:
     contexts = texts(4, 30)
     engine = transformers_engine(policy)
     expected = engine.score(contexts, CHOICES), engine.generate(contexts, Sampling(10), STOPS)
@@ -367,7 +311,7 @@ def test_training_flags_come_back_and_checkpointing_keeps_the_cache(policy: Tiny
 
 
 def test_a_cache_never_outlives_its_weights(llama: TinyPolicy) -> None:
-    """Even without sync: weights written to in place, and an adapter switched off and on."""
+    """Even without ``sync``: after weights are written to in place, or an adapter is switched off and on."""
     engine = transformers_engine(llama)
     contexts = texts(3, 30)
     for change in (lambda: None, lambda: llama.plant(2)):
@@ -386,11 +330,11 @@ def test_only_new_tokens_are_computed(llama: TinyPolicy) -> None:
         before = engine.prefill_tokens
         engine.score([change(c) for c in contexts], CHOICES)
         counts.append(engine.prefill_tokens - before)
-    # Grown by three; cut back (the last token always runs: its logits are asked for); two tokens behind a fork.
+    # Grown by three; cut back (the last token is always computed, for its logits); two tokens after a fork.
     assert counts == [sum(map(len, contexts)), 15, 5, 10]
 
 
-def test_prompts_are_computed_once_for_all_samples_and_shared_beginnings_once(llama: TinyPolicy) -> None:
+def test_prompts_and_shared_beginnings_are_computed_once(llama: TinyPolicy) -> None:
     engine = transformers_engine(llama)
     prompts = texts(3, 30)
     engine.generate(prompts, Sampling(4, 1.0, n=6), ())
@@ -413,7 +357,7 @@ def test_an_empty_call_frees_the_cache(llama: TinyPolicy) -> None:
 
 
 def test_every_query_sees_something(llama: TinyPolicy) -> None:
-    """Some attention kernels answer a row of a mask that allows nothing with NaN, which then spreads."""
+    """Some attention kernels return NaN for a row of a mask that allows nothing, and the NaN then spreads."""
     masks = []
     handle = llama.model.register_forward_pre_hook(lambda _, __, kwargs: masks.append(kwargs), with_kwargs=True)
     transformers_engine(llama).score([[1], [1, 2, 3]], CHOICES)
@@ -421,13 +365,13 @@ def test_every_query_sees_something(llama: TinyPolicy) -> None:
     assert [kwargs["attention_mask"].any(-1).all().item() for kwargs in masks] == [True]
 
 
-def test_holes_do_not_pile_up(llama: TinyPolicy) -> None:
-    """Rows that grow unequally leave holes; a cache half of holes would cost as much as rows twice as long."""
+def test_unused_slots_do_not_accumulate(llama: TinyPolicy) -> None:
+    """Rows that grow unequally leave unused slots; if half of them were unused, rows would cost twice as much."""
     rows = CachedRows(llama.model, AttentionKind.of(llama.model.config))
-    rows.take([0, 0], [0, 0])
+    rows.select([0, 0], [0, 0])
     with torch.no_grad():
         for turn in range(12):
-            rows.take([0, 1], [len(ids) for ids in rows.ids])
+            rows.select([0, 1], [len(ids) for ids in rows.ids])
             rows.extend([[5] * 8, [6]] if turn % 2 else [[6], [5] * 8])
     longest = max(map(len, rows.ids))
     assert rows._cache.get_seq_length() <= 1.25 * longest + 8
@@ -436,8 +380,8 @@ def test_holes_do_not_pile_up(llama: TinyPolicy) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_any_family_of_contexts_is_scored_right(tiny_llama: TinyPolicy, data: st.DataObject) -> None:
-    """Contexts over two letters branch everywhere; calls follow each other on one cache."""
+def test_any_set_of_contexts_is_scored_exactly(tiny_llama: TinyPolicy, data: st.DataObject) -> None:
+    """Contexts over two letters branch everywhere, and the calls share one cache."""
     engine = transformers_engine(tiny_llama, max_rows=data.draw(st.integers(1, 6)))
     letters = st.lists(st.integers(1, 2), min_size=1, max_size=14)
     for _ in range(3):
@@ -454,7 +398,7 @@ def tiny_llama(folders: dict[str, Path]) -> Iterator[TinyPolicy]:
     yield policy_of(folders["llama"])
 
 
-def test_eager_and_sliding_everywhere_are_exact(llama: TinyPolicy) -> None:
+def test_eager_attention_and_sliding_windows_in_all_layers_are_exact(llama: TinyPolicy) -> None:
     contexts = texts(4, 40)
     llama.model.set_attn_implementation("eager")
     assert_scores(transformers_engine(llama), llama.model, contexts, CHOICES)
@@ -470,7 +414,7 @@ def test_eager_and_sliding_everywhere_are_exact(llama: TinyPolicy) -> None:
     assert_scores(transformers_engine(mistral), mistral.model, contexts, CHOICES)
 
 
-def test_bfloat16_weights_work(policy: TinyPolicy) -> None:
+def test_bfloat16_weights_are_scored_within_their_precision(policy: TinyPolicy) -> None:
     policy.peft.to(torch.bfloat16)
     contexts = texts(4, 40)
     scores = transformers_engine(policy).score(contexts, CHOICES)

@@ -1,6 +1,6 @@
-"""The engine in front of a server: what it asks, what it makes of replies and faults, which adapter runs.
+"""The engine in front of a server: its calls, how it reads replies and handles faults, which adapter runs.
 
-The server is one of the tests' own that answers as vLLM does; test_vllm_server.py asks a real one.
+The server is a fake that answers as vLLM does; test_vllm_server.py runs a real one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ import pytest
 import torch
 from completionserver import CompletionServer, error
 from peft import LoraConfig, get_peft_model
+from plainscores import TinyPolicy
 from transformers import AutoModelForCausalLM
 
 from lovec import calls
 from lovec.choices import ChoiceTree
 from lovec.engines import TransformersEngine, VllmServer
-from lovec.engines.choices_by_walks import Walk, score_by_walks
+from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.tiny import build_tiny
 from lovec.types import Engine, LovecError, Sampling
 
@@ -29,24 +29,6 @@ CONTEXT = 96
 STOPS = tuple(range(0, 256, 16))
 CHOICES = [[49, 60, 9], [49, 48, 60, 9], [50, 60, 9], [49, 48], [33]]
 PROMPTS = [[5, 6, 7], [9, 3, 4, 8, 200], [5, 6, 7, 8]]
-
-
-@dataclass
-class TinyPolicy:
-    """A tiny model with an adapter of full effect."""
-
-    peft: Any
-
-    @property
-    def model(self) -> Any:
-        return self.peft.get_base_model()
-
-    def plant(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, parameter in self.peft.named_parameters():
-                if ".lora_" in name:
-                    parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +66,7 @@ def own(policy: TinyPolicy) -> TransformersEngine:
     return engine
 
 
-def test_it_is_an_engine(engine: VllmServer) -> None:
+def test_it_follows_the_engine_protocol(engine: VllmServer) -> None:
     checked: Engine = engine
     assert checked.context_length == CONTEXT and checked.max_rows == 4 and not checked.shares_model
 
@@ -92,7 +74,7 @@ def test_it_is_an_engine(engine: VllmServer) -> None:
 # Sampling
 
 
-def test_greedy_text_and_its_log_probs_are_the_policys(engine: VllmServer, policy: TinyPolicy) -> None:
+def test_greedy_text_and_log_probs_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy) -> None:
     found = engine.generate(PROMPTS, Sampling(12, n=2), STOPS)
     expected = own(policy).generate(PROMPTS, Sampling(12, n=2), STOPS)
     assert [[c.ids for c in row] for row in found] == [[c.ids for c in row] for row in expected]
@@ -103,7 +85,7 @@ def test_greedy_text_and_its_log_probs_are_the_policys(engine: VllmServer, polic
     assert {c.finished for row in found for c in row} == {True, False}
 
 
-def test_every_completion_is_asked_for_with_a_seed_of_its_own(engine: VllmServer, server: CompletionServer) -> None:
+def test_every_completion_has_a_seed_of_its_own(engine: VllmServer, server: CompletionServer) -> None:
     def seeds(prompts: list[list[int]], n: int, seed: int, keys: list[str] | None = None) -> list[int]:
         server.calls.clear()
         engine.generate(prompts, Sampling(3, 1.0, n, seed), STOPS, keys)
@@ -118,8 +100,8 @@ def test_every_completion_is_asked_for_with_a_seed_of_its_own(engine: VllmServer
     assert sorted(set(seeds(PROMPTS[:1], 2, 7, ["a"])) - set(first[:3])) == []
 
 
-def test_a_call_leaves_nothing_to_the_servers_defaults(engine: VllmServer, server: CompletionServer) -> None:
-    """A model's generation_config.json may hold penalties and cuts, and vLLM would stop at its end tokens."""
+def test_a_call_sets_every_sampling_parameter(engine: VllmServer, server: CompletionServer) -> None:
+    """Otherwise the model's generation_config.json could set penalties, and vLLM would stop at its end tokens."""
     server.calls.clear()
     engine.generate([[1] * 90], Sampling(12, 1.0), (7, 3))
     [body] = server.paths("/v1/completions")
@@ -146,12 +128,12 @@ def test_log_probs_are_of_the_distribution_drawn_from(
     assert fresh.generate(PROMPTS, Sampling(2, 1.0), STOPS)
 
 
-def test_no_more_calls_than_rows_are_under_way(engine: VllmServer, server: CompletionServer) -> None:
+def test_there_are_no_more_simultaneous_calls_than_max_rows(engine: VllmServer, server: CompletionServer) -> None:
     engine.generate(PROMPTS * 5, Sampling(2, 1.0), STOPS)
     assert 1 < server.most <= 4
 
 
-def test_a_listener_hears_every_token_and_ends_what_it_will(engine: VllmServer) -> None:
+def test_on_token_receives_every_token_and_can_end_a_completion(engine: VllmServer) -> None:
     sampling = Sampling(12, 1.0, n=2, seed=3)
     plain = engine.generate(PROMPTS, sampling, STOPS)
     streamed: dict[tuple[int, int], list[int]] = {}
@@ -168,22 +150,22 @@ def test_a_listener_hears_every_token_and_ends_what_it_will(engine: VllmServer) 
     assert streamed == {(p, i): list(c.ids) for p, row in enumerate(plain) for i, c in enumerate(row)}
 
     def broken(prompt: int, sample: int, token: int) -> bool:
-        raise KeyError("a listener's own fault")
+        raise KeyError("a fault of the callback")
 
-    with pytest.raises(KeyError, match="a listener's own fault"):
+    with pytest.raises(KeyError, match="a fault of the callback"):
         engine.generate(PROMPTS, sampling, STOPS, on_token=broken)
 
 
-def test_a_stream_is_tried_again_until_a_token_came(engine: VllmServer, server: CompletionServer) -> None:
+def test_a_stream_is_retried_until_its_first_token(engine: VllmServer, server: CompletionServer) -> None:
     server.faults = ["503", "hang up", "500"]
-    [[whole]] = engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+    [[whole]] = engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)
     assert len(whole.ids) == 12 and len(server.paths("/v1/completions")) == 4
     server.faults = ["503", "error later"]
     with pytest.raises(LovecError, match=r"broken connection: .*lost"):
-        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)
     server.faults = ["503", "break off"]
     with pytest.raises(LovecError, match="the stream of a completion broke off"):
-        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *told: True)
+        engine.generate(PROMPTS[:1], Sampling(12), (), on_token=lambda *event: True)
 
 
 # Scores
@@ -194,7 +176,7 @@ def matches(body: dict[str, Any], context: list[int]) -> bool:
     return any(body["prompt"] == [*context, *node] for node in nodes)
 
 
-def test_scores_are_those_of_the_policy(engine: VllmServer, policy: TinyPolicy, server: CompletionServer) -> None:
+def test_scores_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy, server: CompletionServer) -> None:
     expected = own(policy).score(PROMPTS, CHOICES)
     for row, right in zip(engine.score(PROMPTS, CHOICES), expected, strict=True):
         assert row == pytest.approx(right, abs=1e-5)
@@ -203,17 +185,18 @@ def test_scores_are_those_of_the_policy(engine: VllmServer, policy: TinyPolicy, 
     server.calls.clear()
     engine.score(PROMPTS, CHOICES)
     assert engine.prefill_tokens >= sum(map(len, PROMPTS))
-    asked = sum(len(prompt) for body in server.paths("/v1/completions") for prompt in PROMPTS if matches(body, prompt))
-    assert engine.prefill_tokens == asked  # nothing is cached here; tokens of the choices are not counted
+    bodies = server.paths("/v1/completions")
+    context_tokens = sum(len(prompt) for body in bodies for prompt in PROMPTS if matches(body, prompt))
+    assert engine.prefill_tokens == context_tokens  # nothing is cached here; tokens of the choices are not counted
 
 
-def test_a_server_without_log_probs_of_given_tokens_is_named(engine: VllmServer, server: CompletionServer) -> None:
-    server.tells = False
+def test_a_server_without_log_probs_of_given_tokens_is_an_error(engine: VllmServer, server: CompletionServer) -> None:
+    server.given_ids = False
     with pytest.raises(LovecError, match=r"leaves out .*\(logprob_token_ids\); it has to be vLLM 0\.32 or later"):
         engine.score(PROMPTS, CHOICES)
 
 
-def test_counts_without_details_are_told_once(
+def test_a_missing_count_of_cached_tokens_is_warned_of_once(
     server: CompletionServer, policy: TinyPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.details = False
@@ -228,7 +211,7 @@ def test_counts_without_details_are_told_once(
 # Adapters
 
 
-def test_the_newest_adapter_runs_and_the_old_one_goes(
+def test_the_newest_adapter_runs_and_the_old_one_is_removed(
     server: CompletionServer, policy: TinyPolicy, tmp_path: Path
 ) -> None:
     engine = VllmServer(server.url, adapter_dir=str(tmp_path / "shared"))
@@ -251,16 +234,14 @@ def test_the_newest_adapter_runs_and_the_old_one_goes(
         assert abs(bare[0] - scores[-1][0]) > 1e-3
     engine.sync(policy)
     assert engine.score(PROMPTS, CHOICES)[0] == scores[-1]
-    assert len(server.paths("/v1/load_lora_adapter")) == 3  # the adapter waited
+    assert len(server.paths("/v1/load_lora_adapter")) == 3  # the adapter was still loaded
     engine.close()
     assert server.adapters == {} and list((tmp_path / "shared").iterdir()) == []
     with pytest.raises(LovecError, match="no model yet"):
         engine.score(PROMPTS, CHOICES)
 
 
-def test_an_engine_that_is_thrown_away_leaves_nothing_on_the_server(
-    server: CompletionServer, policy: TinyPolicy
-) -> None:
+def test_a_garbage_collected_engine_unloads_its_adapter(server: CompletionServer, policy: TinyPolicy) -> None:
     engine = VllmServer(server.url)
     engine.sync(policy)
     assert len(server.adapters) == 1
@@ -275,13 +256,13 @@ def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: Tin
     engine.open("tiny", str(tmp_path / "adapter"))
     expected = own(policy).score(PROMPTS, CHOICES)
     assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-5) for row in expected]
-    engine.open(server.path)  # what the server loaded it from will do, too
+    engine.open(server.path)  # the path that the server loaded it from names it as well
     with policy.peft.disable_adapter():
         expected = own(policy).score(PROMPTS, CHOICES)
     assert engine.score(PROMPTS, CHOICES) == [pytest.approx(row, abs=1e-5) for row in expected]
-    with pytest.raises(LovecError, match=r"nowhere holds no adapter_config\.json"):
+    with pytest.raises(LovecError, match=r"there is no adapter in .*nowhere \(no adapter_config\.json\)"):
         engine.open("tiny", str(tmp_path / "nowhere"))
-    with pytest.raises(LovecError, match=r"model 'other' is not served at .*, expected one of tiny; mend model"):
+    with pytest.raises(LovecError, match=r"model 'other' is not served at .*, expected one of tiny; correct model"):
         engine.open("other")
 
 
@@ -289,13 +270,13 @@ def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: Tin
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "503", "hang up", "garbage", "aborted"])
-def test_passing_faults_are_tried_again(engine: VllmServer, server: CompletionServer, fault: str) -> None:
+def test_transient_faults_are_retried(engine: VllmServer, server: CompletionServer, fault: str) -> None:
     expected = engine.generate(PROMPTS, Sampling(6, 1.0), STOPS)
     server.faults = [fault] * 2
     assert engine.generate(PROMPTS, Sampling(6, 1.0), STOPS) == expected
 
 
-def test_lasting_faults_are_said_in_one_line(server: CompletionServer, policy: TinyPolicy) -> None:
+def test_permanent_faults_are_one_line(server: CompletionServer, policy: TinyPolicy) -> None:
     engine = VllmServer(server.url, retries=1)
     engine.sync(policy)
     for fault, words in (
@@ -313,7 +294,7 @@ def test_lasting_faults_are_said_in_one_line(server: CompletionServer, policy: T
         engine.generate(PROMPTS, Sampling(2), STOPS)
 
 
-def test_a_server_that_cannot_do_it_is_named(
+def test_a_server_that_cannot_serve_the_policy_is_explained(
     server: CompletionServer, policy: TinyPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as free:
@@ -351,7 +332,7 @@ def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
         ({"timeout": 0.0}, r"timeout 0\.0"),
         ({"retries": -1}, "retries -1"),
         ({"url": "localhost:8000"}, "url is 'localhost:8000', expected an address such as"),
-        ({"url": "http://me:pw@localhost/v1"}, r"url holds more than an address.*keys belong in \$VLLM_API_KEY"),
+        ({"url": "http://me:pw@localhost/v1"}, r"url is more than an address.*keys belong in \$VLLM_API_KEY"),
     ):
         with pytest.raises(LovecError, match=words):
             VllmServer(**options)
@@ -369,22 +350,22 @@ def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
         engine.score([[1] * 95], CHOICES)
 
 
-# Walks
+# Continuations
 
 
 LONG = [[8, 60, 9, 9], [7, 60, 9, 9], [8, 7, 60, 9, 9], [5]]
 
 
-def says(habit: list[int], walks: list[Walk]) -> list[list[tuple[int, list[float]]]]:
-    """A writer of ``habit`` behind every score; a token's log-probability tells the prompt before it."""
+def continuations(habit: list[int], queries: list[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
+    """The replies of a model that writes ``habit`` after every score; log-probabilities depend on the whole prompt."""
     replies = []
-    for walk in walks:
-        prompt, steps = list(walk.prompt), []
-        for _ in range(walk.steps):
-            behind = prompt[len(walk.context) :]
-            done = len(behind) - next((i for i, t in enumerate(behind) if t == habit[1]), len(behind))
-            token = habit[min(done + 1, len(habit) - 1)] if behind else habit[0]
-            steps.append((token, [-hash((*prompt, t)) % 997 / 100 for t in walk.tokens]))
+    for query in queries:
+        prompt, steps = list(query.prompt), []
+        for _ in range(query.steps):
+            node = prompt[len(query.context) :]
+            written = len(node) - next((i for i, t in enumerate(node) if t == habit[1]), len(node))
+            token = habit[min(written + 1, len(habit) - 1)] if node else habit[0]
+            steps.append((token, [-hash((*prompt, t)) % 997 / 100 for t in query.tokens]))
             prompt.append(token)
         replies.append(steps)
     return replies
@@ -393,38 +374,39 @@ def says(habit: list[int], walks: list[Walk]) -> list[list[tuple[int, list[float
 @pytest.mark.parametrize(
     ("habit", "most"),
     [([8, 60, 9, 9], 2), ([1, 1, 1, 1], 3)],
-    ids=["a model that knows the tags", "a model that strays"],
+    ids=["a model that knows the tags", "a model that writes something else"],
 )
-def test_walks_show_every_node_in_few_rounds(habit: list[int], most: int) -> None:
+def test_continuations_pass_every_node_in_few_rounds(habit: list[int], most: int) -> None:
     contexts = [(1, 2, 3), (4,), (1, 2, 3)]
-    rounds: list[list[Walk]] = []
+    rounds: list[list[TokenQuery]] = []
 
-    def walk(walks: Any) -> Any:
-        rounds.append(list(walks))
-        return says(habit, rounds[-1])
+    def generate(queries: Any) -> Any:
+        rounds.append(list(queries))
+        return continuations(habit, rounds[-1])
 
-    found = score_by_walks(contexts, ChoiceTree(LONG), walk)
-    for context, row in zip(contexts, found, strict=True):
+    scores = score_by_continuations(contexts, ChoiceTree(LONG), generate)
+    for context, row in zip(contexts, scores, strict=True):
         for choice, value in zip(LONG, row, strict=True):
             text = [*context, *choice]
             expected = sum(-hash(tuple(text[: end + 1])) % 997 / 100 for end in range(len(context), len(text)))
             assert value == pytest.approx(expected)
     assert len(rounds) <= most
-    assert all(walk.node == () for walk in rounds[0]) and len(rounds[0]) == 2
-    if habit[0] == 8:  # one walk a score, not one a node
+    assert all(query.node == () for query in rounds[0]) and len(rounds[0]) == 2
+    if habit[0] == 8:  # one query per score, not per node
         assert sum(map(len, rounds)) == 2 * 3
     else:
-        assert all(walk.steps == 1 for walk in rounds[-1])
+        assert all(query.steps == 1 for query in rounds[-1])
 
 
-def test_walks_ask_for_no_more_tokens_than_a_server_tells_of() -> None:
+def test_queries_contain_no_more_tokens_than_a_server_returns() -> None:
     choices = [[1, token] for token in range(100)] + [[2, token] for token in range(100, 200)]
-    asked: list[Walk] = []
+    all_queries: list[TokenQuery] = []
 
-    def walk(walks: Any) -> Any:
-        asked.extend(walks)
-        return [[(0, [-float(len(w.node))] * len(w.tokens))] for w in walks]
+    def generate(queries: Any) -> Any:
+        all_queries.extend(queries)
+        return [[(0, [-float(len(q.node))] * len(q.tokens))] for q in queries]
 
-    assert score_by_walks([(5,)], ChoiceTree(choices), walk) == [[-1.0] * 200]
-    assert sorted(len(w.tokens) for w in asked) == [2, 100, 100]
-    assert score_by_walks([], ChoiceTree(choices), walk) == []
+    assert score_by_continuations([(5,)], ChoiceTree(choices), generate) == [[-1.0] * 200]
+    assert sorted(len(query.tokens) for query in all_queries) == [2, 100, 100]
+    assert score_by_continuations([], ChoiceTree(choices), generate) == []
+    assert score_by_continuations([(5,)], ChoiceTree([]), generate) == [[]]

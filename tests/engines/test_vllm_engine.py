@@ -1,4 +1,4 @@
-"""The vLLM engine's own workings, on the real vLLM; the protocol's tests are in test_engine.py."""
+"""The vLLM engine's own workings, on the real vLLM where it is installed; test_engine.py tests the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from test_engine import CHOICES, assert_scores, close, naive_score, texts
+from plainscores import CHOICES, assert_scores, close, naive_score, texts
 from tinyrun import Recorder, Rows, Truth, module, trainer
 from transformers import AutoModelForCausalLM, LlamaConfig
 from vllmtiny import BLOCK, VLLM, on_vllm, small
@@ -23,8 +23,8 @@ from lovec.datasets.world.tokenizer import make_tokenizer
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine, VllmEngine
 from lovec.engines.adapters import AdapterFolders
-from lovec.engines.choices_by_tokens import Question, score_by_paths, score_by_tokens
-from lovec.engines.vllm_local import Request, _way
+from lovec.engines.choice_scoring import TokenQuery, score_by_paths
+from lovec.engines.vllm_local import VllmRequest, _prompt_logps
 from lovec.modules import GRPO
 from lovec.oracles import SelfJudge
 from lovec.policy import Policy, PolicyConfig
@@ -36,7 +36,7 @@ WORDS = "ada wrote the first note on engines in london and paris before noon".sp
 
 
 def plant(policy: Policy, seed: int, scale: float = 0.1) -> None:
-    """Other adapter weights, with full effect."""
+    """Overwrite the adapter's weights, so that they change the output visibly."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in policy.trainable():
         parameter.data.copy_(scale * torch.randn(parameter.shape, generator=generator))
@@ -49,7 +49,7 @@ def policy_of(model: str | Path, adapter: str | None = None, **options: Any) -> 
 
 
 def passages(count: int, sentences: int, seed: int = 0) -> list[Record]:
-    """Records of random sentences."""
+    """Return records of random sentences."""
     rng = random.Random(seed)
     return [
         Record(
@@ -63,31 +63,29 @@ def passages(count: int, sentences: int, seed: int = 0) -> list[Record]:
     ]
 
 
-# What needs no vLLM.
+# Without vLLM
 
 
-def test_both_ways_of_asking_give_the_sums_along_the_choices() -> None:
-    """Whatever the engine could not say at first is asked node by node."""
+@pytest.mark.parametrize("known", [0.0, 0.7, 1.0], ids=["no path", "parts of the paths", "all paths"])
+def test_scores_by_paths_are_the_sums_along_the_choices(known: float) -> None:
+    """What the engine cannot say at first is queried node by node."""
 
     def logp(prompt: tuple[int, ...], token: int) -> float:
         return -random.Random(f"{prompt} {token}").random()
 
-    asked: list[int] = []
+    counts: list[int] = []
 
-    def ask(questions: Any) -> list[list[float]]:
-        asked.append(len(questions))
-        return [[logp(q.prompt, token) for token in q.tokens] for q in questions]
-
-    def along(questions: Any) -> list[tuple[list[float | None], list[float]]]:
-        forgetful = random.Random(0)
-        ways: list[list[float | None]] = [
+    def ask(queries: Any) -> list[tuple[list[float | None], list[float]]]:
+        counts.append(len(queries))
+        chance = random.Random(0)
+        paths: list[list[float | None]] = [
             [
-                None if forgetful.random() < 0.3 else logp(q.prompt[: len(q.context) + depth], token)
-                for depth, token in enumerate(q.node)
+                logp(q.prompt[: len(q.context) + depth], token) if chance.random() < known else None
+                for depth, token in enumerate(q.node if q.with_path and known else ())
             ]
-            for q in questions
+            for q in queries
         ]
-        return list(zip(ways, ask(questions), strict=True))
+        return [(path, [logp(q.prompt, token) for token in q.tokens]) for path, q in zip(paths, queries, strict=True)]
 
     contexts = [(1, 2), (3,), (1, 2), (4, 5, 6)]
     expected = [
@@ -95,29 +93,28 @@ def test_both_ways_of_asking_give_the_sums_along_the_choices() -> None:
         for context in contexts
     ]
     tree = ChoiceTree(CHOICES)
-    assert score_by_tokens(contexts, tree, ask) == [pytest.approx(row, abs=1e-12) for row in expected]
-    assert asked == [3, 3 * (len(tree.nodes) - 1)]  # every distinct context, then its other nodes
-    asked.clear()
-    assert score_by_paths(contexts, tree, along) == [pytest.approx(row, abs=1e-12) for row in expected]
-    ends = 4 + 1  # four choices of three or more tokens; one question for the choice of a single one
-    assert asked[0] == 3 * ends and 0 < asked[1] < 3 * len(tree.nodes)
-    assert score_by_paths([], tree, along) == [] and score_by_tokens([(1,)], ChoiceTree([]), ask) == [[]]
-    assert Question((1,), (2, 3), (4,)).prompt == (1, 2, 3)
+    assert score_by_paths(contexts, tree, ask) == [pytest.approx(row, abs=1e-12) for row in expected]
+    leaves = 4 + 1  # four choices of three or more tokens; one query for the choice of a single one
+    assert counts[0] == 3 * leaves and len(counts) == (1 if known == 1.0 else 2)
+    if known == 0.0:
+        assert sum(counts) == 3 * len(tree.nodes)  # every node of every distinct context once
+    assert score_by_paths([], tree, ask) == [] and score_by_paths([(1,)], ChoiceTree([]), ask) == [[]]
+    assert TokenQuery((1,), (2, 3), (4,)).prompt == (1, 2, 3)
 
 
-def test_entries_of_cached_tokens_are_not_believed() -> None:
-    """vLLM gives entries for them that mean nothing, or none at all."""
-    request = Request((5, 6, 7, 8), {}, way=3)
+def test_log_probs_of_cached_prompt_tokens_are_not_used() -> None:
+    """vLLM returns meaningless entries for them, or none at all."""
+    request = VllmRequest((5, 6, 7, 8), {}, scored=3)
     entries = [None, *({token: Logprob(-token / 10)} for token in (6, 7, 8))]
-    assert _way(request, entries, cached=0) == [-0.6, -0.7, -0.8]
-    assert _way(request, entries, cached=2) == [None, None, -0.8]
-    assert _way(request, entries[2:], cached=0) == [None, -0.7, -0.8]
-    assert _way(request, [None, None, {3: Logprob(-1.0)}, {8: Logprob(-0.8)}], cached=0) == [None, None, -0.8]
+    assert _prompt_logps(request, entries, cached=0) == [-0.6, -0.7, -0.8]
+    assert _prompt_logps(request, entries, cached=2) == [None, None, -0.8]
+    assert _prompt_logps(request, entries[2:], cached=0) == [None, -0.7, -0.8]
+    assert _prompt_logps(request, [None, None, {3: Logprob(-1.0)}, {8: Logprob(-0.8)}], cached=0) == [None, None, -0.8]
 
 
 @dataclass
 class Logprob:
-    """As vLLM gives it."""
+    """An entry as vLLM returns it."""
 
     logprob: float
 
@@ -127,33 +124,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_tiny("llama", tmp_path_factory.mktemp("models") / "llama", max_position_embeddings=4096))
 
 
-def test_an_adapter_is_written_where_it_is_new(model: str, tmp_path: Path) -> None:
+def test_an_adapter_is_written_only_if_it_has_changed(model: str, tmp_path: Path) -> None:
     policy, folders = policy_of(model), AdapterFolders(tmp_path)
-    first = folders.take(policy)
-    assert first is not None and folders.take(policy) == first
+    first = folders.write(policy)
+    assert first is not None and folders.write(policy) == first
     with policy.without_adapter():
-        assert folders.take(policy) is None
-    assert folders.take(policy) == first
-    plant(policy, 1)  # writes past the parameters' version counters
-    second = folders.take(policy)
+        assert folders.write(policy) is None
+    assert folders.write(policy) == first
+    plant(policy, 1)  # does not advance the parameters' version counters
+    second = folders.write(policy)
     assert second not in (None, first) and first.exists()
     folders.clean()
     assert not first.exists()
-    held = policy_of(model, adapter=str(second))
-    for mine, theirs in zip(policy.trainable(), Policy(held_config(model, second)).trainable(), strict=True):
+    continued = policy_of(model, adapter=str(second))
+    for mine, theirs in zip(
+        policy.trainable(), Policy(PolicyConfig(model=model, adapter=str(second))).trainable(), strict=True
+    ):
         assert torch.equal(mine, theirs)
-    plant(held, 2)
-    now, then = folders.take(held), None
-    with held.reference():
-        then = folders.take(held)
-    assert then not in (now, None)
-    assert file_hash(then) == file_hash(second)  # the frozen copy of what it started from
+    plant(continued, 2)
+    newest, frozen = folders.write(continued), None
+    with continued.reference():
+        frozen = folders.write(continued)
+    assert frozen not in (newest, None)
+    assert file_hash(frozen) == file_hash(second)  # the frozen copy of what it started from
     folders.close()
     assert not list(tmp_path.iterdir())
-
-
-def held_config(model: str, adapter: Path | None) -> PolicyConfig:
-    return PolicyConfig(model=model, adapter=str(adapter))
 
 
 def file_hash(folder: Path | None) -> str:
@@ -161,7 +156,7 @@ def file_hash(folder: Path | None) -> str:
     return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
-def test_what_cannot_be_is_said(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_settings_are_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, match in (({"max_rows": 0}, "max_rows is 0"), ({"max_lora_rank": 513}, "max_lora_rank is 513")):
         with pytest.raises(LovecError, match=match):
             VllmEngine(**option)
@@ -178,11 +173,11 @@ def test_what_cannot_be_is_said(model: str, monkeypatch: pytest.MonkeyPatch) -> 
         VllmEngine().open(model)
 
 
-# What runs on vLLM.
+# On vLLM
 
 
 class TestOnVllm:
-    """Of one engine, loaded once."""
+    """Tests that share one engine, loaded once."""
 
     pytestmark: ClassVar = list(VLLM)
 
@@ -200,7 +195,7 @@ class TestOnVllm:
         yield engine
         engine.close()
 
-    def test_the_adapter_goes_and_comes_with_the_policys(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_the_adapter_is_switched_on_and_off_with_the_policys(self, policy: Policy, engine: VllmEngine) -> None:
         contexts = texts(3, 40)
         adapted = engine.score(contexts, CHOICES)
         text = engine.generate(contexts, Sampling(12), ())
@@ -217,7 +212,7 @@ class TestOnVllm:
         for _ in range(2):  # the second time parts of the choices are found in the cache
             assert_now(engine, policy, contexts)
 
-    def test_without_a_change_nothing_is_loaded_and_nothing_forgotten(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_sync_without_a_change_loads_nothing_and_keeps_the_cache(self, policy: Policy, engine: VllmEngine) -> None:
         contexts = texts(2, 8 * BLOCK + 1, seed=5, shortest=8 * BLOCK + 1)
         engine.sync(policy)
         folder = engine._folder
@@ -241,7 +236,7 @@ class TestOnVllm:
         with policy.without_adapter():
             engine.sync(policy)
             bare = engine.score(contexts, CHOICES)
-        before = engine._running().apply(base)
+        before = engine._running()._llm.apply_model(base)[0]
         sizes = []
         for turn in range(200):
             plant(policy, 100 + turn)
@@ -252,14 +247,14 @@ class TestOnVllm:
                 sizes.append(resident())
                 assert_now(engine, policy, contexts)
         assert len(streamed) == 200  # every adapter was another one, from its first token on
-        assert engine._running().apply(base) == before
+        assert engine._running()._llm.apply_model(base)[0] == before
         with policy.without_adapter():
             engine.sync(policy)
             assert engine.score(contexts, CHOICES) == bare
         assert engine._folder is not None and len(list(engine._folder.parent.iterdir())) == 1
         assert sizes[-1] - sizes[0] < 20 * 2**20, sizes
 
-    def test_a_listener_that_fails_leaves_the_engine_well(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_a_callback_that_fails_leaves_the_engine_usable(self, policy: Policy, engine: VllmEngine) -> None:
         engine.sync(policy)
         prompts = texts(4, 20, seed=6)
         plain = engine.generate(prompts, Sampling(8), ())
@@ -271,7 +266,7 @@ class TestOnVllm:
             engine.generate(prompts, Sampling(8), (), on_token=fail)
         assert [row[0].ids for row in engine.generate(prompts, Sampling(8), ())] == [row[0].ids for row in plain]
 
-    def test_what_vllm_refuses_is_one_line(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_what_vllm_refuses_is_an_error_of_one_line(self, policy: Policy, engine: VllmEngine) -> None:
         engine.sync(policy)
         with pytest.raises(LovecError, match=r"temperature is 2.5, vLLM takes 0 or 0.01 to 2"):
             engine.generate([[5]], Sampling(4, 2.5), ())
@@ -283,7 +278,9 @@ class TestOnVllm:
                 broken()
         assert_now(engine, policy, [[5, 6]])
 
-    def test_a_model_and_a_folder_do_without_a_policy(self, model: str, policy: Policy, engine: VllmEngine) -> None:
+    def test_a_model_and_an_adapter_folder_run_without_a_policy(
+        self, model: str, policy: Policy, engine: VllmEngine
+    ) -> None:
         engine.sync(policy)
         contexts = texts(2, 30, seed=7)
         scores = engine.score(contexts, CHOICES)
@@ -306,7 +303,7 @@ class TestOnVllm:
         assert len(opened.score(contexts, CHOICES)) == 2
         opened.close()
 
-    def test_a_judge_borrows_the_engine_and_gives_it_back(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_a_judge_uses_the_engine_and_restores_its_adapter(self, policy: Policy, engine: VllmEngine) -> None:
         encoder, records = Encoder(policy.tokenizer), passages(2, 3)
         ratings = []
         for lent in (None, engine):
@@ -332,7 +329,7 @@ class TestOnVllm:
         assert len(recorder.gradients) == 2 and all(gradient.abs().max() > 0 for gradient in recorder.gradients)
         assert [logged["train/mismatch_max"] < 1e-3 for logged in recorder.logged] == [True, True]
 
-    def test_tagging_computes_a_passage_once(self, policy: Policy, engine: VllmEngine) -> None:
+    def test_tagging_computes_the_tokens_of_a_passage_once(self, policy: Policy, engine: VllmEngine) -> None:
         """Counted by the engine; whole blocks of 32 tokens are reused, and each of the 11 scores is a request."""
         encoder = Encoder(policy.tokenizer, instruction="Rate each sentence. " * 6)
 
@@ -386,7 +383,7 @@ def whole_words(folder: Path) -> Path:
 
 @on_vllm
 @pytest.mark.parametrize("split", [True, False], ids=["10-is-two-tokens", "10-is-one-token"])
-def test_scores_of_a_thousand_sentences_are_those_of_transformers(split: bool, model: str, tmp_path: Path) -> None:
+def test_tags_equal_those_of_the_transformers_engine(split: bool, model: str, tmp_path: Path) -> None:
     policy = policy_of(model if split else whole_words(tmp_path / "words"))
     encoder = Encoder(policy.tokenizer, instruction="Rate each sentence.")
     assert (len(encoder.tails[10]) > len(encoder.tails[1])) == split

@@ -1,5 +1,4 @@
-"""A real vLLM server with a tiny random model: the engine in front of it, and the oracle, whose ratings mean nothing
-but have to arrive."""
+"""A real vLLM server with a tiny random model: the engine in front of it, and the oracle, whose ratings are random."""
 
 from __future__ import annotations
 
@@ -49,13 +48,13 @@ ENGINE += " --logprobs-mode processed_logprobs --enable-prompt-tokens-details"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The model."""
+    """Folder of the model."""
     return tiny(tmp_path_factory.mktemp("served"), "llama", max_position_embeddings=8192)
 
 
 @pytest.fixture(scope="module")
 def url(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server that has said it is well; its own words are shown where it does not start."""
+    """Address of a server that reports to be healthy; the end of its log is shown where it does not start."""
     folder = tmp_path_factory.mktemp("server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -63,16 +62,16 @@ def url(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = folder / "server.log"
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", served, "--served-model-name", "tiny"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", *ENGINE.split()]
-    with open(log, "wb") as words:
+    with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, env={**os.environ, **SETTINGS}, stdout=words, stderr=words, start_new_session=True
+            command, env={**os.environ, **SETTINGS}, stdout=output, stderr=output, start_new_session=True
         )
     try:
         deadline = time.monotonic() + START_S
-        while not well(f"http://127.0.0.1:{port}/health"):
-            said = log.read_text(errors="replace")[-3000:]
-            assert process.poll() is None, f"the server ended:\n{said}"
-            assert time.monotonic() < deadline, f"the server did not start in {START_S} s:\n{said}"
+        while not healthy(f"http://127.0.0.1:{port}/health"):
+            end = log.read_text(errors="replace")[-3000:]
+            assert process.poll() is None, f"the server ended:\n{end}"
+            assert time.monotonic() < deadline, f"the server did not start in {START_S} s:\n{end}"
             time.sleep(0.5)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
@@ -81,7 +80,7 @@ def url(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait(60)
 
 
-def well(health: str) -> bool:
+def healthy(health: str) -> bool:
     try:
         with urllib.request.urlopen(health, timeout=5) as reply:
             return bool(reply.status == 200)
@@ -95,8 +94,8 @@ def records(count: int) -> list[Record]:
     return [Record(f"r{i}", f"Who is Ada {i}?", page, sentences=sentences[: 1 + i % 2]) for i in range(count)]
 
 
-def test_ratings_of_a_real_server(url: str, tmp_path: Path) -> None:
-    """A grammar holds the random model to the format, so that its replies are ratings."""
+def test_an_oracle_reads_the_ratings_of_a_real_server(url: str, tmp_path: Path) -> None:
+    """A grammar forces the random model into the format, so that its replies are ratings."""
     pattern = r"\*\*Rating:\*\* \$([0-9]|10)\$"
     parameters = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"regex": pattern}}
     oracle = OpenAIOracle("tiny", url, cache=str(tmp_path / "replies.sqlite"), parameters=parameters)
@@ -107,7 +106,7 @@ def test_ratings_of_a_real_server(url: str, tmp_path: Path) -> None:
     assert again.rate(records(1)) == rated and again.calls == 0
 
 
-def test_what_a_random_model_says_freely_is_no_rating(url: str, tmp_path: Path) -> None:
+def test_text_of_a_random_model_is_no_rating(url: str, tmp_path: Path) -> None:
     oracle = OpenAIOracle(
         "tiny", url, cache=str(tmp_path / "r.sqlite"), parameters={"temperature": 0, "max_tokens": 32}, concurrency=4
     )
@@ -116,7 +115,7 @@ def test_what_a_random_model_says_freely_is_no_rating(url: str, tmp_path: Path) 
     assert "3 replies could not be used" in oracle.failures["r0"] and oracle.calls == 6
 
 
-def test_what_vllm_refuses_is_said_in_its_words(url: str, tmp_path: Path) -> None:
+def test_errors_of_vllm_are_passed_on(url: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "r.sqlite")
     with pytest.raises(OracleStopped, match="check model and base_url"):
         OpenAIOracle("nobody", url, cache=cache).rate(records(1))
@@ -146,7 +145,7 @@ def engine(url: str, policy: Policy, tmp_path: Path) -> Iterator[VllmServer]:
 
 
 def plant(policy: Policy, seed: int) -> None:
-    """An adapter of full effect."""
+    """Overwrite the adapter's weights, so that they change the output visibly."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in policy.trainable():
@@ -168,7 +167,9 @@ STOPS = tuple(range(0, 256, 16))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.6])
-def test_log_probs_are_the_policys_at_the_temperature(engine: VllmServer, policy: Policy, temperature: float) -> None:
+def test_log_probs_equal_those_of_the_policy_at_the_temperature(
+    engine: VllmServer, policy: Policy, temperature: float
+) -> None:
     sampling = Sampling(24, temperature, n=3, seed=1)
     groups = engine.generate(PROMPTS, sampling, STOPS)
     for prompt, group in zip(PROMPTS, groups, strict=True):
@@ -186,7 +187,7 @@ def test_log_probs_are_the_policys_at_the_temperature(engine: VllmServer, policy
         assert [c.ids for c in engine.generate(PROMPTS[1:2], sampling, STOPS, ["1"])[0]] == [c.ids for c in groups[1]]
 
 
-def test_a_listener_ends_a_completion(engine: VllmServer) -> None:
+def test_on_token_can_end_a_completion(engine: VllmServer) -> None:
     streamed: list[int] = []
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
@@ -199,7 +200,7 @@ def test_a_listener_ends_a_completion(engine: VllmServer) -> None:
     assert len(whole.ids) == 200
 
 
-def test_scores_are_the_policys_whatever_adapter_it_wears(engine: VllmServer, policy: Policy, url: str) -> None:
+def test_scores_equal_those_of_the_policy_with_every_adapter(engine: VllmServer, policy: Policy, url: str) -> None:
     tails = encoder(policy).tails
     seen = []
     for seed in (1, 2, 3):  # planted adapters change the scores at once, on the same prompts
@@ -220,19 +221,19 @@ def test_scores_are_the_policys_whatever_adapter_it_wears(engine: VllmServer, po
 
 
 def test_a_growing_context_is_prefilled_once(engine: VllmServer, policy: Policy) -> None:
-    """As the server counts it, in blocks of 32 tokens: against a prompt for every sentence."""
+    """As the server counts tokens, in blocks of 32, compared with a prompt per sentence."""
     text = [i * 7 % 250 for i in range(1700)]
     contexts = [text[:end] for end in range(1000, 1700, 35)]
     choices = [[49, 60], [50, 60], [49, 48, 60]]
     engine.prefill_tokens = 0
-    found = [engine.score([context], choices)[0] for context in contexts]
+    scores = [engine.score([context], choices)[0] for context in contexts]
     print(f"{engine.prefill_tokens} tokens in place of {sum(map(len, contexts))}")
     assert engine.prefill_tokens * 5 < sum(map(len, contexts))
-    for row, [right] in zip(found[::7], [own(policy).score([c], choices) for c in contexts[::7]], strict=True):
+    for row, [right] in zip(scores[::7], [own(policy).score([c], choices) for c in contexts[::7]], strict=True):
         assert row == pytest.approx(right, abs=1e-4)
 
 
-def test_an_iterative_tagger_says_what_it_says_of_transformers(engine: VllmServer, policy: Policy) -> None:
+def test_iterative_tags_equal_those_of_the_transformers_engine(engine: VllmServer, policy: Policy) -> None:
     sentences = tuple(Sentence(f"Sentence {i} says that she was born in 18{i}.") for i in range(10, 14))
     records_ = [Record(f"r{i}", f"Who is Ada {i}?", sentences=sentences[i:]) for i in range(3)]
     right = IterativeTagger(own(policy), encoder(policy)).tag(records_)
@@ -246,11 +247,11 @@ def test_an_adapter_that_is_too_large_is_refused(url: str, served: str) -> None:
         VllmServer(url).sync(policy)
 
 
-def test_grpo_learns_from_its_rollouts(url: str, served: str, tmp_path: Path) -> None:
-    """Log-probs of sampling are those of training at every step, so that weights are 1; the base stays as it is."""
+def test_grpo_trains_on_rollouts_of_the_server(url: str, served: str, tmp_path: Path) -> None:
+    """At every step the log-probs of sampling equal those of training, so the importance weights are 1."""
     torch.manual_seed(0)
-    given = {"reward": Truth(), "oracle": Lengths(), "group_size": 3, "max_new_tokens": 12, "temperature": 0.8}
-    run = fit(tmp_path, module(GRPO, served, engine=VllmServer(url), lr=5e-2, **given), Rows(12, batch_size=4))
+    options = {"reward": Truth(), "oracle": Lengths(), "group_size": 3, "max_new_tokens": 12, "temperature": 0.8}
+    run = fit(tmp_path, module(GRPO, served, engine=VllmServer(url), lr=5e-2, **options), Rows(12, batch_size=4))
     assert len(run.logged) == 3 and all(gradient.any() for gradient in run.gradients)
     for logged in run.logged:
         assert 0 < logged["train/mismatch_max"] < 1e-4

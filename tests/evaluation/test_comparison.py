@@ -14,7 +14,7 @@ import pytest
 import torch
 from tinyrun import Lengths, Rows, module, tiny, trainer
 
-from lovec.baselines import LUQ, Baseline, Claim, Isotonic, Platt, hybrid
+from lovec.baselines import LUQ, Baseline, Claim, Isotonic, Platt, average_confidences
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
 from lovec.engines import TransformersEngine
@@ -22,8 +22,9 @@ from lovec.evaluation import Comparison
 from lovec.metrics.records import sentence_pairs
 from lovec.modules import DPO, SFT, EvaluationConfig, PolicyConfig
 from lovec.policy import Policy, TokenBatch, TokenSequence, is_adapter
+from lovec.results import read_results
 from lovec.taggers import IterativeTagger
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, ResultRow
 
 CONTEXTS = [list(range(3, 20)), list(range(5, 50))]
 CHOICES = [[7], [8, 9]]
@@ -64,33 +65,33 @@ class Asked(Baseline):
     """What the model it works with gives to the score 7 after the sentence alone."""
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        bench = self.bench
-        contexts = [bench.encoder.head(s.text, first=True) for r in records for s in r.sentences]
+        resources = self.resources
+        contexts = [resources.encoder.head(s.text, first=True) for r in records for s in r.sentences]
         with self.watch.phase("scoring"):
-            found = iter(bench.engine.score(contexts, bench.encoder.tails))
+            found = iter(resources.engine.score(contexts, resources.encoder.tails))
         return [[float(torch.tensor(next(found)).softmax(0)[7]) for _ in r.sentences] for r in records]
 
 
 class Strict(TransformersEngine):
-    """Wants to be told of every change of adapter, as an engine with a copy of the weights must."""
+    """Needs ``sync`` after every change of adapter, as an engine with a copy of the weights does."""
 
     def sync(self, policy: Any) -> None:
         super().sync(policy)
-        self.policy, self.told = policy, policy.active_adapter
+        self.policy, self.synced = policy, policy.active_adapter
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        assert self.told == self.policy.active_adapter
+        assert self.synced == self.policy.active_adapter
         return super().generate(*args, **kwargs)
 
     def score(self, *args: Any, **kwargs: Any) -> Any:
-        assert self.told == self.policy.active_adapter
+        assert self.synced == self.policy.active_adapter
         return super().score(*args, **kwargs)
 
 
 class Letters:
     """A judge without a model: the share of the sentence's letters that the text has."""
 
-    def attach(self, bench: Any) -> None:
+    def attach(self, resources: Any) -> None:
         """Needs none."""
 
     def support(self, claims: Sequence[Claim]) -> list[float]:
@@ -110,20 +111,22 @@ def scores(policy: Policy, engine: TransformersEngine) -> list[list[float]]:
     return engine.score(CONTEXTS, CHOICES)
 
 
-def said(folder: Path, name: str) -> list[Record]:
+def tagged(folder: Path, name: str) -> list[Record]:
     """The records of a tagged file."""
     return list(read_records(folder / "test" / f"{name}.jsonl"))
 
 
-def chosen(rows: Sequence[dict[str, Any]], **where: Any) -> list[dict[str, Any]]:
-    """The rows that agree with ``where``."""
-    return [row for row in rows if where.items() <= row.items()]
+def select(rows: Sequence[ResultRow], **where: Any) -> list[ResultRow]:
+    """The rows with these values."""
+    return [row for row in rows if all(getattr(row, name) == value for name, value in where.items())]
 
 
 # ---------------------------------------------------------------- another adapter on the same base
 
 
-def test_a_worn_adapter_computes_what_it_computes_alone(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
+def test_a_temporary_adapter_computes_what_it_computes_alone(
+    model: str, adapters: dict[str, str], tmp_path: Path
+) -> None:
     engine = TransformersEngine()
     policy = Policy(PolicyConfig(model=model, lora_r=2, target_modules=["k_proj"])).train()
     own = [p.requires_grad for _, p in sorted(policy.named_parameters())]
@@ -132,23 +135,23 @@ def test_a_worn_adapter_computes_what_it_computes_alone(model: str, adapters: di
     for name in ("A", "B", "A"):
         alone = Policy(PolicyConfig(model=model, adapter=adapters[name]), reference=False)
         with torch.inference_mode(), policy.with_adapter(adapters[name]):
-            assert policy.active_adapter == "worn" and policy.training
-            worn = scores(policy, engine)
+            assert policy.active_adapter == "temporary" and policy.training
+            temporary = scores(policy, engine)
             assert torch.equal(policy.token_logps(BATCH), alone.train().token_logps(BATCH))  # no dropout
             policy.save_adapter(tmp_path / "copy", policy.active_adapter)
             with policy.without_adapter():
                 assert policy.active_adapter is None
                 assert scores(policy, engine) == bare
-            assert scores(policy, engine) == worn
-        assert worn == scores(alone, engine) != bare
+            assert scores(policy, engine) == temporary
+        assert temporary == scores(alone, engine) != bare
         copy = Policy(PolicyConfig(model=model, adapter=str(tmp_path / "copy")), reference=False)
-        assert scores(copy, engine) == worn
+        assert scores(copy, engine) == temporary
         assert policy.active_adapter == "default" and scores(policy, engine) == bare  # its own is an update of zero
     assert [p.requires_grad for _, p in sorted(policy.named_parameters())] == own
     assert {name.split(".")[-2] for name, _ in policy.named_parameters() if is_adapter(name)} == {"default"}
 
 
-def test_an_adapter_that_cannot_be_worn_leaves_nothing_behind(
+def test_an_adapter_that_does_not_fit_leaves_nothing_behind(
     model: str, adapters: dict[str, str], tmp_path: Path
 ) -> None:
     policy = Policy(PolicyConfig(model=model, lora_r=2))
@@ -162,7 +165,7 @@ def test_an_adapter_that_cannot_be_worn_leaves_nothing_behind(
             pass
     assert policy.active_adapter == "default" and list(policy.peft.peft_config) == ["default"]
     with policy.with_adapter(adapters["A"]):
-        assert policy.active_adapter == "worn"
+        assert policy.active_adapter == "temporary"
 
 
 # ---------------------------------------------------------------- one test of many
@@ -196,8 +199,8 @@ def compared(
 def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, int]) -> None:
     folder, made, loaded = compared
     assert loaded == 1
-    assert made.engine.told == made.policy.active_adapter == "default"  # type: ignore[attr-defined]
-    kinds = {row["method"]: row["kind"] for row in made.results}
+    assert made.engine.synced == made.policy.active_adapter == "default"  # type: ignore[attr-defined]
+    kinds = {row.method: row.kind for row in made.results}
     methods = {name: "method" for name in "AB"}
     maps = {f"{name} + {form}": "recalibrated" for name in "AB" for form in ("isotonic", "Platt")}
     assert kinds == {
@@ -205,18 +208,25 @@ def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, i
         **{name: "baseline" for name in ("Vanilla", "Length", "Asked", "Asked-ft", "LUQ")},
         "Best constant": "constant", "LUQ + A": "hybrid", "Length + Vanilla": "hybrid",
     }  # fmt: skip
-    assert json.loads((folder / "test" / "results.json").read_text()) == made.results
+    assert read_results(folder / "test" / "results.json").rows == tuple(made.results)
     both = {"iterative", "free-form"}
+    made_of = {(row.method, row.bases, row.variant) for row in made.results if row.bases}
+    assert made_of == {
+        ("LUQ + A", ("LUQ", "A"), None), ("Length + Vanilla", ("Length", "Vanilla"), None),
+        *((f"{name} + isotonic", (name,), "isotonic") for name in "AB"),
+        *((f"{name} + Platt", (name,), "platt") for name in "AB"),
+        *((f"{name}, no previous scores", (name,), "no previous scores") for name in "AB"),
+    }  # fmt: skip
     for name, kind in kinds.items():
-        rows = chosen(made.results, method=name)
+        rows = select(made.results, method=name)
         # The random model writes no tag, so there is nothing to fit a map of free-form answers on.
-        assert {row["mode"] for row in rows} == (both if kind == "method" or name == "Vanilla" else {"iterative"})
-        spread = kind in ("method", "recalibrated", "ablation") or name == "Vanilla"
-        assert {row["readout"] for row in rows} == ({"stated", "mean"} if spread else {"stated"})
+        assert {row.mode for row in rows} == (both if kind == "method" or name == "Vanilla" else {"iterative"})
+        has_mean = kind in ("method", "recalibrated", "ablation") or name == "Vanilla"
+        assert {row.readout for row in rows} == ({"stated", "mean"} if has_mean else {"stated"})
         for row in rows:
-            assert [r.id for r in read_records(folder / "test" / row["file"])] == ["r0", "r1", "r2", "r3"]
-    figures = {"aurc", "ttr", "diversity", "abstained", "ordinality", "brier", "words", "n"}
-    assert all(figures <= row.keys() for row in made.results)
+            assert [r.id for r in read_records(folder / "test" / str(row.file))] == ["r0", "r1", "r2", "r3"]
+    names = {"aurc", "ttr", "diversity", "abstained", "ordinality", "brier", "words"}
+    assert all(names <= row.metrics.keys() for row in made.results)
     tokens = json.loads((folder / "test" / "tokens.json").read_text())
     assert [t["method"] for t in tokens if t["case"] == "correct"] == ["Vanilla", "A", "B"]
 
@@ -229,8 +239,8 @@ def test_every_method_of_a_comparison_is_as_measured_alone(
     alone = module(SFT, model, oracle=Lengths())
     alone.evaluation = replace(made.evaluation, adapter=adapters[name], name=name, embedder=None, vanilla=name == "A")
     trainer(tmp_path).test(alone, Rows(), verbose=False)
-    for method in dict.fromkeys(row["method"] for row in alone.results):
-        assert chosen(alone.results, method=method) == chosen(made.results, method=method)
+    for method in dict.fromkeys(row.method for row in alone.results):
+        assert select(alone.results, method=method) == select(made.results, method=method)
     files = sorted(path.name for path in (tmp_path / "test").glob("*.jsonl"))
     assert len(files) >= 8
     for file in files:
@@ -243,10 +253,10 @@ def test_the_ablated_row_sees_the_sentence_before_only(
     folder, made, _ = compared
     policy, engine = Policy(PolicyConfig(model=model, adapter=adapters["B"]), reference=False), TransformersEngine()
     engine.sync(policy)
-    tagged = IterativeTagger(engine, made.encoder, history="previous").tag(Rows().load("test"))
-    found = said(folder, "b-no-previous-scores.iterative")
-    assert [s.score for r in found for s in r.sentences] == [s.score for r in tagged for s in r.sentences]
-    assert found != said(folder, "b.iterative")
+    expected = IterativeTagger(engine, made.encoder, history="previous").tag(Rows().load("test"))
+    records = tagged(folder, "b-no-previous-scores.iterative")
+    assert [s.score for r in records for s in r.sentences] == [s.score for r in expected for s in r.sentences]
+    assert records != tagged(folder, "b.iterative")
 
 
 def test_maps_of_a_comparison_are_fitted_under_the_adapter(
@@ -255,11 +265,11 @@ def test_maps_of_a_comparison_are_fitted_under_the_adapter(
     folder, made, _ = compared
     policy, engine = Policy(PolicyConfig(model=model, adapter=adapters["B"]), reference=False), TransformersEngine()
     engine.sync(policy)
-    held = IterativeTagger(engine, made.encoder).tag(Rows().load("validation"))
-    before = [s.score / 10 for r in said(folder, "b.iterative") for s in r.sentences if s.score is not None]
+    validation = IterativeTagger(engine, made.encoder).tag(Rows().load("validation"))
+    before = [s.score / 10 for r in tagged(folder, "b.iterative") for s in r.sentences if s.score is not None]
     for name, form in (("isotonic", Isotonic), ("platt", Platt)):
-        after = form.fit(*sentence_pairs(held, "stated")[:2])(before)
-        mapped = [s.confidence for r in said(folder, f"b-{name}.iterative") for s in r.sentences]
+        after = form.fit(*sentence_pairs(validation, "stated")[:2])(before)
+        mapped = [s.confidence for r in tagged(folder, f"b-{name}.iterative") for s in r.sentences]
         assert mapped == pytest.approx(after.tolist(), abs=1e-6)
 
 
@@ -268,29 +278,32 @@ def test_baselines_judge_stored_answers_with_the_adapter_they_name(
 ) -> None:
     folder, made, _ = compared
     rows = Rows().load("test")
-    lengths = [[s.confidence for s in r.sentences] for r in said(folder, "length.iterative")]
+    lengths = [[s.confidence for s in r.sentences] for r in tagged(folder, "length.iterative")]
     assert lengths == [pytest.approx(row) for row in Length().confidences(rows)]
     assert any(c is None for row in lengths for c in row) and any(c for row in lengths for c in row)
     for name, config in (("asked", {}), ("asked-ft", {"adapter": adapters["B"]})):
         policy, engine = Policy(PolicyConfig(model=model, **config), reference=False), TransformersEngine()  # type: ignore[arg-type]
         engine.sync(policy)
         asked = Asked()
-        asked.attach(replace(made.bench(), engine=engine))
+        asked.attach(replace(made.baseline_resources, engine=engine))
         expected = [c for row in asked.confidences(rows) for c in row]
-        assert [s.confidence for r in said(folder, f"{name}.iterative") for s in r.sentences] == pytest.approx(expected)
-    (row,) = chosen(made.results, method="Length", level="sentence")
-    confidence, factuality, missing = sentence_pairs(said(folder, "length.iterative"), "stated")
-    assert row["n"] == len(confidence) and row["malformed"] == pytest.approx(missing / (missing + len(confidence)))
+        assert [s.confidence for r in tagged(folder, f"{name}.iterative") for s in r.sentences] == pytest.approx(
+            expected
+        )
+    (row,) = select(made.results, method="Length", level="sentence")
+    confidence, factuality, missing = sentence_pairs(tagged(folder, "length.iterative"), "stated")
+    assert row.n == len(confidence)
+    assert row.metrics["malformed"] == pytest.approx(missing / (missing + len(confidence)))
     gaps = [(c - f) ** 2 for c, f in zip(confidence, factuality, strict=True)]
-    assert row["brier"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-6)
+    assert row.metrics["brier"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-6)
 
 
-def test_hybrids_are_means_of_what_was_said(compared: tuple[Path, Comparison, int]) -> None:
+def test_hybrids_are_means_of_two_confidences(compared: tuple[Path, Comparison, int]) -> None:
     folder, _, _ = compared
     for first, second in (("luq", "a"), ("length", "vanilla")):
-        parts = [said(folder, f"{name}.iterative") for name in (first, second)]
-        means = [s.confidence for r in hybrid(*parts) for s in r.sentences]
-        found = [s.confidence for r in said(folder, f"{first}-{second}.iterative") for s in r.sentences]
+        parts = [tagged(folder, f"{name}.iterative") for name in (first, second)]
+        means = [s.confidence for r in average_confidences(*parts) for s in r.sentences]
+        found = [s.confidence for r in tagged(folder, f"{first}-{second}.iterative") for s in r.sentences]
         assert found == [None if c is None else pytest.approx(c, abs=1e-6) for c in means]
 
 
@@ -321,7 +334,7 @@ def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison,
     assert {row["records"] for row in times} == {len(rows)}
     sentences = sum(len(row.sentences) for row in rows)
     assert {row["sentences"] for row in times if row["mode"] == "iterative"} == {sentences}
-    (answers,) = chosen(times, kind="answers")
+    (answers,) = (row for row in times if row["kind"] == "answers")
     prompts = [made.encoder.prompt(row.question, instruct=False) for row in rows]
     assert max(map(len, prompts)) < answers["prefill_tokens"] <= sum(map(len, prompts))  # what they share counts once
 
@@ -347,8 +360,8 @@ class Questions(Rows):
 def test_questions_without_answers_leave_baselines_out(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
     made = comparison(model, oracle=Lengths(), adapters={"A": adapters["A"]}, baselines=[Length()])
     trainer(tmp_path).test(made, Questions(), verbose=False)
-    assert {row["method"] for row in made.results} == {"Vanilla", "A"}
-    assert all(row["n"] == 0 for row in chosen(made.results, mode="iterative"))
+    assert {row.method for row in made.results} == {"Vanilla", "A"}
+    assert all(row.n == 0 for row in select(made.results, mode="iterative"))
     assert json.loads((tmp_path / "test" / "tokens.json").read_text()) == []
 
 
@@ -362,13 +375,15 @@ def test_what_cannot_be_compared_is_one_line(model: str, adapters: dict[str, str
         trainer(tmp_path).test(comparison("nowhere", baselines=[Asked("x", "runs/p-true/adapter")]), Rows())
     with pytest.raises(LovecError, match="would be called 'Length' and 'length'"):
         trainer(tmp_path).test(comparison("nowhere", baselines=[Length(), Length("length")]), Rows())
-    with pytest.raises(LovecError, match=r"hybrids holds \['A', 'LUQ'\], expected two of .*: Vanilla, A"):
+    with pytest.raises(LovecError, match=r"hybrids contains \['A', 'LUQ'\], expected two of .*: Vanilla, A"):
         comparison(model, adapters=adapters, hybrids=[["A", "LUQ"]])
     with pytest.raises(LovecError, match=r"adapters by name: --model\.adapters\.NAME FOLDER"):
         comparison(model, policy=PolicyConfig(model=model, adapter="x"))
-    for command in ("fit", "validate"):
-        with pytest.raises(LovecError, match="Comparison measures adapters that are trained already"):
-            getattr(trainer(tmp_path), command)(comparison("nowhere"), Rows())
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(SFT, model), Rows())
+    run.save_checkpoint(tmp_path / "sft.ckpt")
+    with pytest.raises(LovecError, match=r"measures the adapters in --model\.adapters, no checkpoint"):
+        trainer(tmp_path).test(comparison(model, adapters=adapters), Rows(), ckpt_path=str(tmp_path / "sft.ckpt"))
 
 
 # ---------------------------------------------------------------- the command line
@@ -408,11 +423,26 @@ def test_adapters_and_baselines_from_the_command_line(
              "--model.adapters.B", "", "--model.baselines", "[]", "--model.baselines+=my_half.Half",
              "--model.baselines.at", "0.25"]  # fmt: skip
     assert main([*words(model), *given]) == 0
-    results = json.loads(Path("runs/comparison/test/results.json").read_text())
-    assert {row["method"] for row in chosen(results, kind="method")} == {"A", "C"}
-    (row,) = chosen(results, method="Half", level="sentence")
-    assert row["mean_confidence"] == 0.25
+    rows = read_results("runs/comparison/test/results.json").rows
+    assert {row.method for row in select(rows, kind="method")} == {"A", "C"}
+    (row,) = select(rows, method="Half", level="sentence")
+    assert row.metrics["mean_confidence"] == 0.25
     assert "Half" in capsys.readouterr().out
+
+
+def test_the_overlay_of_a_model_fits_a_comparison(here: Path, model: str, adapters: dict[str, str]) -> None:
+    """It sets the optimiser and other options of training, which a comparison ignores."""
+    flags = ["--config", "llama3-8b.yaml", "--trainer.precision", "32-true", "--trainer.accelerator", "cpu",
+             "--model.policy.dtype", "float32", "--model.baselines", "[]", "--model.evaluation.max_new_tokens", "8",
+             "--model.adapters", json.dumps({"A": adapters["A"]})]  # fmt: skip
+    assert main([*words(model), *flags]) == 0
+    assert {row.method for row in read_results("runs/comparison/test/results.json").rows} >= {"A", "Vanilla"}
+
+
+def test_a_comparison_cannot_be_trained(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *words(model)[1:]]) > 0
+    (error,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: "))
+    assert error.startswith("lovec: error: unknown PolicyModule for --model: lovec.evaluation.Comparison; known are")
 
 
 @pytest.mark.parametrize(
@@ -428,8 +458,8 @@ def test_what_is_mistyped_is_one_line(
     here: Path, model: str, capsys: pytest.CaptureFixture[str], flags: list[str], line: str
 ) -> None:
     assert main([*words(model), *flags]) > 0
-    said = [text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: ")]
-    assert len(said) == 1 and said[0].startswith(f"lovec: error: {line}")
+    errors = [text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: ")]
+    assert len(errors) == 1 and errors[0].startswith(f"lovec: error: {line}")
 
 
 # ---------------------------------------------------------------- processes
@@ -466,10 +496,13 @@ def test_two_processes_compare_as_one(model: str, adapters: dict[str, str], tmp_
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    one, two = (json.loads((tmp_path / name / "test" / "results.json").read_text()) for name in ("one", "two"))
+    one, two = (read_results(tmp_path / name / "test" / "results.json").rows for name in ("one", "two"))
     assert len(one) == len(two) > 40
     for row, other in zip(one, two, strict=True):
-        assert other == {name: pytest.approx(v, abs=1e-5) if isinstance(v, float) else v for name, v in row.items()}
+        assert replace(other, metrics={}) == replace(row, metrics={})
+        assert other.metrics == {
+            name: None if value is None else pytest.approx(value, abs=1e-5) for name, value in row.metrics.items()
+        }
     for path in sorted((tmp_path / "one" / "test").glob("*.jsonl")):
         alone, together = (list(read_records(tmp_path / name / "test" / path.name)) for name in ("one", "two"))
         assert [r.id for r in together] == ["r0", "r1", "r2"]
@@ -538,7 +571,7 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
     note = {"commit": "c", "date": "d", "machine": "m", "part": 1.0, "test": 60.0}
     (tmp_path / "seed-0" / benchmark.NOTE).write_text(json.dumps(note))
     results = benchmark.collect([0], tmp_path)
-    assert {row["method"] for row in results["rows"]} == {row["method"] for row in made.results}
+    assert {row.method for row in results["rows"]} == {row.method for row in made.results}
     text = page(results)
     for name in ("Vanilla", "LUQ + A", "Asked-ft", "A + Platt", "B, no previous scores"):
         assert f"| {name} | " in text

@@ -1,4 +1,4 @@
-"""A headless Chromium for the tests of pages, spoken to over its debugging pipe (DevTools protocol)."""
+"""A headless Chromium for the tests of pages, controlled over its debugging pipe (DevTools protocol)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-_PATIENCE = 90.0  # seconds: a busy machine starts a browser slowly
+_TIMEOUT = 90.0  # seconds: a busy machine starts a browser slowly
 
 
 class Browser:
@@ -38,7 +38,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command and its result."""
+        """Send a command and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -55,7 +55,7 @@ class Browser:
     def open(
         self, path: Path, width: int = 1280, height: int = 900, scheme: str = "light", script: bool = True
     ) -> None:
-        """Shows a file in a window of this size and waits until it is there."""
+        """Open a file in a window of this size, and wait until it is loaded."""
         mobile = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -65,42 +65,42 @@ class Browser:
         self.wait("Page.loadEventFired")
 
     def wait(self, event: str) -> None:
-        """Reads on until the page has reported an event."""
-        while not any(found["method"] == event for found in self.events):
+        """Read messages until the page has reported an event."""
+        while not any(message["method"] == event for message in self.events):
             self._next()
 
     def value(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def screenshot(self, path: Path, whole: bool = False) -> bytes:
-        """Writes what the window shows, or the whole page, as a PNG."""
+        """Write the window, or the whole page, as a PNG, and return its bytes."""
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))
         return path.read_bytes()
 
     def problems(self) -> list[str]:
-        """Console errors, exceptions and violations of the page's policy."""
-        found = []
+        """Return console errors, exceptions and violations of the page's policy."""
+        problems = []
         for event in self.events:
             parameters = event["params"]
             if event["method"] == "Runtime.exceptionThrown":
-                found.append(str(parameters["exceptionDetails"]))
+                problems.append(str(parameters["exceptionDetails"]))
             elif event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
-                found.append(parameters["entry"]["text"])
+                problems.append(parameters["entry"]["text"])
             elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
-                found.append(str(parameters["args"]))
-        return found
+                problems.append(str(parameters["args"]))
+        return problems
 
     def requests(self) -> list[str]:
-        """Everything that was asked for, by address."""
+        """Return the addresses of all requests."""
         return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
 
     def _next(self) -> dict[str, Any]:
-        """The next message; events are kept."""
-        end = time.monotonic() + _PATIENCE
+        """Return the next message, and keep it if it is an event."""
+        end = time.monotonic() + _TIMEOUT
         while b"\0" not in self._buffer:
             assert time.monotonic() < end, "the browser does not answer"
             data = os.read(self._receive, 1 << 20)
@@ -115,23 +115,23 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser that runs as long as the block.
+    """Run a browser inside the block.
 
     Args:
-        profile: folder for what it keeps.
+        profile: folder for its profile.
     """
     assert CHROMIUM
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
              "--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={profile}"]  # fmt: skip
 
-    def ends() -> None:  # the browser reads from 3 and writes to 4
-        kept = os.dup(theirs_in), os.dup(theirs_out)
-        os.dup2(kept[0], 3)
-        os.dup2(kept[1], 4)
+    def connect() -> None:  # the browser reads from 3 and writes to 4
+        copies = os.dup(theirs_in), os.dup(theirs_out)
+        os.dup2(copies[0], 3)
+        os.dup2(copies[1], 4)
 
     process = subprocess.Popen(
-        [CHROMIUM, *flags], preexec_fn=ends, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [CHROMIUM, *flags], preexec_fn=connect, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
     os.close(theirs_in)

@@ -1,4 +1,4 @@
-"""A server on loopback that answers as vLLM's does, with a transformers model behind it, and misbehaves as planned."""
+"""A server on loopback that answers as vLLM's does, runs a transformers model, and fails as planned."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class CompletionServer:
     """Serves the calls that the engine makes, one at a time; a context manager.
 
     Attributes:
-        path: the model.
-        name: what it is called.
-        faults: faults of the next calls for completions, one a call; then all is well.
+        path: folder of the model.
+        name: name of the model.
+        faults: faults of the next calls for completions, one per call.
         lora: whether adapters can be loaded.
         raw: whether log-probabilities are those before the temperature.
-        details: whether cached tokens are told (none ever are).
-        tells: whether it knows ``logprob_token_ids``.
-        chunk: tokens an event of a stream holds.
-        key: what has to be shown; "" is nothing.
+        details: whether replies count cached tokens (there are never any).
+        given_ids: whether ``logprob_token_ids`` is supported.
+        chunk: tokens per event of a stream.
+        key: API key that calls must bring; "" is none.
         calls: path and body of every call so far.
-        most: most calls that were under way at a time.
+        most: the most calls that were in progress at the same time.
     """
 
     path: str
@@ -41,7 +41,7 @@ class CompletionServer:
     lora: bool = True
     raw: bool = False
     details: bool = True
-    tells: bool = True
+    given_ids: bool = True
     chunk: int = 3
     key: str = ""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class CompletionServer:
         return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
 
     def paths(self, path: str) -> list[dict[str, Any]]:
-        """Bodies of the calls to a path."""
+        """Return the bodies of the calls to a path."""
         return [body for called, body in self.calls if called == path]
 
     def models(self) -> dict[str, Any]:
@@ -91,33 +91,34 @@ class CompletionServer:
         return 200, "Success"
 
     def complete(self, body: dict[str, Any]) -> tuple[int, Any]:
-        """One choice, as vLLM writes it."""
+        """Return a completion as vLLM writes it."""
         if body["model"] not in (self.name, *self.adapters):
             return 404, error(f"The model `{body['model']}` does not exist.")
         model = self.base if body["model"] == self.name else self.adapters[body["model"]]
         engine = TransformersEngine()
         engine.sync(SimpleNamespace(model=model))
         sampling = Sampling(body["max_tokens"], body["temperature"], 1, body.get("seed", 0))
-        [[done]] = engine.generate([body["prompt"]], sampling, body.get("stop_token_ids", ()))
+        [[completion]] = engine.generate([body["prompt"]], sampling, body.get("stop_token_ids", ()))
         with torch.no_grad():
-            logits = model(torch.tensor([body["prompt"] + list(done.ids)])).logits[0, len(body["prompt"]) - 1 : -1]
+            ids = torch.tensor([body["prompt"] + list(completion.ids)])
+            logits = model(ids).logits[0, len(body["prompt"]) - 1 : -1]
         logps = (logits / (1.0 if self.raw else body["temperature"] or 1.0)).log_softmax(-1)
-        own = [float(row[token]) for row, token in zip(logps, done.ids, strict=True)]
-        asked = body.get("logprob_token_ids", ()) if self.tells else ()
-        top = [{f"token_id:{token}": float(row[token]) for token in asked} for row in logps]
-        usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(done.ids)}
+        sampled = [float(row[token]) for row, token in zip(logps, completion.ids, strict=True)]
+        token_ids = body.get("logprob_token_ids", ()) if self.given_ids else ()
+        top = [{f"token_id:{token}": float(row[token]) for token in token_ids} for row in logps]
+        usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(completion.ids)}
         if self.details:
             usage["prompt_tokens_details"] = {"cached_tokens": 0}
         choice = {
             "index": 0,
-            "token_ids": list(done.ids),
-            "finish_reason": "stop" if done.finished else "length",
-            "logprobs": {"token_logprobs": own, "top_logprobs": top},
+            "token_ids": list(completion.ids),
+            "finish_reason": "stop" if completion.finished else "length",
+            "logprobs": {"token_logprobs": sampled, "top_logprobs": top},
         }
         return 200, {"choices": [choice], "usage": usage}
 
     def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
-        """The reply as events of a stream."""
+        """Return a reply as the events of a stream."""
         [choice] = reply["choices"]
         events = []
         for start in range(0, len(choice["token_ids"]), self.chunk):
@@ -125,8 +126,8 @@ class CompletionServer:
             last = part.stop >= len(choice["token_ids"])
             logprobs = {"token_logprobs": choice["logprobs"]["token_logprobs"][part], "top_logprobs": [None]}
             reason = choice["finish_reason"] if last else None
-            given = {"token_ids": choice["token_ids"][part], "finish_reason": reason, "logprobs": logprobs}
-            events.append({"choices": [given]})
+            piece = {"token_ids": choice["token_ids"][part], "finish_reason": reason, "logprobs": logprobs}
+            events.append({"choices": [piece]})
         return [*events, {"choices": [], "usage": reply["usage"]}]
 
 
@@ -140,23 +141,23 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             server.calls.append((self.path, {}))
-            self.reply(*((200, server.models()) if self.shown() else (401, error("Unauthorized"))))
+            self.reply(*((200, server.models()) if self.has_key() else (401, error("Unauthorized"))))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.calls.append((self.path, body))
-            if not self.shown():
+            if not self.has_key():
                 return self.reply(401, error("Unauthorized"))
             if self.path != "/v1/completions":
-                does = {"/v1/load_lora_adapter": server.load, "/v1/unload_lora_adapter": server.unload}[self.path]
-                return self.reply(*does(body))
+                answer = {"/v1/load_lora_adapter": server.load, "/v1/unload_lora_adapter": server.unload}[self.path]
+                return self.reply(*answer(body))
             with server.lock:
                 fault = server.faults.pop(0) if server.faults else ""
                 server.now += 1
                 server.most = max(server.most, server.now)
             try:
                 self.completion(body, fault)
-            except ConnectionError:  # the listener has streamed enough
+            except ConnectionError:  # the client has ended the stream
                 self.close_connection = True
             finally:
                 with server.lock:
@@ -169,15 +170,15 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return None
             with server.lock:
-                status, found = server.complete(body)
+                status, reply = server.complete(body)
             if fault == "garbage":
-                found = {"choices": [{"text": "of another server"}]}
+                reply = {"choices": [{"text": "of another server"}]}
             if fault == "aborted":
-                [choice] = found["choices"]
+                [choice] = reply["choices"]
                 del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
                 choice["finish_reason"] = "abort"
             if status != 200 or not body.get("stream"):
-                return self.reply(status, found)
+                return self.reply(status, reply)
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
@@ -185,7 +186,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             broken = fault in ("break off", "error later")
             for event in [
-                *server.events(found)[: 1 if broken else None],
+                *server.events(reply)[: 1 if broken else None],
                 *([error("lost")] if fault == "error later" else []),
             ]:
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
@@ -193,7 +194,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(b"data: [DONE]\n\n")
             return None
 
-        def shown(self) -> bool:
+        def has_key(self) -> bool:
             return not server.key or self.headers.get("Authorization") == f"Bearer {server.key}"
 
         def reply(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:

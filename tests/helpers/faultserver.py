@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on loopback that rates sentences, and misbehaves as planned."""
+"""An OpenAI-compatible server on loopback that rates sentences and fails as planned."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DEFAULT = 5
 
 
 def planted(sentence: str) -> int:
-    """The rating that stands in a sentence: "This one rates 7." """
-    found = re.search(r"rates (\d+)", sentence)
-    return int(found[1]) if found else DEFAULT
+    """Return the rating that a sentence names, as in "This one rates 7."; ``DEFAULT`` without one."""
+    match = re.search(r"rates (\d+)", sentence)
+    return int(match[1]) if match else DEFAULT
 
 
 @dataclass
-class Call:
-    """One request, as it came."""
+class RecordedCall:
+    """One request as it was received."""
 
     body: dict[str, Any]
     key: str | None
@@ -44,13 +44,13 @@ class FaultServer:
     """Serves ``/v1/chat/completions`` in threads; a context manager.
 
     Attributes:
-        faults: word -> faults for the next calls whose sentences hold it, one a call; then all is well.
-        always: a fault of every call.
-        delay: seconds a good reply takes.
-        rate: the rating of a sentence.
-        usage: token counts of a reply; null gives none.
+        faults: word -> faults of the next calls whose sentences contain the word, one per call.
+        always: a fault of every call that has no other.
+        delay: seconds that a good reply takes.
+        rate: returns the rating of a sentence.
+        usage: token counts of a reply; None leaves them out.
         calls: all requests so far.
-        most: most requests that were under way at a time.
+        most: the most requests that were in progress at the same time.
     """
 
     faults: dict[str, list[str]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class FaultServer:
     delay: float = 0.0
     rate: Callable[[str], int] = planted
     usage: tuple[int, int] | None = (1000, 100)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     most: int = 0
 
     def __enter__(self) -> FaultServer:
@@ -76,8 +76,8 @@ class FaultServer:
         self._server.server_close()
         self._thread.join()
 
-    def taken(self, call: Call) -> str:
-        """Note a call; the fault it meets."""
+    def record(self, call: RecordedCall) -> str:
+        """Record a call, and return its fault."""
         with self._lock:
             self.calls.append(call)
             self._now += 1
@@ -88,12 +88,12 @@ class FaultServer:
                     return plan.pop(0)
             return self.always
 
-    def over(self) -> None:
+    def finish(self) -> None:
         with self._lock:
             self._now -= 1
 
     def sleep(self, seconds: float) -> bool:
-        """Whether the server is still up after that time."""
+        """Wait, and return whether the server is still running afterwards."""
         return not self._closing.wait(seconds)
 
 
@@ -116,16 +116,16 @@ def handler(server: FaultServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            call = Call(body, self.headers.get("Authorization"), time.monotonic())
-            fault = server.taken(call)
+            call = RecordedCall(body, self.headers.get("Authorization"), time.monotonic())
+            fault = server.record(call)
             try:
                 self.answer(call, fault)
-            except (BrokenPipeError, ConnectionResetError):  # the client went
+            except (BrokenPipeError, ConnectionResetError):  # the client has disconnected
                 self.close_connection = True
             finally:
-                server.over()
+                server.finish()
 
-        def answer(self, call: Call, fault: str) -> None:
+        def answer(self, call: RecordedCall, fault: str) -> None:
             name, _, more = fault.partition(" ")
             ratings = [server.rate(sentence) for sentence in call.sentences]
             if name.isdigit():

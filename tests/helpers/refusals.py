@@ -1,4 +1,4 @@
-"""Answers that decline and answers that only look like it; the benchmark counts them too."""
+"""Answers that decline, and answers that only look like it; the benchmark of sentences counts them as well."""
 # ruff: noqa: RUF001 - models write typographic apostrophes
 
 ABSTENTIONS = (
@@ -16,7 +16,7 @@ ABSTENTIONS = (
     "I'm not sure who you mean. There may be several people with that name.",
     "I don't know.",
     "Sorry, I can't help with that.",
-    "I’m afraid I have never streamed of this film.",
+    "I’m afraid I have never heard of this film.",
     "Thank you for the question! Based on my search, I could not locate any person by this name.",
     "**Note:** I cannot provide a biography without more details.",
     "It is not possible for me to answer this.",

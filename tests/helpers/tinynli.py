@@ -1,4 +1,4 @@
-"""A tiny random classifier of sentence pairs, with a byte-level tokenizer: a stand-in for an NLI model."""
+"""A tiny random classifier of sentence pairs with a byte-level tokenizer, in place of an NLI model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ LABELS = ("entailment", "neutral", "contradiction")
 def tiny_nli(
     folder: Path, arch: str = "bert", labels: Sequence[str] = LABELS, pad: bool = True, positions: int = 128
 ) -> str:
-    """A model of some positions whose labels have these names, in ``folder``; built once. Spread out, so that pairs
-    get different results."""
+    """Return the path of a model in ``folder``, built once; its weights are large, so that pairs get different results.
+
+    Args:
+        folder: where to build it.
+        arch: "bert", "roberta" or "llama".
+        labels: names of its labels.
+        pad: whether its tokenizer has a padding token.
+        positions: the most tokens of a pair.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 

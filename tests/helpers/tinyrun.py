@@ -1,4 +1,4 @@
-"""A tiny run for the tests of training: a few records, a random model, a trainer that writes to a folder."""
+"""A tiny training run for tests: a few records, a random model, and a trainer that writes to a folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
 from lovec.engines import TransformersEngine
 from lovec.tiny import build_tiny
-from lovec.types import Record, Sampling, Sentence
+from lovec.types import DEFAULT_SCALE, Record, Sampling, Scale, Sentence
 
 WORDS = "ada wrote the first note on engines in london and paris before noon".split()
 
 
-def records(n: int, seed: int = 0) -> list[Record]:
+def records(n: int, seed: int = 0, scale: Scale = DEFAULT_SCALE) -> list[Record]:
     """Labelled pairs of ragged lengths: 1 to 3 sentences of 2 to 9 words."""
     rng = random.Random(seed)
     rows = []
@@ -33,7 +33,7 @@ def records(n: int, seed: int = 0) -> list[Record]:
         row = Record(
             f"r{i}", f"Who is {rng.choice(WORDS)}?", answer=" ".join(s.text for s in sentences), sentences=sentences
         )
-        rows.append(with_rejected(row, seed))
+        rows.append(with_rejected(row, seed, scale))
     return rows
 
 
@@ -49,7 +49,7 @@ class Rows(RecordsDataModule):
         return "Rate each sentence."
 
     def load(self, split: str) -> list[Record]:
-        return records(self.n if split == "train" else 4, seed=len(split))
+        return records(self.n if split == "train" else 4, seed=len(split), scale=self.scale)
 
 
 def tiny(folder: Path, arch: str = "llama", **sizes: Any) -> str:
@@ -70,13 +70,18 @@ def module(
     return cls(
         policy=policy,
         optimizer=lambda parameters: (torch.optim.SGD if sgd else torch.optim.AdamW)(parameters, lr=lr),
-        evaluation=kwargs.pop("evaluation", None) or EvaluationConfig(max_new_tokens=8, rows=8, probe_every=0),
+        evaluation=kwargs.pop("evaluation", None) or EvaluationConfig(max_new_tokens=8, rows=8),
         **kwargs,
     )
 
 
 def trainer(folder: Path, **kwargs: Any) -> Trainer:
-    """A silent trainer that writes to ``folder``."""
+    """A silent trainer that writes to ``folder`` and probes nothing, unless a ``Probe`` is among the callbacks."""
+    from lovec.callbacks import Probe
+
+    callbacks = kwargs.pop("callbacks", [])
+    if not any(isinstance(callback, Probe) for callback in callbacks):
+        callbacks = [Probe(every=0), *callbacks]
     settings: dict[str, Any] = {
         "default_root_dir": folder,
         "max_epochs": 1,
@@ -86,6 +91,7 @@ def trainer(folder: Path, **kwargs: Any) -> Trainer:
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "limit_val_batches": 0,
+        "callbacks": callbacks,
     }
     return Trainer(**{**settings, **kwargs})
 
@@ -107,9 +113,9 @@ class Ragged(TransformersEngine):
 
 
 class Drifted(Ragged):
-    """Says of every token a log-probability that is off, as an engine of other arithmetic would: by 0.5 at most.
+    """Returns log-probabilities that are off by up to 0.5, as an engine with other arithmetic would.
 
-    It is off by more for records of higher numbers, so that one record, and one process, has the largest difference.
+    They are off by more for records of higher numbers, so that one record, and one process, has the largest difference.
     """
 
     shares_model = False
@@ -129,7 +135,7 @@ class Drifted(Ragged):
 
 
 class Lengths:
-    """An oracle without a model: a sentence is as true as its length says."""
+    """An oracle without a model: the factuality of a sentence is a function of its length."""
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         return [[len(s.text) * 7 % 11 / 10 for s in record.sentences] for record in records]
@@ -148,25 +154,31 @@ class Recorder:
     def __init__(self, module: Any) -> None:
         self.logged: list[dict[str, float]] = []
         self.gradients: list[Tensor] = []
-        now: dict[str, float] = {}
-        module.log = lambda name, value, **_: now.__setitem__(name, value)
-        module.log_dict = lambda values, **_: now.update(values)
+        metrics: dict[str, float] = {}
+        module.log = lambda name, value, **_: metrics.__setitem__(name, value)
+        module.log_dict = lambda values, **_: metrics.update(values)
         step, update = module._step, module.update
 
-        def keep() -> float:
+        def recorded_step() -> float:
             self.gradients.append(torch.cat([p.grad.flatten() for p in module.policy.trainable()]))
             return float(step())
 
-        def log(items: Any) -> None:
-            update(items)
-            self.logged.append(dict(now))
-            now.clear()
+        def recorded_update(examples: Any) -> None:
+            update(examples)
+            self.logged.append(dict(metrics))
+            metrics.clear()
 
-        module._step, module.update = keep, log
+        module._step, module.update = recorded_step, recorded_update
 
 
-def fit(folder: Path, made: Any, rows: Any = None, **kwargs: Any) -> Recorder:
-    """Train ``made``, on the records above unless told otherwise; what it logged and its gradients."""
-    recorder = Recorder(made)
-    trainer(folder, **kwargs).fit(made, rows or Rows())
+def fit(folder: Path, module: Any, rows: Any = None, **kwargs: Any) -> Recorder:
+    """Train a module, on the records above unless ``rows`` are given; return what it logged and its gradients."""
+    recorder = Recorder(module)
+    trainer(folder, **kwargs).fit(module, rows or Rows())
     return recorder
+
+
+def loaded(folder: Path, module: Any, rows: Any = None) -> Any:
+    """The module with its policy loaded and nothing trained."""
+    trainer(folder, max_steps=0).fit(module, rows or Rows())
+    return module

@@ -1,4 +1,4 @@
-"""vLLM engines for tests: one for every tiny model, kept while tests run, because loading takes seconds."""
+"""vLLM engines for tests: one per tiny model, kept while tests run, because loading takes seconds."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ VLLM = (
 
 
 def on_vllm(test: Any) -> Any:
-    """Marks a test that runs on vLLM."""
+    """Mark a test that runs on vLLM."""
     for mark in VLLM:
         test = mark(test)
     return test
 
 
 BLOCK = 32
-"""Tokens that are cached as one piece: the fewest that vLLM takes on a CPU."""
+"""Tokens per block of the KV cache: the fewest that vLLM supports on a CPU."""
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # compiling a kernel of the sampler would take longer than all tests
 
 
 def small(**options: Any) -> VllmEngine:
-    """An engine that takes little memory and loads fast."""
+    """Return an engine that takes little memory and loads fast."""
     return VllmEngine(**{"kv_cache_gib": 0.125, "block_size": BLOCK, "enforce_eager": True, **options})
 
 
 class Vllms:
-    """An engine in front of one vLLM for every model: ``sync`` picks it."""
+    """An engine that passes every call on to the vLLM engine of the model of the last ``sync``."""
 
     shares_model = False
     _engines: dict[str, VllmEngine] = {}  # noqa: RUF012 - shared on purpose

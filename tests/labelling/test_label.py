@@ -1,4 +1,4 @@
-"""Labelling: every stage from a file to a file, killed at any moment, to the same bytes."""
+"""Labelling: every stage from file to file, killed at any moment, writes the same bytes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tinyrun import tiny
+from tinyrun import sft_adapter, tiny
 
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.world import World
-from lovec.datasets.world.text import TEMPLATES, write
-from lovec.labelling import FileSource, Outcome, Stage, run_stage
+from lovec.datasets.world import EmbeddedWorld
+from lovec.datasets.world.text import TEMPLATES, fill_template
+from lovec.labelling import Outcome, Stage, run_stage, stage_file
+from lovec.labelling.data_sets import data_sets, open_data_set
 from lovec.oracles import LabelFile
 from lovec.oracles.cache import ReplyCache
+from lovec.results import read_results
 from lovec.types import LovecError, Record, Sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 WIKIBIO = ROOT.parent / "shared" / "data" / "wikibio_gpt3_human" / "dataset-generated.json"
-FACTSCORE = ROOT.parent / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"
 SPLIT = ["--splitter", "lovec.datasets.world.grading.split_sentences"]
 EXACT = ["--oracle", "WorldOracle", "--oracle.world", "world-small"]
 
 needs_wikibio = pytest.mark.skipif(not WIKIBIO.exists(), reason="the labelled WikiBio passages are not there")
 
-needs_factscore = pytest.mark.skipif(not FACTSCORE.exists(), reason="FActScore's labelled ChatGPT.jsonl is not there")
-
 
 def answers(count: int) -> list[Record]:
     """Answers about the small world: two true sentences each, every third with one about somebody else."""
-    people = [entity for entity in World("world-small").entities if entity.kind == "person"]
-    found = []
+    people = [entity for entity in EmbeddedWorld("world-small").entities if entity.kind == "person"]
+    records = []
     for i in range(count):
-        one, other = people[i % len(people)], people[(i + 1) % len(people)]
-        texts = [write(one, group[i % len(group)]) for group in TEMPLATES["person"][:2]]
-        texts += [write(other, TEMPLATES["person"][0][0])] if i % 3 == 0 else []
-        meta = {"entity": one.name}
-        found.append(Record(f"a{i}", f"Who is {one.name}, number {i}?", answer=" ".join(texts), meta=meta))
-    return found
+        person, other = people[i % len(people)], people[(i + 1) % len(people)]
+        texts = [fill_template(person, group[i % len(group)]) for group in TEMPLATES["person"][:2]]
+        texts += [fill_template(other, TEMPLATES["person"][0][0])] if i % 3 == 0 else []
+        question = f"Who is {person.name}, number {i}?"
+        records.append(Record(f"a{i}", question, answer=" ".join(texts), meta={"entity": person.name}))
+    return records
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def label(*words) -> int:
     return main(["label", *map(str, words)])
 
 
-def complaint(capsys, *words) -> str:
+def error_line(capsys, *words) -> str:
     capsys.readouterr()
     assert label(*words) in (1, 2)
     return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: error: "))
@@ -86,18 +85,18 @@ def in_child(work) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def dying(words, owner, name: str, at: int, after: bool):
+def killing_itself(words, owner, name: str, at: int, after: bool):
     """A run that kills itself at the ``at``-th call of a function, before it or after."""
 
     def work() -> int:
-        real, left = getattr(owner, name), [at]
+        real, calls_left = getattr(owner, name), [at]
 
         def counted(*args):
-            left[0] -= 1
-            if left[0] == 0 and not after:
+            calls_left[0] -= 1
+            if calls_left[0] == 0 and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = real(*args)
-            if left[0] == 0:
+            if calls_left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
@@ -110,13 +109,13 @@ def dying(words, owner, name: str, at: int, after: bool):
 # A kill
 
 
-def test_killed_ten_times_gives_the_files_of_a_run_that_nobody_disturbed(here):
+def test_a_run_killed_ten_times_writes_the_files_of_an_uninterrupted_one(here):
     write_records("mine.jsonl", answers(200))
     words = ["--answers", "mine.jsonl", *SPLIT, *EXACT, "--chunk", "8"]
     assert label(*words, "--out", "whole") == 0
     for number in range(10):
         call = "fsync" if number % 3 else "replace"
-        run = dying([*words, "--out", "killed"], os, call, at=2 + number // 2, after=number % 2 == 0)
+        run = killing_itself([*words, "--out", "killed"], os, call, at=2 + number // 2, after=number % 2 == 0)
         assert in_child(run) == -signal.SIGKILL
         for torn in Path("killed").glob("*.jsonl"):
             done = json.loads(Path(f"killed/{torn.stem}.manifest.json").read_text()) if torn.stem != "failed" else {}
@@ -192,7 +191,7 @@ def kept(cache: str) -> set[str]:
         return {text.split("\n")[0] for (text,) in database.execute("SELECT text FROM replies")}
 
 
-def test_killed_ten_times_no_reply_is_bought_twice(here, judge):
+def test_a_run_killed_ten_times_pays_for_no_reply_twice(here, judge):
     url, log = judge
     write_records("mine.jsonl", answers(60))
     words = ["--answers", "mine.jsonl", *SPLIT, "--chunk", "6", "--yes"]
@@ -201,25 +200,26 @@ def test_killed_ten_times_no_reply_is_bought_twice(here, judge):
     for number in range(10):
         before, seen = kept("two.sqlite"), len(log.read_text().split())
         owner, call, at = (ReplyCache, "put", 2 + number // 2) if number % 2 else (os, "fsync", 3 if number else 12)
-        run = dying([*words, *openai(url, "two.sqlite"), "--out", "killed"], owner, call, at, after=number % 3 == 0)
+        run = killing_itself(
+            [*words, *openai(url, "two.sqlite"), "--out", "killed"], owner, call, at, after=number % 3 == 0
+        )
         assert in_child(run) == -signal.SIGKILL, number
         assert not before & set(log.read_text().split()[seen:])
     before, seen = kept("two.sqlite"), len(log.read_text().split())
     assert label(*words, *openai(url, "two.sqlite"), "--out", "killed") == 0
     last = log.read_text().split()[seen:]
     assert not before & set(last) and len(before) + len(last) == 60
-    ours, theirs = contents(Path("killed")), contents(Path("whole"))
-    assert ours == theirs
+    assert contents(Path("killed")) == contents(Path("whole"))
 
 
-def test_cost_is_told_before_and_stops_cleanly(here, judge, capsys):
+def test_the_cost_is_shown_first_and_its_limit_stops_cleanly(here, judge, capsys):
     url, log = judge
     write_records("mine.jsonl", answers(12))
     words = ["--answers", "mine.jsonl", *SPLIT, "--chunk", "4", "--out", "out", *openai(url, "c.sqlite")]
-    assert "give --yes" in complaint(capsys, *words) and not log.read_text()
+    assert "give --yes" in error_line(capsys, *words) and not log.read_text()
     assert label(*words, "--max-cost", "0.005", "--yes") == 1
-    said = capsys.readouterr()
-    assert "12 records: 0 answered by the cache, 12 calls" in said.err and "max_cost $0.005" in said.err
+    errors = capsys.readouterr().err
+    assert "12 records: 0 answered by the cache, 12 calls" in errors and "max_cost $0.005" in errors
     bought = len(log.read_text().split())
     assert 0 < bought < 12
     assert label(*words, "--yes") == 0
@@ -256,11 +256,10 @@ def test_wikibio_end_to_end(here, judge, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["n"] == 959
 
 
-def test_people_as_an_oracle(tmp_path):
+def test_human_labels_serve_as_an_oracle(tmp_path):
     twice = (Sentence("He ran.", 0.2), Sentence("He sat.", None), Sentence("He ran.", 0.7))
     write_records(tmp_path / "gold.jsonl", [Record("a", "Who?", sentences=twice)])
     oracle = LabelFile(str(tmp_path / "gold.jsonl"))
-    assert oracle.validate() == 2
     asked = Record("a", "Who?", sentences=tuple(map(Sentence, ("He  ran.", "He flew.", "He ran.", "He sat."))))
     assert oracle.rate([asked, replace(asked, id="b")]) == [[0.2, None, 0.7, None], [None] * 4]
     assert list(oracle.failures) == ["b"]
@@ -269,15 +268,81 @@ def test_people_as_an_oracle(tmp_path):
         LabelFile(str(tmp_path / "bare.jsonl"))
 
 
-@needs_factscore
-def test_factscore_labels_are_found_again():
-    assert LabelFile(str(FACTSCORE)).validate() == 1209
+# Data sets
+
+RIVERS = """\
+from lovec.datamodules import QuestionSet
+from lovec.encoding import QUESTION
+from lovec.types import Record
+
+
+class Rivers(QuestionSet):
+    domain = "Rivers"
+
+    def questions(self, split):
+        for name in ("Danube", "Mekong", "Yukon"):
+            yield Record(name, QUESTION.format(entity=f"the river {name}"))
+"""
+
+
+def test_a_data_set_of_the_user_is_tested_on_and_labelled(here):
+    Path("my_rivers.py").write_text(RIVERS)
+    model = tiny(here)
+    sft_adapter(here / "runs/sft", model)
+    words = ["--data", "my_rivers.Rivers", "--model", model, "--oracle", "SelfJudge", "--max-new-tokens", "8"]
+    assert label(*words, "--stages", "answers,sentences,label", "--out", "labels") == 0
+    labelled = list(read_records("labels/labelled.jsonl"))
+    assert [record.id for record in labelled] == ["Danube", "Mekong", "Yukon"]
+    assert labelled[0].question == "In a paragraph, could you tell me what you know about the river Danube?"
+
+    words = ["test", "--config", "sft.yaml", "--model.policy.model", model, "--model.evaluation.max_new_tokens", "8"]
+    words += ["--model.oracle", "lovec.oracles.SelfJudge", "--model.evaluation.modes", "[free-form]"]
+    assert main([*words, "--data", "my_rivers.Rivers"]) == 0
+    rows = read_results("runs/sft/test/results.json").rows
+    assert {(row.method, row.domain) for row in rows} >= {("SFT", "Rivers")}
+
+
+def test_every_data_set_of_lovec_can_be_labelled():
+    assert sorted(data_sets()) == ["Bios", "FActScore", "PopQA", "TriviaQA", "WikiBio", "WildHallu", "World"]
+    source = open_data_set("World", split="validation", variant="world-small")
+    assert len(list(source.records(0))) == 40 and len(list(source.records(38))) == 2 and not source.answered
+    assert source.identity == {
+        "data": "World", "split": "validation", "options": {"variant": "world-small"}, "evidence": None,
+    }  # fmt: skip
+    assert open_data_set("World").identity["split"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("World", {"split": "dev"}, "the split of World is 'dev', expected one of train, validation, test"),
+        ("World", {"path": "x"}, "cannot open the data set World .*'path'.*; its arguments are variant, samples"),
+        ("FActScore", {}, "cannot open the data set FActScore .*'path'"),
+        ("lovec.datamodules.Prompts", {}, "is no data set, expected a subclass of QuestionSet that overrides"),
+        ("no.such", {}, "cannot import no.such"),
+    ],
+)
+def test_unusable_data_sets_are_refused(name, options, message):
+    with pytest.raises(LovecError, match=message):
+        open_data_set(name, **options)
+
+
+def test_ids_of_a_data_set_must_be_unique(here, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    Path("my_twins.py").write_text(RIVERS.replace("yield Record(name,", "yield Record('river',"))
+    with pytest.raises(LovecError, match=r"my_twins\.Rivers has two records with the id 'river'"):
+        list(open_data_set("my_twins.Rivers").records(0))
+
+
+def test_labelling_files_needs_no_lightning():
+    code = "import sys, lovec.labelling; print(sorted({'lightning', 'lovec.datamodules'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 # Much data
 
 
-def test_ten_thousand_records_in_flat_memory():
+def test_memory_does_not_grow_with_ten_thousand_records():
     command = [sys.executable, "benchmarks/label.py", "--records", "10000", "--print"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert run.returncode == 0, run.stderr
@@ -301,7 +366,7 @@ def test_fit_trains_on_the_pairs(here):
     assert (here / "runs/dpo/adapter/adapter_model.safetensors").exists()
 
 
-def test_the_authors_files(here):
+def test_files_of_the_authors_are_labelled(here):
     tagged = "Ada wrote. <confidence> {} </confidence> Bath is old. <confidence> {} </confidence>"
     pair = {"prompt": "Who was Ada?", "chosen": tagged.format(9, 2), "rejected": tagged.format(1, 7)}
     Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
@@ -319,7 +384,7 @@ def test_the_authors_files(here):
 # Stages
 
 
-def test_questions_to_pairs_and_each_stage_alone(here, capsys):
+def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     Path("mine.py").write_text(
         "class Half:\n    def rate(self, records):\n"
         "        return [[0.5 if i else None for i, _ in enumerate(r.sentences)] for r in records]\n"
@@ -337,12 +402,12 @@ def test_questions_to_pairs_and_each_stage_alone(here, capsys):
     before = contents(Path("out"))
     assert label("--out", "out", "--stages", "pairs") == 0
     assert contents(Path("out")) == before
-    assert "seed (0 then, 1 now)" in complaint(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
+    assert "seed (0 then, 1 now)" in error_line(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
     assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
     assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
 
 
-def test_what_becomes_of_every_record(here):
+def test_every_kind_of_record_is_written_counted_or_named(here):
     rows = [
         Record("abstained", "Who is Ada?", answer="I'm sorry, but I couldn't find any information about Ada."),
         Record("empty", "Who is Bo?"),
@@ -365,9 +430,9 @@ def test_what_becomes_of_every_record(here):
     assert [record.id for record in read_records("out/pairs.jsonl")] == ["whole"]
 
 
-def test_a_stage_refuses_what_it_did_not_write(tmp_path):
+def test_a_stage_refuses_files_that_it_did_not_write(tmp_path):
     write_records(tmp_path / "in.jsonl", answers(3))
-    source = FileSource(tmp_path / "in.jsonl")
+    source = stage_file(tmp_path / "in.jsonl")
     copy = Stage("copy", lambda records: [Outcome([record]) for record in records], {"a": 1}, chunk=2)
     assert run_stage(copy, source, tmp_path / "out")["written"] == 3
     output = tmp_path / "out/copy.jsonl"
@@ -376,17 +441,17 @@ def test_a_stage_refuses_what_it_did_not_write(tmp_path):
         run_stage(copy, source, tmp_path / "out")
     assert run_stage(copy, source, tmp_path / "out", redo=True)["written"] == 3
     (tmp_path / "out/copy.manifest.json").unlink()
-    with pytest.raises(LovecError, match="says how it was made"):
+    with pytest.raises(LovecError, match="that says how it was made"):
         run_stage(copy, source, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--out", "o"], "give --questions, --answers, --labelled or --data"),
         (["--questions", "q.jsonl"], "--model must be given"),
         (["--answers", "q.jsonl"], "--oracle must be given"),
-        (["--data", "WikiBoi"], "unknown data set WikiBoi; did you mean WikiBio?"),
+        (["--data", "WikiBoi"], "unknown class for --data: WikiBoi; did you mean WikiBio?"),
         (["--answers", "none.jsonl", *EXACT], "cannot read none.jsonl"),
         (["--answers", "q.jsonl", "--oracle", "WorldOrcale"], "did you mean WorldOracle?"),
         (["--answers", "q.jsonl", *EXACT, "--oracle.wrold", "x"], "did you mean --oracle.world?"),
@@ -397,19 +462,19 @@ def test_a_stage_refuses_what_it_did_not_write(tmp_path):
         (["--answers", "q.jsonl", *EXACT, "--splitter", "no.such"], "cannot import no.such"),
     ],
 )
-def test_one_line_errors(here, capsys, words, said):
+def test_errors_are_one_line(here, capsys, words, message):
     Path("q.jsonl").write_text('{"question": "Who?"}\n')
-    assert said in complaint(capsys, *words)
+    assert message in error_line(capsys, *words)
 
 
-def test_settings_may_change_as_long_as_nothing_was_rated(here, capsys, monkeypatch):
+def test_settings_may_change_while_nothing_is_rated(here, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     write_records("mine.jsonl", answers(3))
     paid = ["--answers", "mine.jsonl", *SPLIT, "--oracle", "OpenAIOracle", "--oracle.model"]
-    assert "give --yes" in complaint(capsys, *paid, "a", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
-    assert "give --yes" in complaint(capsys, *paid, "b", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
+    assert "give --yes" in error_line(capsys, *paid, "a", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
+    assert "give --yes" in error_line(capsys, *paid, "b", "--out", "out", "--oracle.base_url", "http://127.0.0.1:9/v1")
     assert label("--answers", "mine.jsonl", *SPLIT, *EXACT, "--out", "out") == 0
-    assert "other settings" in complaint(capsys, *paid, "a", "--out", "out")
+    assert "other settings" in error_line(capsys, *paid, "a", "--out", "out")
 
 
 def test_a_run_that_did_nothing_shows_no_table(here, capsys):

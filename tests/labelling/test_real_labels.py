@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
+from lovec.results import read_results
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "factscore_labeled" / "ChatGPT.jsonl"
 
@@ -36,14 +36,14 @@ def test_sft_and_dpo_on_factscore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first = next(row for row in logged if row["train/preference"])  # a probe may have a row of its own
     assert float(first["train/preference"]) == pytest.approx(0.6931471805599453, rel=1e-7)  # kept as float32
 
-    rows = json.loads((tmp_path / "runs/dpo/test/results.json").read_text())
-    assert {row["method"] for row in rows} == {"DPO", "Vanilla", "Best constant"}
-    assert {row["mode"] for row in rows} == {"iterative"}
+    rows = read_results(tmp_path / "runs/dpo/test/results.json").rows
+    assert {row.method for row in rows} == {"DPO", "Vanilla", "Best constant"}
+    assert {row.mode for row in rows} == {"iterative"}
     tagged = list(read_records(tmp_path / "runs/dpo/test/dpo.iterative.jsonl"))
     assert len(tagged) == 8
     labelled = [s for record in tagged for s in record.sentences if s.factuality is not None]
     assert labelled and all(s.score in range(11) for s in labelled)
     # Human labels are fractions of supported facts, not ratings.
     assert any(round(10 * s.factuality) != 10 * s.factuality for s in labelled if s.factuality is not None)
-    mine = next(r for r in rows if (r["method"], r["level"], r["readout"]) == ("DPO", "sentence", "stated"))
-    assert mine["n"] == len(labelled)
+    row = next(r for r in rows if (r.method, r.level, r.readout) == ("DPO", "sentence", "stated"))
+    assert row.n == len(labelled)

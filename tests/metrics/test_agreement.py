@@ -85,6 +85,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert found["n"] == 3 and found["passage_spearman"] is None and found["unmatched"]["only_first"] == ["only"]
     write_records("c.jsonl", [record("z", 1.0)])
     assert main(["agreement", "a.jsonl", "c.jsonl"]) == 1
-    assert "share no labelled sentence: 2 and 1 records have ids of their own (x and z)" in capsys.readouterr().err
+    assert (
+        "share no labelled sentence: 2 and 1 records have ids that the other file lacks (x and z)"
+        in capsys.readouterr().err
+    )
     assert main(["agreement", "a.jsonl", str(Path("none.jsonl"))]) == 1
     assert "cannot read none.jsonl" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lovec.metrics.bootstrap import FIGURES, Interval, by_question, intervals, resample
+from lovec.metrics.bootstrap import BOOTSTRAPPED, Interval, by_question, intervals, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.types import LovecError, Record, Sentence
 
@@ -24,7 +24,7 @@ def simulated(people=40, bias=0.0, noise=0.15, seed=0, world=0, levels=10):
 
 
 def at_length(run, drawn):
-    """The figures of a draw from the sentences of its questions, each as often as it was drawn."""
+    """The metrics of a draw from the sentences of its questions, each as often as it was drawn."""
     pairs = [pair for question in drawn for pair in zip(*run[question], strict=True)]
     c, f = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
     return [float(brier_score(c, f)), float(ece_m(c, f)), float(spearman(c, f))]
@@ -39,14 +39,14 @@ def test_every_draw_is_what_it_is_at_length(levels):
     for at, row in enumerate([torch.arange(12), *choices]):
         asked = [drawn.questions[i] for i in row.tolist()]
         expected = np.mean([at_length(run, asked) for run in runs], axis=0)
-        assert [float(drawn.figures[name][at]) for name in FIGURES] == pytest.approx(expected, abs=1e-9)
+        assert [float(drawn.metrics[name][at]) for name in BOOTSTRAPPED] == pytest.approx(expected, abs=1e-9)
 
 
 def test_intervals_are_the_percentiles_of_the_draws():
     first, second = resample([simulated()]), resample([simulated(seed=1, bias=0.1)])
     for other in (None, second):
         for name, found in intervals(first, other).items():
-            values = first.figures[name] - (0 if other is None else other.figures[name])
+            values = first.metrics[name] - (0 if other is None else other.metrics[name])
             assert found.value == values[0]
             assert (found.low, found.high) == pytest.approx(np.percentile(values[1:], [2.5, 97.5]))
     wide, narrow = (intervals(first, level=level)["brier"] for level in (0.95, 0.5))
@@ -110,7 +110,7 @@ def test_draws_without_a_value_are_left_out():
     """One question of three says anything but 1: draws without it have no correlation."""
     run = {"a": ([1.0, 1.0], [0.2, 0.9]), "b": ([1.0, 1.0], [0.5, 0.8]), "c": ([0.1, 1.0], [0.0, 1.0])}
     drawn = resample([run])
-    assert 0.2 < float(drawn.figures["spearman"].isnan().double().mean()) < 0.4  # (2/3)^3
+    assert 0.2 < float(drawn.metrics["spearman"].isnan().double().mean()) < 0.4  # (2/3)^3
     found = intervals(drawn)["spearman"]
     assert 0 < found.low <= found.value <= found.high <= 1
 
@@ -141,5 +141,5 @@ def test_what_cannot_be_paired_is_refused():
     for empty in ([], [{}]):
         with pytest.raises(LovecError, match=f"got {len(empty)} runs without any question"):
             resample(empty)
-    with pytest.raises(LovecError, match=r"confidence holds 1\.5"):
+    with pytest.raises(LovecError, match=r"confidence contains 1\.5"):
         resample([{"a": ([1.5], [0.5])}])

@@ -5,7 +5,7 @@
 
 import math
 import warnings
-from dataclasses import astuple
+from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import combinations
 
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from lovec.embedding import MiniLM, TransformerEmbedder
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.functional import ordinality
-from lovec.metrics.records import statements
-from lovec.metrics.suite import MEANS
+from lovec.metrics.records import answer_statistics
 from lovec.metrics.text import semantic_diversity, type_token_ratio
 from lovec.sentences import is_abstention
 from lovec.types import LovecError, Record, Sentence
 
+MEANS = ("ttr", "diversity", "abstained", "ordinality")
 REFUSAL = "I'm sorry, but I don't have any information about this person."
 
 
@@ -49,10 +49,11 @@ RECORDS = [
 def suite_of(parts, **options):
     suite = CalibrationSuite()
     for part in parts:
-        suite.update(torch.zeros(0), torch.zeros(0), stated=statements(part, **options))
+        suite.update(torch.zeros(0), torch.zeros(0), answers=answer_statistics(part, **options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: value for name, value in suite.compute().items() if name in MEANS}
+        metrics = suite.compute()
+    return {name: metrics[name].item() for name in MEANS}
 
 
 # ---------------------------------------------------------------- words
@@ -71,12 +72,12 @@ def suite_of(parts, **options):
     ],
 )
 def test_type_token_ratio(text, ratio):
-    assert type_token_ratio(text) == (None if ratio is None else pytest.approx(ratio))
+    assert type_token_ratio(text.split()) == (None if ratio is None else pytest.approx(ratio))
 
 
 def test_type_token_ratio_is_linear_on_hostile_text():
-    assert type_token_ratio("a" + "." * 1_000_000) == 1.0
-    assert type_token_ratio("a " * 500_000) == pytest.approx(1 / 500_000)
+    assert type_token_ratio(["a" + "." * 1_000_000]) == 1.0
+    assert type_token_ratio(["a"] * 500_000) == pytest.approx(1 / 500_000)
 
 
 # ---------------------------------------------------------------- diversity
@@ -126,24 +127,31 @@ def test_ordinality_of_an_order_drawn_at_random_is_a_half():
 # ---------------------------------------------------------------- answers
 
 
-def test_statements_sum_up_what_answers_read_like():
-    found = statements(RECORDS, is_abstention, Letters())
+def test_answer_statistics_by_hand():
+    statistics = answer_statistics(RECORDS, is_abstention, Letters())
     words = len(REFUSAL.split())
-    assert found.ttr == (pytest.approx(2 / 3 + 3 / 7 + 1 + 1), 4)
-    assert type_token_ratio(REFUSAL) == 1.0 and found.words == 3 + 7 + 1 + words
+    assert statistics.ttr == (pytest.approx(2 / 3 + 3 / 7 + 1 + 1), 4)
+    assert type_token_ratio(REFUSAL.split()) == 1.0 and statistics.words == (3 + 7 + 1 + words, 5)
     cosines = (1 + 0 + 0) / 3
-    assert found.diversity == (pytest.approx(1.0 + (1 - cosines)), 2)
-    assert found.abstained == (1.0, 5)
-    assert found.ordinality == (pytest.approx(2 * 0.5), 2)  # zeros beside a certain 10 are ties
-    plain = statements(RECORDS)
+    assert statistics.diversity == (pytest.approx(1.0 + (1 - cosines)), 2)
+    assert statistics.abstained == (1.0, 5)
+    assert statistics.ordinality == (pytest.approx(2 * 0.5), 2)  # zeros beside a certain 10 are ties
+    plain = answer_statistics(RECORDS)
     assert plain.diversity == plain.abstained == (0.0, 0)
+
+
+def test_distributions_without_an_order_do_not_count():
+    """On a scale of three levels with the middle one on top there is no pair of scores to compare."""
+    records = [record("1", "a", distribution=(0.2, 0.6, 0.2)), record("2", "a", distribution=(0.2, 0.3, 0.5))]
+    assert answer_statistics(records).ordinality == (1.0, 1)
+    assert ordinality(torch.tensor([[0.1, 0.9]])).isnan().all()
 
 
 def test_the_suite_gives_means_of_all_batches():
     options = {"declines": is_abstention, "embedder": Letters()}
     whole = suite_of([RECORDS], **options)
-    found = statements(RECORDS, **options)
-    assert whole == pytest.approx({name: getattr(found, name)[0] / getattr(found, name)[1] for name in MEANS})
+    statistics = answer_statistics(RECORDS, **options)
+    assert whole == pytest.approx({name: getattr(statistics, name)[0] / getattr(statistics, name)[1] for name in MEANS})
     parts = suite_of([RECORDS[:1], [], RECORDS[1:2], RECORDS[2:]], **options)
     assert parts == pytest.approx(whole, abs=1e-12)
     bare = suite_of([RECORDS])
@@ -151,13 +159,14 @@ def test_the_suite_gives_means_of_all_batches():
 
 
 def test_sums_of_parts_are_the_wholes():
-    parts = [astuple(statements(part, is_abstention, Letters())) for part in (RECORDS[:2], RECORDS[2:])]
-    whole = astuple(statements(RECORDS, is_abstention, Letters()))
-    for one, other, both in zip(*parts, whole, strict=True):
-        if isinstance(both, tuple):
-            assert [a + b for a, b in zip(one, other, strict=True)] == pytest.approx(list(both))
+    parts = [asdict(answer_statistics(part, is_abstention, Letters())) for part in (RECORDS[:2], RECORDS[2:])]
+    whole = asdict(answer_statistics(RECORDS, is_abstention, Letters()))
+    for name, both in whole.items():
+        first, second = (part[name] for part in parts)
+        if name in ("scores", "missing"):
+            assert first + second == both
         else:
-            assert one + other == both
+            assert [a + b for a, b in zip(first, second, strict=True)] == pytest.approx(list(both))
 
 
 # ---------------------------------------------------------------- encoders
@@ -214,9 +223,9 @@ def test_vectors_are_kept_up_to_a_number(encoder, monkeypatch):
     embedder._loaded, embedder.model = None, "nowhere"
     assert torch.equal(embedder.embed(["london", "ada"]), first[[1, 0]])  # without a model
     embedder.model = encoder
-    monkeypatch.setattr("lovec.embedding._KEPT", 1)
+    monkeypatch.setattr("lovec.embedding._CACHED", 1)
     assert embedder.embed(["note", "ada", "engines"]).shape == (3, 16)
-    assert list(embedder._held) == ["engines"]
+    assert list(embedder._cache) == ["engines"]
 
 
 def test_an_encoder_that_is_not_there_is_one_line(tmp_path):

@@ -12,20 +12,32 @@ from hypothesis import strategies as st
 from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
+from torchmetrics import Metric
 
-from lovec.metrics import AURC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
-from lovec.metrics.functional import auroc, brier_score, ece_m, entropy, spearman
-from lovec.metrics.records import Statements, confidence_of, passage_pairs, sentence_pairs, statements
+from lovec.metrics import AURC, AUROC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
+from lovec.metrics.functional import (
+    auroc,
+    brier_score,
+    ece_m,
+    entropy,
+    expected_confidence,
+    mean_confidence,
+    spearman,
+)
+from lovec.metrics.records import AnswerStatistics, answer_statistics, confidence_of, passage_pairs, sentence_pairs
 from lovec.metrics.risk import aurc
+from lovec.metrics.suite import user_metric_infos
+from lovec.metrics.table import METRICS, MetricInfo
 from lovec.types import LovecError, Record, Sentence
 
 WIKIBIO = Path(__file__).parents[3] / "shared" / "data" / "wikibio_gpt3_human"
-METRICS = {
+CLASSES = {
     "brier": (BrierScore, {}, brier_score),
     "bins": (ECEM, {}, ece_m),
     "bins5": (ECEM, {"bins": 5}, lambda c, f: ece_m(c, f, bins=5)),
     "levels": (ECEM, {"variant": "levels"}, lambda c, f: ece_m(c, f, "levels")),
     "huang": (ECEM, {"variant": "huang"}, lambda c, f: ece_m(c, f, "huang")),
+    "three levels": (ECEM, {"variant": "levels", "levels": 3}, lambda c, f: ece_m(c, f, "levels", levels=3)),
     "spearman": (SpearmanCorrelation, {}, spearman),
     "aurc": (AURC, {}, aurc),
 }
@@ -142,9 +154,9 @@ def test_brier_equals_scikit_learn_on_hard_labels():
 # ---------------------------------------------------------------- batches, precision, edges
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_batched_equals_whole_equals_twin(name):
-    cls, options, twin = METRICS[name]
+    cls, options, twin = CLASSES[name]
     c, f = random_pairs(101)
     whole, batched = cls(**options), cls(**options)
     whole.update(c, f)
@@ -159,9 +171,9 @@ def test_batched_equals_whole_equals_twin(name):
     assert batched.compute().item() == pytest.approx(twin(c[:50], f[:50]).item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_forward_gives_the_batch_value_and_accumulates(name):
-    cls, options, twin = METRICS[name]
+    cls, options, twin = CLASSES[name]
     c, f = random_pairs(60)
     metric = cls(**options)
     assert metric(c[:25], f[:25]).item() == pytest.approx(twin(c[:25], f[:25]).item(), abs=1e-12)
@@ -169,9 +181,9 @@ def test_forward_gives_the_batch_value_and_accumulates(name):
     assert metric.compute().item() == pytest.approx(twin(c, f).item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_float32_equals_float64(name):
-    _, _, twin = METRICS[name]
+    _, _, twin = CLASSES[name]
     c, f = random_pairs(500, seed=1)
     assert twin(c.float(), f.float()).item() == pytest.approx(twin(c, f).item(), abs=1e-6)
     assert twin(c.float(), f.float()).dtype == torch.float64
@@ -181,16 +193,16 @@ def test_sums_do_not_lose_small_batches():
     """In float32 a sum of 2e7 no longer moves when 0.25 is added."""
     metric = BrierScore()
     metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
-    metric.total += 2e7
-    before = metric.total.item()
+    metric.sums += 2e7
+    before = metric.sums[0].item()
     metric.update(torch.tensor([0.5]), torch.tensor([0.0]))
-    assert metric.total.item() - before == 0.25
+    assert metric.sums[0].item() - before == 0.25
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_nothing_gives_nan(name):
-    cls, options, twin = METRICS[name]
+    cls, options, twin = CLASSES[name]
     assert math.isnan(twin(torch.zeros(0), torch.zeros(0)).item())
     metric = cls(**options)
     assert math.isnan(metric.compute().item())
@@ -213,14 +225,14 @@ def test_spearman_of_a_constant_is_nan_with_one_warning(c, f, words):
     assert len(caught) == 1 and words in str(caught[0].message)
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize(
     ("c", "f", "words"),
     [
-        ([0.5, 1.01], [0.0, 0.0], "confidence holds 1.01"),
-        ([0.5, 0.5], [0.0, -0.1], "factuality holds -0.1"),
-        ([0.5, math.nan], [0.0, 0.0], "confidence holds nan"),
-        ([0.5, 0.5], [0.0, math.nan], "factuality holds nan"),
+        ([0.5, 1.01], [0.0, 0.0], "confidence contains 1.01"),
+        ([0.5, 0.5], [0.0, -0.1], "factuality contains -0.1"),
+        ([0.5, math.nan], [0.0, 0.0], "confidence contains nan"),
+        ([0.5, 0.5], [0.0, math.nan], "factuality contains nan"),
         ([7, 3], [1, 0], "divide scores"),
         ([0.5, 0.5], [0.0], r"shape \[2\] and factuality \[1\]"),
         ([0.5], [0.0, 1.0], r"shape \[1\] and factuality \[2\]"),
@@ -230,7 +242,7 @@ def test_spearman_of_a_constant_is_nan_with_one_warning(c, f, words):
     ],
 )
 def test_bad_input_is_refused_by_name(name, c, f, words):
-    cls, options, twin = METRICS[name]
+    cls, options, twin = CLASSES[name]
     for call in (cls(**options).update, CalibrationSuite().update, twin):
         with pytest.raises(LovecError, match=words):
             call(torch.tensor(c), torch.tensor(f))
@@ -238,12 +250,12 @@ def test_bad_input_is_refused_by_name(name, c, f, words):
 
 def test_a_refused_batch_leaves_no_trace():
     suite = CalibrationSuite()
-    stated = Statements((1,) * 11, missing=0, words=30, answers=4)
-    suite.update(*random_pairs(10), 0, stated)
-    before = suite.compute()
+    answers = AnswerStatistics(tuple(range(11)), words=(30, 4))
+    suite.update(*random_pairs(10), 0, answers)
+    before = values(suite)
     with pytest.raises(LovecError):
-        suite.update(torch.tensor([0.5]), torch.tensor([2.0]), 5, replace(stated, scores=(1,) + (0,) * 10))
-    assert suite.compute() == pytest.approx(before, rel=0, abs=0, nan_ok=True)
+        suite.update(torch.tensor([0.5]), torch.tensor([2.0]), 5, replace(answers, scores=(0,)))
+    assert values(suite) == pytest.approx(before, rel=0, abs=0, nan_ok=True)
 
 
 def test_unknown_variant_and_bins_are_refused():
@@ -251,6 +263,8 @@ def test_unknown_variant_and_bins_are_refused():
         ECEM("bin")
     with pytest.raises(LovecError, match="bins=0"):
         ECEM(bins=0)
+    with pytest.raises(LovecError, match="levels=1"):
+        ECEM("levels", levels=1)
     with pytest.raises(LovecError, match="'soft'"):
         ece_m(torch.zeros(1), torch.zeros(1), "soft")
 
@@ -266,10 +280,10 @@ def test_auroc_equals_scikit_learn_with_ties(seed):
     c = torch.randint(0, 11, (57,), generator=generator) / 10
     f = torch.randint(0, 2, (57,), generator=generator).double()
     assert float(auroc(c, f)) == pytest.approx(roc_auc_score(f, c), abs=1e-12)
-    suite = CalibrationSuite()
+    metric = AUROC()
     for part in (slice(0, 20), slice(20, 57)):
-        suite.update(c[part], f[part])
-    assert suite.compute()["auroc"] == float(auroc(c, f))
+        metric.update(c[part], f[part])
+    assert metric.compute() == auroc(c, f)
 
 
 def test_auroc_by_hand_and_where_there_is_none():
@@ -284,17 +298,19 @@ def test_auroc_by_hand_and_where_there_is_none():
 # ---------------------------------------------------------------- suite
 
 
+def values(suite):
+    """The metrics of a suite as numbers."""
+    return {name: value.item() for name, value in suite.compute().items()}
+
+
 def test_suite_by_hand():
     suite = CalibrationSuite()
-    stated = Statements(
-        (1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0), missing=1, words=30, answers=4, ttr=(2.5, 4), abstained=(1.0, 4)
-    )
-    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, stated)
-    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), stated=replace(stated, words=1, answers=1, ttr=(0.5, 1)))
+    answers = AnswerStatistics((9, 0, 9), missing=1, words=(30, 4), ttr=(2.5, 4), abstained=(1.0, 4))
+    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, answers)
+    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), answers=replace(answers, words=(1, 1), ttr=(0.5, 1)))
     suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
-    figures = suite.compute()
-    assert all(type(value) is float for value in figures.values())
-    assert figures == pytest.approx(
+    assert all(value.dtype == torch.float64 and value.ndim == 0 for value in suite.compute().values())
+    assert values(suite) == pytest.approx(
         {
             "brier": (0.01 + 0.04) / 3,
             "ece_m": 0.1,
@@ -321,12 +337,117 @@ def test_suite_by_hand():
 def test_suite_of_nothing_and_of_malformed_only():
     suite = CalibrationSuite()
     suite.update(torch.zeros(0), torch.zeros(0))
-    figures = suite.compute()
-    assert figures.pop("n") == 0.0
-    assert all(math.isnan(value) for value in figures.values())
+    metrics = values(suite)
+    assert metrics.pop("n") == 0.0
+    assert all(math.isnan(value) for value in metrics.values())
     suite.update(torch.zeros(0), torch.zeros(0), malformed=4)
-    figures = suite.compute()
-    assert figures["malformed"] == 1.0 and math.isnan(figures["brier"])
+    metrics = values(suite)
+    assert metrics["malformed"] == 1.0 and math.isnan(metrics["brier"])
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_the_suite_measures_what_the_table_lists():
+    assert values(CalibrationSuite()).keys() - {"n"} == METRICS.keys() - {"reward", "loss", "seconds"}
+
+
+def test_an_empty_first_batch_merges_no_metrics():
+    """Metrics that look alike after an empty batch must still count on their own."""
+    suite = CalibrationSuite()
+    suite.update(torch.zeros(0), torch.zeros(0))
+    suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1)
+    assert suite.compute()["mean_confidence"].item() == pytest.approx(0.6)
+    assert suite.compute()["mean_factuality"].item() == pytest.approx(0.75)
+
+
+# ---------------------------------------------------------------- metrics of the user's own
+
+
+class AbsoluteError(Metric):
+    """Mean |c - f|, as a user may write it: unfit for batches without pairs."""
+
+    higher_is_better = False
+    heading = "MAE"
+    unit = "percent"
+    digits = 2
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, confidence, factuality):
+        self.total += (confidence - factuality).abs().mean() * len(confidence)
+        self.count += len(confidence)
+
+    def compute(self):
+        return self.total / self.count
+
+
+def test_user_metrics_are_measured_beside_the_others():
+    suite = CalibrationSuite([AbsoluteError()])
+    for part in (slice(0, 0), slice(0, 40), slice(40, 101)):
+        suite.update(*(x[part] for x in random_pairs(101)))
+    c, f = random_pairs(101)
+    assert values(suite)["absolute_error"] == pytest.approx((c - f).abs().mean().item(), abs=1e-12)
+    suite.reset()
+    suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
+    assert math.isnan(values(suite)["absolute_error"])
+
+
+def test_user_metrics_say_how_they_are_shown():
+    class R2Score(Metric):
+        higher_is_better = True
+
+        def update(self, confidence, factuality): ...
+
+        def compute(self): ...
+
+    infos = user_metric_infos([AbsoluteError(), R2Score()])
+    assert infos == {
+        "absolute_error": MetricInfo("absolute_error", "MAE", "lower", "percent", 2, "always", False, True),
+        "r2_score": MetricInfo("r2_score", "r2 score", "higher", "number", 3, "always", False, True),
+    }
+
+
+class Brier(AbsoluteError):
+    """Has the name of a built-in metric."""
+
+
+class Confidence(AbsoluteError):
+    """Is logged as "mean_confidence" where the mean readout is measured."""
+
+
+class Single(AbsoluteError):
+    """Does not take a pair."""
+
+    def update(self, values):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ([Brier()], "the name 'brier' of the metric Brier is taken"),
+        ([Confidence()], "the name 'confidence' of the metric Confidence is taken"),
+        ([AbsoluteError(), AbsoluteError()], "the name 'absolute_error' of the metric AbsoluteError is taken"),
+        ([Single()], r"Single has update\(values\), expected update\(confidence, factuality\)"),
+    ],
+)
+def test_user_metrics_that_cannot_be_used_are_refused(metrics, message):
+    with pytest.raises(LovecError, match=message) as error:
+        CalibrationSuite(metrics)
+    assert "\n" not in str(error.value)
+
+
+def test_a_user_metric_must_be_one_number():
+    class Pair(AbsoluteError):
+        def compute(self):
+            return torch.ones(2)
+
+    suite = CalibrationSuite([Pair()])
+    suite.update(*random_pairs(3))
+    with pytest.raises(LovecError, match=r"the metric Pair computes tensor.*expected one number"):
+        suite.compute()
 
 
 # What each of two processes sees, by case: unequal batches, and nothing at all for one of them.
@@ -339,42 +460,43 @@ SHARES = {
 def _feed(metrics, parts):
     c, f = random_pairs(31)
     for part in parts:
-        scores = tuple(torch.bincount((10 * c[part]).round().long(), minlength=11).tolist())
+        scores = tuple((10 * c[part]).round().long().tolist())
         totals = {"ttr": (part.stop / 7, 2), "diversity": (0.3, 1), "abstained": (1.0, 2), "ordinality": (2.2, 3)}
-        stated = Statements(scores, missing=2, words=7 * part.stop, answers=2, **totals)
+        answers = AnswerStatistics(scores, missing=2, words=(7 * part.stop, 2), **totals)
         for metric in metrics:
             suite = isinstance(metric, CalibrationSuite)
-            metric.update(c[part], f[part], *((2, stated) if suite else ()))
+            metric.update(c[part], f[part], *((2, answers) if suite else ()))
 
 
-def _figures(metrics):
-    return [metric.compute() if isinstance(metric, CalibrationSuite) else metric.compute().item() for metric in metrics]
+def _values(metrics):
+    return [values(metric) if isinstance(metric, CalibrationSuite) else metric.compute().item() for metric in metrics]
 
 
 def _all_metrics():
-    return [CalibrationSuite(), BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC()]
+    suites = [CalibrationSuite(), CalibrationSuite([AbsoluteError()])]
+    return [*suites, BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC(), AUROC()]
 
 
 def _process(rank, folder):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=2)
-    figures = {}
+    by_case = {}
     for case, shares in SHARES.items():
         metrics = _all_metrics()
         _feed(metrics, shares[rank])
-        figures[case] = _figures(metrics)
-    Path(folder, f"{rank}.json").write_text(json.dumps(figures))
+        by_case[case] = _values(metrics)
+    Path(folder, f"{rank}.json").write_text(json.dumps(by_case))
     torch.distributed.destroy_process_group()
 
 
 def test_two_processes_equal_one(tmp_path):
     torch.multiprocessing.spawn(_process, args=(str(tmp_path),), nprocs=2)
     for rank in range(2):
-        figures = json.loads((tmp_path / f"{rank}.json").read_text())
+        by_case = json.loads((tmp_path / f"{rank}.json").read_text())
         for case, shares in SHARES.items():
             one = _all_metrics()
             _feed(one, [part for share in shares for part in share])
-            for ours, whole in zip(figures[case], _figures(one), strict=True):
+            for ours, whole in zip(by_case[case], _values(one), strict=True):
                 assert ours == pytest.approx(whole, abs=1e-12, nan_ok=True)
 
 
@@ -395,6 +517,23 @@ def test_confidence_of():
     assert confidence_of(Sentence("a", score=4, distribution=half), "mean") == pytest.approx(0.6)
     assert confidence_of(Sentence("a", distribution=one_hot(10, 0.405)), "mean") == 1.0
     assert confidence_of(Sentence("a", distribution=(0.0,) * 11), "mean") is None
+
+
+def test_confidences_of_another_scale():
+    assert confidence_of(Sentence("a", score=2, levels=5), "stated") == 0.5
+    assert confidence_of(Sentence("a", distribution=(0.1, 0.0, 0.1), levels=3), "mean") == 0.5
+    with pytest.raises(LovecError, match="has 11 entries, expected 3, one per level of the scale"):
+        confidence_of(Sentence("a", distribution=one_hot(3), levels=3), "mean")
+
+
+def test_expected_confidence_by_hand_and_in_any_shape():
+    weights = torch.tensor([[[0.0, 0.0, 7.0], [1.0, 0.0, 1.0]]], dtype=torch.float64, requires_grad=True)
+    found = expected_confidence(weights)
+    assert found.tolist() == [[1.0, 0.5]]
+    assert torch.autograd.gradcheck(expected_confidence, (weights + 0.1,))
+    assert expected_confidence(torch.zeros(2, 11)).isnan().all()
+    assert mean_confidence([0.0] * 11) is None
+    assert mean_confidence([0.25, 0.25, 0.5]) == pytest.approx(0.625)
 
 
 @given(st.lists(st.floats(0, 1), min_size=11, max_size=11))
@@ -424,13 +563,13 @@ def test_sentence_pairs():
     assert sentence_pairs(RECORDS, "mean") == ([], [], 5)
 
 
-def test_statements_count_what_is_said_labelled_or_not():
-    found = statements(RECORDS)
-    assert found == Statements((0, 0, 0, 1, 1, 0, 0, 0, 1, 2, 0), missing=4, words=8, answers=5, ttr=(4.0, 4))
-    parts = [statements(RECORDS[:2]), statements(RECORDS[2:])]
-    assert [sum(column) for column in zip(*(part.scores for part in parts), strict=True)] == list(found.scores)
-    assert statements([Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))]).words == 2
-    assert statements([]) == Statements((0,) * 11, 0, 0, 0)
+def test_answer_statistics_count_sentences_with_and_without_labels():
+    statistics = answer_statistics(RECORDS)
+    assert statistics == AnswerStatistics((9, 4, 9, 3, 8), missing=4, words=(8, 5), ttr=(4.0, 4))
+    assert answer_statistics(RECORDS[:2]).scores + answer_statistics(RECORDS[2:]).scores == statistics.scores
+    record = Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))
+    assert answer_statistics([record]).words == (2, 1)
+    assert answer_statistics([]) == AnswerStatistics()
 
 
 def test_entropy_by_hand_and_by_scipy():
@@ -459,7 +598,7 @@ def test_passage_pairs():
 # ---------------------------------------------------------------- human labels
 
 
-def test_golden_figures_on_human_labels():
+def test_known_values_on_human_labels():
     """SelfCheck-NLI confidences against people's labels of 959 sentences of 119 GPT-3 passages (WikiBio)."""
     if not WIKIBIO.is_dir():
         pytest.skip("no shared/data/wikibio_gpt3_human beside the checkout")
@@ -480,7 +619,7 @@ def test_golden_figures_on_human_labels():
     for suite, pairs in zip(suites, (sentence_pairs, passage_pairs), strict=True):
         confidences, factualities, malformed = pairs(records, "stated")
         suite.update(torch.tensor(confidences), torch.tensor(factualities), malformed)
-    sentences, passages = (suite.compute() for suite in suites)
+    sentences, passages = map(values, suites)
     assert (sentences["n"], passages["n"]) == (959, 119)
     assert sentences["malformed"] == passages["malformed"] == 0.0
     assert sentences["brier"] == pytest.approx(0.1554, abs=5e-5)

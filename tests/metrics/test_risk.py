@@ -70,6 +70,12 @@ def test_thresholds_keep_their_own_score(dtype):
     assert truth.tolist() == pytest.approx([(10 - score) / 20 for score in range(11)], abs=1e-6)
 
 
+def test_thresholds_of_another_scale():
+    kept, truth = thresholds(torch.tensor([0.0, 0.5, 1.0, 1.0]), torch.tensor([0.0, 0.4, 1.0, 0.8]), levels=3)
+    assert kept.tolist() == [1.0, 0.75, 0.5]
+    assert truth.tolist() == pytest.approx([0.55, 2.2 / 3, 0.9])
+
+
 def test_thresholds_above_all_that_is_said_keep_nothing():
     kept, truth = thresholds(torch.tensor([0.65, 0.2]), torch.tensor([0.8, 0.0]))
     assert kept.tolist() == [1.0] * 3 + [0.5] * 4 + [0.0] * 4
@@ -84,7 +90,7 @@ def test_nothing_is_nan_and_nonsense_is_refused():
     for part in thresholds(nothing, nothing):
         assert part.isnan().all()
     for function in (aurc, risk_coverage, thresholds):
-        with pytest.raises(LovecError, match=r"confidence holds 1\.2"):
+        with pytest.raises(LovecError, match=r"confidence contains 1\.2"):
             function(torch.tensor([1.2]), torch.tensor([1.0]))
 
 
@@ -98,4 +104,4 @@ def test_float32_equals_float64_and_batches_equal_the_whole():
         metric.update(c[part], f[part])
         suite.update(c[part], f[part])
     assert metric.compute().item() == pytest.approx(aurc(c, f).item(), abs=1e-12)
-    assert suite.compute()["aurc"] == pytest.approx(aurc(c, f).item(), abs=1e-12)
+    assert suite.compute()["aurc"].item() == pytest.approx(aurc(c, f).item(), abs=1e-12)

@@ -1,4 +1,4 @@
-"""Objectives over the whole distribution of scores: sums by hand, whose scores the context holds, what is learned."""
+"""Objectives over the whole distribution of scores: sums by hand, the scores in the context, what is learned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, fit, module, records, trainer
+from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
 from lovec.choices import ChoiceTree
@@ -37,8 +37,8 @@ def tagger(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An adapter with which short tags have much of the probability, and scores differ."""
     folder = tmp_path_factory.mktemp("tags")
     torch.manual_seed(0)  # the same tagger, whatever ran before
-    made = module(CrossEntropy, model, policy=short(model), lr=3e-2, text_weight=0.0)
-    trainer(folder, max_epochs=32).fit(made, Rows(8, batch_size=8))
+    objective = module(CrossEntropy, model, policy=short(model), lr=3e-2, text_weight=0.0)
+    trainer(folder, max_epochs=32).fit(objective, Rows(8, batch_size=8))
     return str(folder / "adapter")
 
 
@@ -48,15 +48,9 @@ def short(model: str, adapter: str | None = None, **config: Any) -> PolicyConfig
     )
 
 
-def loaded(folder: Path, made: Any) -> Any:
-    """The module with its policy loaded and nothing trained."""
-    trainer(folder, max_steps=0).fit(made, Rows())
-    return made
-
-
-def by_hand(made: Any, row: Record, scores: list[int]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S, 11] of whole score strings, one sequence a string, and nll of the text tokens."""
-    encoder, tails = made.encoder, made.encoder.tails
+def by_hand(objective: Any, row: Record, scores: list[int]) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [S, 11] of whole score strings, one sequence per string, and nll of the text tokens."""
+    encoder, tails = objective.encoder, objective.encoder.tails
     ids = list(encoder.prompt(row.question))
     start, contexts, text = len(ids), [], []
     for i, (sentence, score) in enumerate(zip(row.sentences, scores, strict=True)):
@@ -66,13 +60,13 @@ def by_hand(made: Any, row: Record, scores: list[int]) -> tuple[Tensor, Tensor]:
         ids = [*contexts[-1], *tails[score]]
     text.append(True)
     choices = TokenBatch.of([TokenSequence(tuple(c), tuple(tail)) for c in contexts for tail in tails])
-    logps = made.policy.token_logps(choices).double().sum(-1).view(len(contexts), 11)
+    logps = objective.policy.token_logps(choices).double().sum(-1).view(len(contexts), 11)
     whole = TokenBatch.of([TokenSequence(tuple(ids[:start]), (*ids[start:], encoder.end_id))])
-    return logps, -made.policy.token_logps(whole)[0][torch.tensor(text)]
+    return logps, -objective.policy.token_logps(whole)[0][torch.tensor(text)]
 
 
-def drawn(made: Any, rows: list[Record]) -> list[list[int]]:
-    return [[s.score for s in row.sentences] for row in made.with_own_scores(rows)]
+def drawn(objective: Any, rows: list[Record]) -> list[list[int]]:
+    return [[s.score for s in row.sentences] for row in objective.with_own_scores(rows)]
 
 
 # The objective
@@ -80,33 +74,32 @@ def drawn(made: Any, rows: list[Record]) -> list[list[int]]:
 
 @pytest.mark.parametrize("reward", [QuadraticReward(contrast=2.0), LogReward()], ids=["quadratic", "log"])
 def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path: Path) -> None:
-    """Value and gradient, over own scores, against one forward pass for every score string."""
-    made = loaded(
+    """Value and gradient, with own scores in the context, against one forward pass per score string."""
+    objective = loaded(
         tmp_path,
         module(ExpectedReward, model, policy=short(model, tagger), reward=reward, reward_scale=5.0, text_weight=0.7),
     )
     rows = KNOWN[:4]
-    (examples,) = made.update_batches(rows)
+    (examples,) = objective.update_batches(rows)
     losses, texts = [], []
-    for row, scores in zip(rows, drawn(made, rows), strict=True):
-        logps, nll = by_hand(made, row, scores)
+    for row, scores in zip(rows, drawn(objective, rows), strict=True):
+        logps, nll = by_hand(objective, row, scores)
         texts.append(nll)
         for probs, rating in zip(logps.exp(), ratings(row), strict=True):
             gain = sum(p * reward(c, rating) for c, p in enumerate(probs))
             losses.append(-(gain + (1 - probs.sum()) * reward(None, rating)) / 5.0)
     expected = torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
     expected.backward()
-    grads = [p.grad.clone() for p in made.policy.trainable()]
-    made.policy.zero_grad()
-    out = made.loss(Batch.of(examples, made.policy.device))
-    ours = made._total(out, made.counts(examples))
+    grads = [p.grad.clone() for p in objective.policy.trainable()]
+    objective.policy.zero_grad()
+    out = objective.loss(Batch.of(examples, objective.policy.device))
+    ours = objective._total(out, objective.counts(examples))
     ours.backward()
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
-    for p, grad in zip(made.policy.trainable(), grads, strict=True):
+    for p, grad in zip(objective.policy.trainable(), grads, strict=True):
         assert float((p.grad - grad).norm() / grad.norm()) < 1e-4
-    mass = (
-        torch.cat([by_hand(made, r, s)[0] for r, s in zip(rows, drawn(made, rows), strict=True)]).exp().sum(-1).detach()
-    )
+    logps = [by_hand(objective, row, scores)[0] for row, scores in zip(rows, drawn(objective, rows), strict=True)]
+    mass = torch.cat(logps).exp().sum(-1).detach()
     assert 0.1 < float(mass.mean()) < 0.999  # both parts of the sum are in play
     malformed = out.metrics["malformed"]
     assert float((malformed.values * malformed.mask).sum() / malformed.mask.sum()) == pytest.approx(
@@ -115,18 +108,18 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
 
 
 def test_regression_by_hand(model: str, tagger: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, module(SFTRegression, model, policy=short(model, tagger), regression_weight=2.0))
+    objective = loaded(tmp_path, module(SFTRegression, model, policy=short(model, tagger), regression_weight=2.0))
     rows = KNOWN[:4]
-    (examples,) = made.update_batches(rows)
+    (examples,) = objective.update_batches(rows)
     losses, texts = [], []
     for row in rows:
-        logps, nll = by_hand(made, row, ratings(row))  # the earlier scores are the true ones
+        logps, nll = by_hand(objective, row, ratings(row))  # the earlier scores are the true ones
         texts.append(nll)
         for p, sentence in zip(logps.exp(), row.sentences, strict=True):
             mean = sum(c * x for c, x in enumerate(p / p.sum())) / 10
             losses.append(2.0 * (mean - sentence.factuality) ** 2 - p.sum().log())
     expected = torch.stack(losses).mean() + torch.cat(texts).mean()
-    ours = made._total(made.loss(Batch.of(examples, made.policy.device)), made.counts(examples))
+    ours = objective._total(objective.loss(Batch.of(examples, objective.policy.device)), objective.counts(examples))
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -140,18 +133,18 @@ def test_ragged_micro_batches_equal_one_batch(
         fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=n, **options), max_steps=2)
         for n in (10**6, 300)
     )
-    made = loaded(tmp_path, module(cls, model, adapter, **options))
-    assert len(micro_batches([made.example(row) for row in records(4)], 300)) > 2
+    objective = loaded(tmp_path, module(cls, model, adapter, **options))
+    assert len(micro_batches([objective.example(row) for row in records(4)], 300)) > 2
     assert len(whole.logged) == len(parts.logged) == 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):
         assert a.norm() > 0
         assert (a - b).norm() / a.norm() < 1e-5
-    for one, other in zip(whole.logged, parts.logged, strict=True):
-        assert {"train/loss", "train/score", "train/text", "train/malformed", "train/confidence"} <= one.keys()
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+    for expected, logged in zip(whole.logged, parts.logged, strict=True):
+        assert {"train/loss", "train/score", "train/text", "train/malformed", "train/confidence"} <= expected.keys()
+        assert logged == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_a_reward_that_is_no_number_is_refused_by_name(model: str) -> None:
+def test_a_reward_that_is_not_finite_is_refused_by_name(model: str) -> None:
     class Broken:
         def __init__(self, at: int | None) -> None:
             self.at = at
@@ -166,43 +159,44 @@ def test_a_reward_that_is_no_number_is_refused_by_name(model: str) -> None:
         module(ExpectedReward, model, context="both")
 
 
-def test_equal_rewards_teach_no_score(model: str, tagger: str, tmp_path: Path) -> None:
+def test_equal_rewards_give_no_gradient(model: str, tagger: str, tmp_path: Path) -> None:
     class Even:
         def __call__(self, score: int | None, rating: int) -> float:
             return 3.0
 
-    made = module(ExpectedReward, model, policy=short(model, tagger), reward=Even(), text_weight=0.0)
-    run = fit(tmp_path, made, max_steps=1)
+    objective = module(ExpectedReward, model, policy=short(model, tagger), reward=Even(), text_weight=0.0)
+    run = fit(tmp_path, objective, max_steps=1)
     assert run.logged[0]["train/loss"] == pytest.approx(-0.3)
     assert run.gradients[0].abs().max() < 1e-6
 
 
-# Whose scores the context holds
+# The scores in the context
 
 
-def test_the_context_holds_scores_drawn_from_the_policy(model: str, tagger: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, module(ExpectedReward, model, policy=short(model, tagger)))
+def test_the_context_contains_scores_drawn_from_the_policy(model: str, tagger: str, tmp_path: Path) -> None:
+    objective = loaded(tmp_path, module(ExpectedReward, model, policy=short(model, tagger)))
     rows = KNOWN[:6]
-    (examples,) = made.update_batches(rows)
-    own = drawn(made, rows)
-    assert own == drawn(made, rows) == [[s.score for s in example.record.sentences] for example in examples]
-    assert own != [list(ratings(row)) for row in rows]
-    for row, scores, example in zip(rows, own, examples, strict=True):
-        expected = made.encoder.completion([s.text for s in row.sentences], scores)
+    (examples,) = objective.update_batches(rows)
+    scores_of_rows = drawn(objective, rows)
+    assert scores_of_rows == drawn(objective, rows)
+    assert scores_of_rows == [[s.score for s in example.record.sentences] for example in examples]
+    assert scores_of_rows != [list(ratings(row)) for row in rows]
+    for row, scores, example in zip(rows, scores_of_rows, examples, strict=True):
+        expected = objective.encoder.completion([s.text for s in row.sentences], scores)
         assert example.sequences[0].completion == tuple(expected)
-        assert example.data["ratings"] == list(ratings(row))  # what is rewarded stays the truth
-    assert drawn(made, rows[3:4]) == own[3:4]  # nobody else's business
+        assert example.ratings == list(ratings(row))  # what is rewarded stays the truth
+    assert drawn(objective, rows[3:4]) == scores_of_rows[3:4]  # whatever the other rows are
 
     first = replace(rows[0], sentences=rows[0].sentences[:1])
     many = [replace(first, id=f"x{i}") for i in range(400)]
-    found = Counter(scores[0] for scores in drawn(made, many))
+    counts = Counter(scores[0] for scores in drawn(objective, many))
     with torch.no_grad():
-        logps, _ = by_hand(made, first, [0])
+        logps, _ = by_hand(objective, first, [0])
     probs = logps[0].softmax(-1)
-    assert len(found) > 2
+    assert len(counts) > 2
     for score in range(11):  # four standard deviations
         p = float(probs[score])
-        assert abs(found[score] / 400 - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 1e-9, score
+        assert abs(counts[score] / 400 - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 1e-9, score
 
 
 def test_scores_are_drawn_from_the_newest_policy(model: str, tagger: str, tmp_path: Path) -> None:
@@ -210,47 +204,47 @@ def test_scores_are_drawn_from_the_newest_policy(model: str, tagger: str, tmp_pa
 
     class Watch(ExpectedReward):
         def with_own_scores(self, rows: Any) -> list[Record]:
-            found = super().with_own_scores(rows)
-            for row in found:  # the engine's distributions are those of training, at every step
+            scored = super().with_own_scores(rows)
+            for row in scored:  # the engine's distributions are those of training, at every step
                 scores = [s.score for s in row.sentences]
                 with torch.no_grad():
                     logps, _ = by_hand(self, row, scores)
                 contexts = self.encoder.completion([s.text for s in row.sentences], scores)
-                mark = self.encoder.marked([s.text for s in row.sentences], scores)[1][-1]
+                mark = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)[1][-1]
                 context = [*self.encoder.prompt(row.question), *contexts[:mark]]
                 (engine,) = self.engine.score([context], self.encoder.tails)
                 assert engine == pytest.approx(logps[-1].tolist(), abs=1e-3)
             steps.append(self.global_step)
-            return found
+            return scored
 
-    made = module(Watch, model, policy=short(model, tagger), lr=2e-2)
-    trainer(tmp_path, max_epochs=3).fit(made, Rows(4))
+    objective = module(Watch, model, policy=short(model, tagger), lr=2e-2)
+    trainer(tmp_path, max_epochs=3).fit(objective, Rows(4))
     assert steps == [0, 1, 2]
 
 
-def test_every_step_draws_anew(model: str, tagger: str, tmp_path: Path) -> None:
+def test_every_step_draws_other_scores(model: str, tagger: str, tmp_path: Path) -> None:
     seen: list[dict[str, list[int]]] = []
 
     class Watch(ExpectedReward):
         def with_own_scores(self, rows: Any) -> list[Record]:
-            found = super().with_own_scores(rows)
-            seen.append({row.id: [s.score for s in row.sentences] for row in found})
-            return found
+            scored = super().with_own_scores(rows)
+            seen.append({row.id: [s.score for s in row.sentences] for row in scored})
+            return scored
 
-    made = module(Watch, model, policy=short(model, tagger), lr=0.0)
-    trainer(tmp_path, max_epochs=2).fit(made, Rows(4))
+    objective = module(Watch, model, policy=short(model, tagger), lr=0.0)
+    trainer(tmp_path, max_epochs=2).fit(objective, Rows(4))
     first, second = seen  # the same rows and the same policy
     assert first.keys() == second.keys() and first != second
 
 
 def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, module(ExpectedReward, model, context="true"))
-    (examples,) = made.update_batches(records(3))
-    assert [example.sequences for example in examples] == [made.example(row).sequences for row in records(3)]
-    text = made.encoder.decode(examples[0].sequences[0].completion)
+    objective = loaded(tmp_path, module(ExpectedReward, model, context="true"))
+    (examples,) = objective.update_batches(records(3))
+    assert [example.sequences for example in examples] == [objective.example(row).sequences for row in records(3)]
+    text = objective.encoder.decode(examples[0].sequences[0].completion)
     assert all(f" {rating} </confidence>" in text for rating in ratings(records(1)[0]))
     tagged = [replace(row, sentences=tuple(replace(s, score=0) for s in row.sentences)) for row in records(3)]
-    (again,) = made.update_batches(tagged)  # answers that were tagged before teach nothing else
+    (again,) = objective.update_batches(tagged)  # scores that answers were tagged with before do not matter
     assert [example.sequences for example in again] == [example.sequences for example in examples]
 
 
@@ -259,7 +253,7 @@ def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> No
 
 def test_expected_reward_earns_more_and_keeps_its_tags(model: str, tagger: str, tmp_path: Path) -> None:
     class Mostly(Rows):
-        """Sentences that are mostly false, but for those that name a city."""
+        """Sentences that are mostly false, except those that name a city."""
 
         def load(self, split: str) -> list[Record]:
             cities = ("london", "paris")
@@ -274,14 +268,14 @@ def test_expected_reward_earns_more_and_keeps_its_tags(model: str, tagger: str, 
                 for row in KNOWN
             ]
 
-    made = module(ExpectedReward, model, policy=short(model, tagger), lr=5e-3, text_weight=0.0)
-    run = fit(tmp_path, made, Mostly(batch_size=8), max_epochs=30)
+    objective = module(ExpectedReward, model, policy=short(model, tagger), lr=5e-3, text_weight=0.0)
+    run = fit(tmp_path, objective, Mostly(batch_size=8), max_epochs=30)
     first, last = run.logged[0], run.logged[-1]
     assert last["train/score"] < first["train/score"] - 0.3
     assert last["train/malformed"] < first["train/malformed"]
 
 
-def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> None:
+def test_a_users_objective_over_scores_is_trained(model: str, tmp_path: Path) -> None:
     run = fit(tmp_path, module(CrossEntropy, model, lr=2e-2, text_weight=0.5), max_epochs=3)
     first = run.logged[0]
     assert first["train/loss"] == pytest.approx(first["train/score"] + 0.5 * first["train/text"], rel=1e-6)
@@ -291,9 +285,9 @@ def test_an_objective_over_scores_of_ones_own(model: str, tmp_path: Path) -> Non
 
 
 def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, module(ExpectedReward, model))
-    examples = [made.example(row) for row in records(6)]
-    branches = len(ChoiceTree(made.encoder.tails).ids)
+    objective = loaded(tmp_path, module(ExpectedReward, model))
+    examples = [objective.example(row) for row in records(6)]
+    branches = len(ChoiceTree(objective.encoder.tails).ids)
     assert [example.length - len(example.sequences[0]) for example in examples] == [
         branches * len(example.record.sentences) for example in examples
     ]

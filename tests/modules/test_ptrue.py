@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tinyrun import Rows, fit, module, records, trainer
+from tinyrun import Rows, fit, loaded, module, records, trainer
 
 from lovec.baselines import PTrue, Wording
 from lovec.modules import EvaluationConfig, PolicyConfig
@@ -20,7 +20,7 @@ from lovec.types import LovecError, Record, Sentence
 SHORT = Wording(p_true="Q: {question} A: {context} S: {sentence}", true="yes", false="no")
 
 
-class Asked(Rows):
+class ShortPrompts(Rows):
     """The records with a short prompt of their own."""
 
     @property
@@ -28,23 +28,17 @@ class Asked(Rows):
         return SHORT
 
 
-def loaded(folder: Path, made: Any) -> Any:
-    """The module with its policy loaded and nothing trained."""
-    trainer(folder, max_steps=0).fit(made, Asked())
-    return made
-
-
-def items_of(made: Any, rows: list[Record]) -> list[Any]:
-    (examples,) = made.update_batches(rows)
+def examples_of(objective: Any, rows: list[Record]) -> list[Any]:
+    (examples,) = objective.update_batches(rows)
     return examples
 
 
 def test_loss_and_gradient_by_hand(model: str, adapter: str, tmp_path: Path) -> None:
-    """Against one forward pass for every reply, put together here, on both sides of beta."""
-    made = loaded(tmp_path, module(PTrueTuned, model, adapter, beta=0.25))
+    """Against one forward pass per reply, with the prompt built by hand, on both sides of beta."""
+    objective = loaded(tmp_path, module(PTrueTuned, model, adapter, beta=0.25), ShortPrompts())
     row = records(8, seed=1)[4]
     row = replace(row, sentences=(*row.sentences[:2], Sentence("Not labelled.")))
-    encoder, asked = made.encoder, []
+    encoder, replies = objective.encoder, []
     answer = " ".join(s.text for s in row.sentences)
     for sentence in row.sentences[:2]:
         turn = f"Q: {row.question} A: {answer} S: {sentence.text}"
@@ -52,8 +46,8 @@ def test_loss_and_gradient_by_hand(model: str, adapter: str, tmp_path: Path) -> 
             [{"role": "user", "content": turn}], add_generation_prompt=True, tokenize=False
         )
         prompt = tuple(encoder.pieces(text))
-        asked += [TokenSequence(prompt, (*encoder.pieces(reply), encoder.end_id)) for reply in ("yes", "no")]
-    logps = made.policy.token_logps(TokenBatch.of(asked)).double().sum(-1).view(2, 2)
+        replies += [TokenSequence(prompt, (*encoder.pieces(reply), encoder.end_id)) for reply in ("yes", "no")]
+    logps = objective.policy.token_logps(TokenBatch.of(replies)).double().sum(-1).view(2, 2)
     p = logps.exp()[:, 0] / logps.exp().sum(-1)
     truths = [p[0].item() - 0.1, p[1].item() + 0.4]  # one in the square, one on the line
     labels = [*truths, None]
@@ -61,15 +55,15 @@ def test_loss_and_gradient_by_hand(model: str, adapter: str, tmp_path: Path) -> 
     square, line = (p[0] - truths[0]) ** 2 / (2 * 0.25), (p[1] - truths[1]).abs() - 0.25 / 2
     expected = (square + line) / 2
     expected.backward()
-    grads = [weight.grad.clone() for weight in made.policy.trainable()]
-    made.policy.zero_grad()
+    grads = [weight.grad.clone() for weight in objective.policy.trainable()]
+    objective.policy.zero_grad()
 
-    examples = items_of(made, [row])
-    out = made.loss(Batch.of(examples, made.policy.device))
-    ours = made._total(out, made.counts(examples))
+    examples = examples_of(objective, [row])
+    out = objective.loss(Batch.of(examples, objective.policy.device))
+    ours = objective._total(out, objective.counts(examples))
     ours.backward()
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
-    for weight, grad in zip(made.policy.trainable(), grads, strict=True):
+    for weight, grad in zip(objective.policy.trainable(), grads, strict=True):
         assert float((weight.grad - grad).norm() / grad.norm()) < 1e-4
     assert out.metrics["confidence"].values.tolist() == pytest.approx(p.tolist(), rel=1e-5)
     assert out.metrics["mass"].values.tolist() == pytest.approx(logps.exp().sum(-1).tolist(), rel=1e-4)
@@ -78,58 +72,58 @@ def test_loss_and_gradient_by_hand(model: str, adapter: str, tmp_path: Path) -> 
 def test_ragged_micro_batches_equal_one_batch(model: str, adapter: str, tmp_path: Path) -> None:
     """Rows have one to three sentences, so a mean of rows or of micro-batches would differ."""
     whole, parts = (
-        fit(tmp_path, module(PTrueTuned, model, adapter, sgd=True, micro_batch_tokens=n), Asked(), max_steps=2)
+        fit(tmp_path, module(PTrueTuned, model, adapter, sgd=True, micro_batch_tokens=n), ShortPrompts(), max_steps=2)
         for n in (10**6, 500)
     )
-    made = loaded(tmp_path, module(PTrueTuned, model, adapter))
-    assert len(micro_batches(items_of(made, records(4)), 500)) > 2
+    objective = loaded(tmp_path, module(PTrueTuned, model, adapter), ShortPrompts())
+    assert len(micro_batches(examples_of(objective, records(4)), 500)) > 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):
         assert a.norm() > 0
         assert (a - b).norm() / a.norm() < 1e-5
-    for one, other in zip(whole.logged, parts.logged, strict=True):
-        assert {"train/loss", "train/p_true", "train/confidence", "train/brier", "train/mass"} <= one.keys()
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+    for expected, logged in zip(whole.logged, parts.logged, strict=True):
+        assert {"train/loss", "train/p_true", "train/confidence", "train/brier", "train/mass"} <= expected.keys()
+        assert logged == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_every_labelled_sentence_that_fits_is_asked_about_once(model: str, tmp_path: Path) -> None:
+def test_every_labelled_sentence_that_fits_is_one_question(model: str, tmp_path: Path) -> None:
     policy = PolicyConfig(model=model, lora_r=4, max_length=200)
-    made = loaded(tmp_path, module(PTrueTuned, model, policy=policy))
+    objective = loaded(tmp_path, module(PTrueTuned, model, policy=policy), ShortPrompts())
     known = Record("k", "Who?", sentences=(Sentence("One.", 0.2), Sentence("Two."), Sentence("Three.", 0.9)))
     long = Record("l", "Who?", sentences=(Sentence("w" * 300, 0.5), Sentence("Short.", 0.4)))
-    examples = items_of(made, [known, long, Record("n", "Who?")])
-    assert [(example.record.id, example.data["factuality"]) for example in examples] == [
+    examples = examples_of(objective, [known, long, Record("n", "Who?")])
+    assert [(example.record.id, example.factuality) for example in examples] == [
         ("k", 0.2),
         ("k", 0.9),
         ("l", 0.4),
     ]
     assert all(len(example.sequences[0]) <= 200 for example in examples)
-    assert list(made.asking.failed) == ["l"] == list(made.asking.cut)
+    assert list(objective.question.failed.ids) == ["l"] == list(objective.question.cut.ids)
     with pytest.raises(LovecError, match=r"no sentence of 1 rows from l on"):
-        items_of(made, [replace(long, sentences=long.sentences[:1])])
+        examples_of(objective, [replace(long, sentences=long.sentences[:1])])
     with pytest.raises(LovecError, match="beta is 0, expected"):
         module(PTrueTuned, model, beta=0.0)
 
 
 def test_it_learns_and_is_measured_as_the_baseline(model: str, tmp_path: Path) -> None:
-    """From P(True) alike for all sentences to what each is worth; a test tags as ``PTrue`` does with the adapter."""
+    """The Brier score falls; a test tags as ``PTrue`` does with the adapter."""
     torch.manual_seed(0)
-    made = module(
-        PTrueTuned, model, lr=2e-2, evaluation=EvaluationConfig(rows=8, probe_every=0, vanilla=False, name="p(true)-ft")
+    objective = module(
+        PTrueTuned, model, lr=2e-2, evaluation=EvaluationConfig(rows=8, vanilla=False, name="p(true)-ft")
     )
-    run = fit(tmp_path, made, Asked(8, batch_size=8), max_epochs=60)
+    run = fit(tmp_path, objective, ShortPrompts(8, batch_size=8), max_epochs=60)
     assert run.logged[-1]["train/brier"] < 0.25 * run.logged[0]["train/brier"]
     tagger = PTrue()
-    tagger.attach(made.bench())
-    made.engine.sync(made.policy)
+    tagger.attach(objective.baseline_resources)
+    objective.engine.sync(objective.policy)
     tagged = tagger.tag(records(8, seed=len("train")))
     errors = [(s.confidence - s.factuality) ** 2 for record in tagged for s in record.sentences]
     assert sum(errors) / len(errors) < 0.3 * run.logged[0]["train/brier"]
 
-    tester = module(PTrueTuned, model, evaluation=made.evaluation)
-    trainer(tmp_path).test(tester, Asked(), verbose=False)
-    found = [r for r in tester.results if r["method"] == "p(true)-ft" and r["readout"] == "stated"]
-    assert {(r["mode"], r["level"]) for r in found} == {("iterative", "sentence"), ("iterative", "passage")}
-    assert next(r for r in found if r["level"] == "sentence")["malformed"] == 0.0
+    tester = module(PTrueTuned, model, evaluation=objective.evaluation)
+    trainer(tmp_path).test(tester, ShortPrompts(), verbose=False)
+    results = [r for r in tester.results if r.method == "p(true)-ft" and r.readout == "stated"]
+    assert {(r.mode, r.level) for r in results} == {("iterative", "sentence"), ("iterative", "passage")}
+    assert next(r for r in results if r.level == "sentence").metrics["malformed"] == 0.0
     confidences = [s.confidence for record in tagger.tag(records(4, seed=len("test"))) for s in record.sentences]
-    row = next(r for r in found if r["level"] == "sentence")
-    assert row["mean_confidence"] == pytest.approx(sum(confidences) / len(confidences), abs=1e-6)
+    row = next(r for r in results if r.level == "sentence")
+    assert row.metrics["mean_confidence"] == pytest.approx(sum(confidences) / len(confidences), abs=1e-6)

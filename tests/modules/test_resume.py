@@ -1,4 +1,4 @@
-"""Resume and processes: real processes, real signals."""
+"""Resuming and distributed runs, with real processes and real signals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from lovec.datasets.jsonl import read_records
 from lovec.policy.checkpoints import read_checkpoint
+from lovec.results import read_results
 
 SCRIPT = """
 import json, sys, torch
@@ -38,25 +40,25 @@ class Odd(Rows):
 
 folder, ckpt = Path({folder!r}), {ckpt!r}
 policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
-made = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400, seed=5,
-              grad_norm=0.0 if {sgd} else 1.0, **dict({options}))
+objective = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400,
+                   seed=5, grad_norm=0.0 if {sgd} else 1.0, **dict({options}))
 saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
 run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
-run.fit(made, Rows(11), ckpt_path=ckpt)
+run.fit(objective, Rows(11), ckpt_path=ckpt)
 metrics = {{k: float(v) for k, v in run.callback_metrics.items()}}
 if {test}:
-    made.evaluation.recalibrated = True
-    run.test(made, Odd(11), verbose=False)
+    objective.evaluation.recalibrated = True
+    run.test(objective, Odd(11), verbose=False)
 if run.is_global_zero:
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    torch.save([p.detach() for p in made.policy.trainable()], folder / "weights.pt")
+    torch.save([p.detach() for p in objective.policy.trainable()], folder / "weights.pt")
 """
 
 
 OPTIONS = {
     "GRPO": "reward=Truth(), oracle=Lengths(), engine=Drifted(8), group_size=3, max_new_tokens=10, inner_epochs={inner}"
 }
-"""What an objective needs beside the defaults, as it stands in a call."""
+"""Arguments of an objective beside the defaults, as source text."""
 
 
 def script(
@@ -127,9 +129,9 @@ def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
                 break
         process.stdout.read()
-    held = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
-    assert held["global_step"] in (3, 4)
-    assert held["Rows"]["served"] == held["global_step"]
+    checkpoint = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
+    assert checkpoint["global_step"] in (3, 4)
+    assert checkpoint["Rows"]["served"] == checkpoint["global_step"]
     assert not (tmp_path / "run" / "adapter").exists()
 
 
@@ -140,27 +142,28 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
     """With different numbers of micro-batches; dropout is off in all but SFT."""
     brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
     for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
-        done = subprocess.run(
+        process = subprocess.run(
             script(cls, tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
             env=environment(),
             capture_output=True,
             text=True,
             timeout=240,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
+        assert process.returncode == 0, process.stderr[-3000:]
     one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
     assert (one - two).norm() / one.norm() < 1e-5
     alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
     assert {"train/loss", logged, "val/brier", "val/passage_ece_m"} <= alone.keys()
     assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
 
-    tables = [json.loads((tmp_path / n / "test" / "results.json").read_text()) for n in ("one", "two")]
+    tables = [read_results(tmp_path / n / "test" / "results.json").rows for n in ("one", "two")]
     assert len(tables[0]) == len(tables[1]) > 8
     for row, other in zip(*tables, strict=True):
-        assert row.keys() == other.keys()
-        for name, value in row.items():  # through the weights, which differ by rounding, and two softmaxes more
+        assert replace(row, metrics={}) == replace(other, metrics={})
+        assert row.metrics.keys() == other.metrics.keys()
+        for name, value in row.metrics.items():  # the weights differ by rounding, and so do two softmaxes
             expected = pytest.approx(value, rel=1e-3, abs=1e-5) if isinstance(value, float) else value
-            assert other[name] == expected, name
+            assert other.metrics[name] == expected, name
     method = cls.lower()
     for name in (
         f"{method}.iterative",

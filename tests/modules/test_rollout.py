@@ -1,4 +1,4 @@
-"""Objectives that sample: whose tokens they are, what they are credited with, and what is exact about a step."""
+"""Objectives that sample answers: the sampled tokens, their advantages, and what is exact about a step."""
 
 from __future__ import annotations
 
@@ -10,136 +10,82 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tinyrun import Drifted, Lengths, Ragged, Rows, Truth, fit, module, records, trainer
+from tinyrollouts import Distance, Fixed, advantages_of, grpo, scripted
+from tinyrun import Drifted, Rows, fit, loaded, records, trainer
 from torch import Tensor
 
 from lovec.losses import group_advantages
 from lovec.modules import GRPO, Batch, Example, PolicyConfig, RolloutModule
 from lovec.modules.batching import micro_batches
 from lovec.policy import TokenSequence, is_adapter
-from lovec.types import Completion, LovecError, Record, Sampling
-
-TAGS = ("<c>", "</c>")
-
-
-def grpo(model: str, adapter: str | None = None, cls: type = GRPO, **options: Any) -> Any:
-    """GRPO on random text: what it says is malformed, but its length is rated."""
-    torch.manual_seed(0)  # a fresh adapter is the same, whatever ran before
-    given = {"reward": Truth(), "oracle": Lengths(), "group_size": 3, "max_new_tokens": 10, "temperature": 1.2}
-    return module(cls, model, adapter, **{**given, "engine": Ragged(8), **options})
-
-
-def loaded(folder: Path, made: Any) -> Any:
-    """The module with its policy loaded and nothing trained."""
-    trainer(folder, max_steps=0).fit(made, Rows())
-    return made
-
-
-class Scripted:
-    """An engine that says what it is told to: one list of answers a question, without the end where they end in "|"."""
-
-    prefill_tokens = 0
-    max_rows = 8
-    shares_model = True
-    context_length = None
-
-    def __init__(self, *groups: Sequence[str]) -> None:
-        self.groups = groups
-        self.encoder: Any = None
-
-    def sync(self, policy: Any) -> None:
-        pass
-
-    def generate(
-        self, prompts: Sequence[Any], sampling: Sampling, stop_ids: Sequence[int], keys: Any = None
-    ) -> list[list[Completion]]:
-        return [[self._completion(text) for text in group] for _, group in zip(prompts, self.groups, strict=True)]
-
-    def _completion(self, text: str) -> Completion:
-        ids = (*self.encoder.pieces(text.removesuffix("|")), *([] if text.endswith("|") else [self.encoder.end_id]))
-        return Completion(ids, (0.0,) * len(ids), not text.endswith("|"))
-
-
-def scripted(folder: Path, model: str, *groups: Sequence[str], **options: Any) -> tuple[Any, list[Example]]:
-    """A module with short tags, and the rollouts it makes of the answers."""
-    engine = Scripted(*groups)
-    policy = PolicyConfig(model=model, lora_r=4, lora_alpha=8, instruction="Rate.", tag_words=TAGS)
-    made = loaded(folder, grpo(model, policy=policy, engine=engine, group_size=len(groups[0]), **options))
-    engine.encoder = made.encoder
-    return made, made.rollouts(records(len(groups)))
-
-
-def said(examples: Sequence[Example]) -> list[list[float]]:
-    return [example.data["advantages"] for example in examples]
-
+from lovec.types import Completion, LovecError, Record
 
 # Rollouts
 
 
 class Spy:
-    """Keeps every call of an engine and what came of it."""
+    """Keeps every call of an engine and its result."""
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, objective: Any) -> None:
         self.calls: list[tuple[list[Any], list[list[Completion]]]] = []
-        generate = made.engine.generate
+        generate = objective.engine.generate
 
-        def kept(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        def recorded(prompts: Any, *args: Any, **kwargs: Any) -> Any:
             self.calls.append((prompts, generate(prompts, *args, **kwargs)))
             return self.calls[-1][1]
 
-        made.engine.generate = kept
+        objective.engine.generate = recorded
 
 
 def test_training_ids_are_rollout_ids(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, grpo(model))
-    spy = Spy(made)
-    examples = made.rollouts(records(4))
+    objective = loaded(tmp_path, grpo(model))
+    spy = Spy(objective)
+    examples = objective.rollouts(records(4))
     ((prompts, groups),) = spy.calls
     sampled = [(tuple(prompt), c.ids) for prompt, group in zip(prompts, groups, strict=True) for c in group]
     assert [(example.sequences[0].prompt, example.sequences[0].completion) for example in examples] == sampled
-    again = [tuple(made.encoder.pieces(made.encoder.decode(ids))) != ids for _, ids in sampled]
-    assert any(again)  # written as text and read back they would be others
+    encoder = objective.encoder
+    assert any(tuple(encoder.pieces(encoder.decode(ids))) != ids for _, ids in sampled)  # text would change them
     batch = Batch.of(examples, torch.device("cpu"))
     for i, (prompt, ids) in enumerate(sampled):
         assert batch.tokens.targets[i][batch.tokens.mask[i].bool()].tolist() == list(ids)
         assert batch.tokens.input_ids[i][batch.tokens.attention_mask[i].bool()].tolist() == [*prompt, *ids]
-    bos = made.encoder.tokenizer.bos_token_id
-    assert all(prompt.count(bos) == 1 for prompt, _ in sampled)
+    assert all(prompt.count(encoder.tokenizer.bos_token_id) == 1 for prompt, _ in sampled)
 
 
 def test_the_rows_of_a_prompt_stay_together(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, grpo(model))
+    objective = loaded(tmp_path, grpo(model))
     rows = records(4)
-    examples = made.rollouts(rows)
+    examples = objective.rollouts(rows)
     assert [example.record.id for example in examples] == [row.id for row in rows for _ in range(3)]
     for start, row in zip(range(0, 12, 3), rows, strict=True):
         group = examples[start : start + 3]
-        assert {example.sequences[0].prompt for example in group} == {tuple(made.encoder.prompt(row.question))}
-        rewards = torch.tensor([[example.data["figures"]["reward"] for example in group]], dtype=torch.float64)
+        assert {example.sequences[0].prompt for example in group} == {tuple(objective.encoder.prompt(row.question))}
+        rewards = torch.tensor([[example.metrics["reward"] for example in group]], dtype=torch.float64)
         expected = group_advantages(rewards)[0].tolist()
-        assert [set(example.data["advantages"]) for example in group] == [{a} for a in expected]
-    alone = made.rollouts(rows[2:3])  # nor does an answer depend on who else is asked
+        assert [set(example.advantages) for example in group] == [{a} for a in expected]
+    alone = objective.rollouts(rows[2:3])  # nor does an answer depend on the other questions
     assert [example.sequences for example in alone] == [example.sequences for example in examples[6:9]]
 
 
-def test_a_planted_adapter_changes_the_rollouts_and_steps_do_not_touch_the_base(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, grpo(model, lr=5e-2))
-    before = [example.sequences[0].completion for example in made.rollouts(records(4))]
-    assert before == [example.sequences[0].completion for example in made.rollouts(records(4))]
-    kept = [p.detach().clone() for p in made.policy.trainable()]
+def test_another_adapter_changes_the_rollouts_and_steps_do_not_touch_the_base(model: str, tmp_path: Path) -> None:
+    objective = loaded(tmp_path, grpo(model, lr=5e-2))
+    before = [example.sequences[0].completion for example in objective.rollouts(records(4))]
+    assert before == [example.sequences[0].completion for example in objective.rollouts(records(4))]
+    kept = [p.detach().clone() for p in objective.policy.trainable()]
     with torch.no_grad():
-        for p in made.policy.trainable():
+        for p in objective.policy.trainable():
             p.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
-    assert before != [example.sequences[0].completion for example in made.rollouts(records(4))]
+    assert before != [example.sequences[0].completion for example in objective.rollouts(records(4))]
     with torch.no_grad():
-        for p, old in zip(made.policy.trainable(), kept, strict=True):
+        for p, old in zip(objective.policy.trainable(), kept, strict=True):
             p.copy_(old)
-    assert before == [example.sequences[0].completion for example in made.rollouts(records(4))]
+    assert before == [example.sequences[0].completion for example in objective.rollouts(records(4))]
 
-    fit(tmp_path, made, max_epochs=2)
-    assert any((p != old).any() for p, old in zip(made.policy.trainable(), kept, strict=True))
+    fit(tmp_path, objective, max_epochs=2)
+    assert any((p != old).any() for p, old in zip(objective.policy.trainable(), kept, strict=True))
     stored = load_file(Path(model) / "model.safetensors")
-    names = {name.replace(".base_layer", ""): p for name, p in made.policy.model.named_parameters()}
+    names = {name.replace(".base_layer", ""): p for name, p in objective.policy.model.named_parameters()}
     assert all(torch.equal(names[name], value) for name, value in stored.items())
     assert {name for name in names if not is_adapter(name)} <= stored.keys() | {"lm_head.weight"}
 
@@ -152,23 +98,23 @@ def test_rollouts_come_from_the_newest_adapter_and_ratios_begin_at_one(
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Watch(GRPO):
-        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor) -> Tensor:
+        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor, mask: Tensor) -> Tensor:
             seen.append((token_logps.detach(), old))
-            return super().token_loss(token_logps, old, ref, advantages)
+            return super().token_loss(token_logps, old, ref, advantages, mask)
 
-    made = grpo(model, adapter, Watch, temperature=temperature, lr=5e-2, micro_batch_tokens=10**6)
-    spy = Spy(made)
-    run = fit(tmp_path, made)
+    objective = grpo(model, adapter, Watch, temperature=temperature, lr=5e-2, micro_batch_tokens=10**6)
+    spy = Spy(objective)
+    run = fit(tmp_path, objective)
     assert len(seen) == len(spy.calls) == 3
     for (token_logps, old), (_, groups) in zip(seen, spy.calls, strict=True):
         assert torch.equal(token_logps, old)
         # Items share a forward pass longest first.
         drawn = sorted((c.logps for group in groups for c in group), key=len)
-        found = sorted((row[row != 0].tolist() for row in token_logps), key=len)
-        assert sorted(map(sum, drawn)) == pytest.approx(sorted(map(sum, found)), abs=1e-3)
+        trained = sorted((row[row != 0].tolist() for row in token_logps), key=len)
+        assert sorted(map(sum, drawn)) == pytest.approx(sorted(map(sum, trained)), abs=1e-3)
     assert all(logged["train/clipped"] == 0 for logged in run.logged)
     (first, _), (_, groups) = seen[0], spy.calls[-1]
-    stale = made.policy  # the figures above tell one adapter from another: the first one's log-probs are far off
+    stale = objective.policy  # the check above tells adapters apart: the log-probs of the first one are far off
     with stale.reference():
         examples = [
             TokenSequence(tuple(prompt), c.ids)
@@ -183,10 +129,10 @@ def test_rollouts_come_from_the_newest_adapter_and_ratios_begin_at_one(
     assert first.shape[0] == 12
 
 
-def test_every_step_draws_anew(model: str, tmp_path: Path) -> None:
-    made = grpo(model, lr=0.0)
-    spy = Spy(made)
-    fit(tmp_path, made, Rows(4, batch_size=4), max_epochs=2)
+def test_every_step_samples_other_answers(model: str, tmp_path: Path) -> None:
+    objective = grpo(model, lr=0.0)
+    spy = Spy(objective)
+    fit(tmp_path, objective, Rows(4, batch_size=4), max_epochs=2)
     first, second = ({c.ids for group in groups for c in group} for _, groups in spy.calls)
     assert len(first & second) < 4  # the same questions and the same policy
 
@@ -209,39 +155,39 @@ def test_ragged_micro_batches_equal_one_batch(
         fit(tmp_path, grpo(model, adapter, sgd=True, micro_batch_tokens=n, **options), max_steps=2)
         for n in (10**6, 300)
     )
-    made = loaded(tmp_path, grpo(model, adapter, **options))
-    examples = made.rollouts(records(4))
+    objective = loaded(tmp_path, grpo(model, adapter, **options))
+    examples = objective.rollouts(records(4))
     assert len(micro_batches(examples, 300)) > 2
     assert len({len(example.sequences[0].completion) for example in examples}) > 3
     assert len(whole.logged) == len(parts.logged) == 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):
         assert a.norm() > 0
         assert (a - b).norm() / a.norm() < 1e-5
-    for one, other in zip(whole.logged, parts.logged, strict=True):
-        assert {"train/loss", "train/policy", "train/reward", "train/clipped", "train/zero_variance"} <= one.keys()
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-6, nan_ok=True)
+    for expected, logged in zip(whole.logged, parts.logged, strict=True):
+        assert {"train/loss", "train/policy", "train/reward", "train/clipped", "train/zero_variance"} <= expected.keys()
+        assert logged == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("continued", [False, True])
-def test_kl_begins_at_zero_and_is_to_the_start_of_the_run(
+def test_kl_begins_at_zero_and_is_measured_to_the_start_of_the_run(
     continued: bool, model: str, adapter: str, tmp_path: Path
 ) -> None:
-    made = grpo(model, adapter if continued else None, lr=5e-2)
-    run = fit(tmp_path, made, max_epochs=2)
+    objective = grpo(model, adapter if continued else None, lr=5e-2)
+    run = fit(tmp_path, objective, max_epochs=2)
     kls = [logged["train/kl"] for logged in run.logged]
     assert kls[0] == 0.0
     assert all(kl > 0 for kl in kls[1:]) and kls[-1] > 1e-3
-    batch = Batch.of(made.rollouts(records(2)), torch.device("cpu"))
+    batch = Batch.of(objective.rollouts(records(2)), torch.device("cpu"))
     start = loaded(tmp_path, grpo(model, adapter if continued else None))
     with torch.no_grad():
         expected = start.token_logps(batch, 1.2)
-    torch.testing.assert_close(made.reference_token_logps(batch, 1.2), expected, atol=1e-5, rtol=1e-5)
-    if continued:  # and that is not the base
-        with torch.no_grad(), made.policy.without_adapter():
-            assert not torch.allclose(made.token_logps(batch, 1.2), expected, atol=1e-2)
+    torch.testing.assert_close(objective.reference_token_logps(batch, 1.2), expected, atol=1e-5, rtol=1e-5)
+    if continued:  # which is not the base
+        with torch.no_grad(), objective.policy.without_adapter():
+            assert not torch.allclose(objective.token_logps(batch, 1.2), expected, atol=1e-2)
 
 
-def test_equal_rewards_teach_nothing(model: str, tmp_path: Path) -> None:
+def test_equal_rewards_give_no_gradient(model: str, tmp_path: Path) -> None:
     class Even:
         def __call__(self, score: int | None, rating: int) -> float:
             return 0.1  # three of them have a mean that is not 0.1
@@ -255,7 +201,7 @@ def test_equal_rewards_teach_nothing(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("credit", ["answer", "sentence"])
-def test_a_reward_that_is_no_number_is_refused_by_name(credit: str, model: str, tmp_path: Path) -> None:
+def test_a_reward_that_is_not_finite_is_refused_by_name(credit: str, model: str, tmp_path: Path) -> None:
     class Broken:
         def __call__(self, score: int | None, rating: int) -> float:
             return float("nan") if rating > 5 else 1.0
@@ -268,15 +214,15 @@ def test_inner_epochs_begin_at_ratio_one_and_count_as_steps(model: str, adapter:
     ratios: list[Tensor] = []
 
     class Watch(GRPO):
-        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor) -> Tensor:
+        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor, mask: Tensor) -> Tensor:
             assert not old.requires_grad
             ratios.append((token_logps - old).detach().exp())
-            return super().token_loss(token_logps, old, ref, advantages)
+            return super().token_loss(token_logps, old, ref, advantages, mask)
 
-    made = grpo(model, adapter, Watch, inner_epochs=2, lr=5e-2, micro_batch_tokens=10**6)
-    spy = Spy(made)
+    objective = grpo(model, adapter, Watch, inner_epochs=2, lr=5e-2, micro_batch_tokens=10**6)
+    spy = Spy(objective)
     trained = trainer(tmp_path, max_steps=4, max_epochs=5)
-    trained.fit(made, Rows())
+    trained.fit(objective, Rows())
     assert trained.global_step == len(ratios) == 4
     assert len(spy.calls) == 2
     assert all((ratio == 1).all() for ratio in ratios[0::2])
@@ -301,17 +247,16 @@ def test_the_schedule_of_inner_epochs_ends_with_the_run(model: str, tmp_path: Pa
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_what_earns_more_is_said_more(model: str, tmp_path: Path) -> None:
-    """The sign of it all: an oracle that likes ASCII, and answers that come to be made of it."""
+def test_answers_that_earn_more_become_more_frequent(model: str, tmp_path: Path) -> None:
+    """An oracle that rates the share of ASCII makes answers more ASCII: the sign of the gradient is right."""
 
-    class Likes:
+    class Ascii:
         def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
             return [[sum(map(str.isascii, s.text)) / len(s.text) for s in record.sentences] for record in records]
 
-    made = grpo(model, oracle=Likes(), group_size=8, max_new_tokens=4, lr=3e-2, temperature=1.0, beta=0.0)
-    run = fit(tmp_path, made, max_epochs=5)
+    objective = grpo(model, oracle=Ascii(), group_size=8, max_new_tokens=4, lr=3e-2, temperature=1.0, beta=0.0)
+    run = fit(tmp_path, objective, max_epochs=5)
     rewards = [logged["train/reward"] for logged in run.logged]
-    print(rewards)
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 1.0, rewards
 
 
@@ -338,26 +283,27 @@ def test_a_step_of_grpo_equals_trl(
     from datasets import Dataset
 
     options = {} if cap is None else {"engine": Drifted(8), "importance_cap": cap}
-    made = loaded(tmp_path, grpo(model, adapter, clip_high=0.28, normalisation=normalisation, **options))
-    examples = made.rollouts(records(4))
+    objective = loaded(tmp_path, grpo(model, adapter, clip_high=0.28, normalisation=normalisation, **options))
+    examples = objective.rollouts(records(4))
     noise = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for p in made.policy.trainable():
+        for p in objective.policy.trainable():
             p.add_(0.1 * torch.randn(p.shape, generator=noise))
-    for i, example in enumerate(examples):  # advantages of one sign: float32 could not tell a mean of nearly 0 to 1e-6
+    for i, example in enumerate(examples):
         steps = len(example.sequences[0].completion)
-        logps = made.policy.token_logps(Batch.of([example], made.policy.device).tokens, 1.2)[0].detach()
-        example.data["old"] = (logps + 0.3 * torch.randn(steps, generator=noise)).tolist()
-        example.data["advantages"] = [1.0 + 0.1 * i] * steps
+        logps = objective.policy.token_logps(Batch.of([example], objective.policy.device).tokens, 1.2)[0].detach()
+        objective._old_logps[example.number] = (logps + 0.3 * torch.randn(steps, generator=noise)).tolist()
+        # Advantages of one sign: float32 could not tell a mean of nearly 0 to 1e-6.
+        examples[i] = replace(example, advantages=[1.0 + 0.1 * i] * steps)
 
     groups = micro_batches(examples, 300)
     assert len(groups) > 2
-    outs = [made.loss(Batch.of(group, made.policy.device)) for group in groups]
-    counts = made.counts(examples)
-    ours = torch.stack([made._total(out, counts) for out in outs]).sum()
+    outs = [objective.loss(Batch.of(group, objective.policy.device)) for group in groups]
+    counts = objective.counts(examples)
+    ours = torch.stack([objective._total(out, counts) for out in outs]).sum()
     ours.backward()
-    grads = [p.grad.clone() for p in made.policy.trainable()]
-    made.policy.zero_grad()
+    grads = [p.grad.clone() for p in objective.policy.trainable()]
+    objective.policy.zero_grad()
 
     config = trl.GRPOConfig(
         output_dir=str(tmp_path),
@@ -375,11 +321,11 @@ def test_a_step_of_grpo_equals_trl(
         num_generations=3,
     )
     theirs = trl.GRPOTrainer(
-        model=made.policy.peft,
+        model=objective.policy.peft,
         reward_funcs=lambda **_: [0.0],
         args=config,
         train_dataset=Dataset.from_dict({"prompt": ["w"]}),
-        processing_class=made.encoder.tokenizer,
+        processing_class=objective.encoder.tokenizer,
     )
     theirs.beta = 0.04
     theirs.use_vllm = cap is not None  # its loss alone is run, so that it need not be there
@@ -397,27 +343,27 @@ def test_a_step_of_grpo_equals_trl(
         "prompt_mask": torch.tensor([[0] * (wide - len(p)) + [1] * len(p) for p in prompts]),
         "completion_ids": right(completions),
         "completion_mask": right([[1] * len(c) for c in completions]),
-        "advantages": torch.tensor([example.data["advantages"][0] for example in examples]),
-        "old_per_token_logps": right([example.data["old"] for example in examples]),
+        "advantages": torch.tensor([example.advantages[0] for example in examples]),
+        "old_per_token_logps": right([objective._old_logps[example.number] for example in examples]),
         "num_items_in_batch": torch.tensor(sum(map(len, completions))),
     }
     if cap is not None:
-        apart = inputs["old_per_token_logps"] - right([example.data["sampler"] for example in examples])
-        weights = apart.exp().clamp(max=cap)
+        mismatch = inputs["old_per_token_logps"] - right([example.sampler_logps for example in examples])
+        weights = mismatch.exp().clamp(max=cap)
         assert (weights == cap).any() and (weights < 1).any()
         inputs |= {
             "importance_sampling_ratio": weights,
-            "sampling_per_token_logps": right([i.data["sampler"] for i in examples]),
+            "sampling_per_token_logps": right([example.sampler_logps for example in examples]),
         }
-    with made.policy.reference():
+    with objective.policy.reference():
         ids, mask = (torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], dim=1) for x in ("ids", "mask"))
-        logits = made.policy.model(input_ids=ids, attention_mask=mask).logits[:, wide - 1 : -1] / 1.2
+        logits = objective.policy.model(input_ids=ids, attention_mask=mask).logits[:, wide - 1 : -1] / 1.2
         logps = logits.log_softmax(-1).gather(-1, inputs["completion_ids"][..., None])[..., 0]
         inputs["ref_per_token_logps"] = logps * inputs["completion_mask"]
-    expected = theirs._compute_loss(made.policy.peft, inputs)
+    expected = theirs._compute_loss(objective.policy.peft, inputs)
     expected.backward()
     assert ours.item() == pytest.approx(expected.item(), rel=1e-6)
-    for p, grad in zip(made.policy.trainable(), grads, strict=True):  # float32, over other paddings
+    for p, grad in zip(objective.policy.trainable(), grads, strict=True):  # float32, over other paddings
         assert float((p.grad - grad).norm() / p.grad.norm()) < 1e-5
     kl = sum((out.metrics["kl"].values * out.metrics["kl"].mask).sum() for out in outs) / counts["token"]
     assert kl.item() == pytest.approx(theirs._metrics["train"]["kl"][-1], rel=1e-5)
@@ -432,43 +378,28 @@ ANSWERS = [
 ]
 
 
-class Fixed:
-    """Rates sentences by a table; None is None."""
-
-    def __init__(self, **rates: float | None) -> None:
-        self.rates = rates
-
-    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
-        return [[self.rates.get(s.text.split(" ")[0].strip("."), 1.0) for s in r.sentences] for r in records]
-
-
-class Distance:
-    """Minus the distance; -20 without a tag."""
-
-    def __call__(self, score: int | None, rating: int) -> float:
-        return -20.0 if score is None else -float(abs(score - rating))
-
-
 def test_the_reward_of_an_answer_is_the_mean_of_its_sentences(model: str, tmp_path: Path) -> None:
     oracle = Fixed(Ada=1.0, She=0.5)
     _, examples = scripted(tmp_path, model, [*ANSWERS, ""], reward=Distance(), oracle=oracle, empty=-60.0)
     rewards = [(-1 - 3) / 2, -6.0, -20.0, -60.0]
-    assert [example.data["figures"]["reward"] for example in examples] == rewards
+    assert [example.metrics["reward"] for example in examples] == rewards
     expected = group_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
-    assert [pytest.approx(row[0]) for row in said(examples)] == expected
-    assert [len(row) for row in said(examples)] == [len(example.sequences[0].completion) for example in examples]
-    assert all(len(set(row)) == 1 for row in said(examples))
-    figures = [example.data["figures"] for example in examples]
-    assert [f["malformed"] for f in figures] == [0.0, 0.0, 1.0, 1.0]
-    assert [f["factuality"] for f in figures] == [0.75, 1.0, 1.0, None]
-    assert [f["confidence"] for f in figures] == [pytest.approx(0.55), 0.4, None, None]
-    assert [f["words"] for f in figures] == [7.0, 3.0, 4.0, 0.0]
+    assert [pytest.approx(row[0]) for row in advantages_of(examples)] == expected
+    assert [len(row) for row in advantages_of(examples)] == [
+        len(example.sequences[0].completion) for example in examples
+    ]
+    assert all(len(set(row)) == 1 for row in advantages_of(examples))
+    metrics = [example.metrics for example in examples]
+    assert [values["malformed"] for values in metrics] == [0.0, 0.0, 1.0, 1.0]
+    assert [values["factuality"] for values in metrics] == [0.75, 1.0, 1.0, None]
+    assert [values["confidence"] for values in metrics] == [pytest.approx(0.55), 0.4, None, None]
+    assert [values["words"] for values in metrics] == [7.0, 3.0, 4.0, 0.0]
     assert [example.record.sentences[0].factuality for example in examples[:3]] == [1.0, 1.0, 1.0]
 
 
-def test_credit_by_sentence_reaches_exactly_its_tokens(model: str, tmp_path: Path) -> None:
+def test_sentence_credit_reaches_exactly_the_tokens_of_the_sentence(model: str, tmp_path: Path) -> None:
     answers = [*ANSWERS, "", "One. <c> 11 </c>\n Two <c> 3 </c> and a tail|", " Three. <c> 8 </c> \n"]
-    made, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=Fixed(), credit="sentence")
+    objective, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=Fixed(), credit="sentence")
     pooled = [-1.0, -8.0, -6.0, -20.0, -60.0, -20.0, -7.0, -20.0, -2.0]
     a = group_advantages(torch.tensor([pooled], dtype=torch.float64))[0].tolist()
     pieces: list[list[tuple[str, float]]] = [
@@ -480,15 +411,15 @@ def test_credit_by_sentence_reaches_exactly_its_tokens(model: str, tmp_path: Pat
         [(" Three. <c> 8 </c> \n", a[8])],
     ]
     for example, text, parts in zip(examples, answers, pieces, strict=True):
-        expected = [credit for piece, credit in parts for _ in made.encoder.pieces(piece)]
+        expected = [credit for piece, credit in parts for _ in objective.encoder.pieces(piece)]
         if not text.endswith("|"):
             expected.append(sum(credit for _, credit in parts) / len(parts))
-        assert example.data["advantages"] == pytest.approx(expected), text
-    assert {example.data["figures"]["zero_variance"] for example in examples} == {0.0}
+        assert example.advantages == pytest.approx(expected), text
+    assert {example.metrics["zero_variance"] for example in examples} == {0.0}
 
 
-def test_sentences_nobody_could_judge_are_left_out(model: str, tmp_path: Path) -> None:
-    """Neither reward nor advantage; a malformed tag is known to be one without any label."""
+def test_sentences_without_a_label_have_no_reward_and_no_advantage(model: str, tmp_path: Path) -> None:
+    """A malformed tag has a reward without a label."""
     answers = [
         "Ada was born. <c> 9 </c> Who knows. <c> 2 </c>",
         "Who knows. <c> 7 </c>",
@@ -497,30 +428,30 @@ def test_sentences_nobody_could_judge_are_left_out(model: str, tmp_path: Path) -
     ]
     oracle = Fixed(Ada=1.0, Who=None)
     _, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=oracle)
-    assert [example.data["figures"]["reward"] for example in examples] == [-1.0, None, -20.0, -6.0]
-    assert [example.data["figures"]["factuality"] for example in examples] == [1.0, None, None, 1.0]
-    assert said(examples)[1] == pytest.approx([0.0] * len(said(examples)[1]))
-    assert said(examples)[0][0] > said(examples)[3][0] > 0 > said(examples)[2][0]
-    made, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=oracle, credit="sentence")
-    middle = len(made.encoder.pieces("Ada was born. <c> 9 </c>"))
-    assert said(examples)[0][0] > 0 and said(examples)[0][middle] == pytest.approx(0.0)
-    # What is logged leaves them out of its means, and a batch without anything judged is no fault.
-    out = made.loss(Batch.of(examples, torch.device("cpu")))
+    assert [example.metrics["reward"] for example in examples] == [-1.0, None, -20.0, -6.0]
+    assert [example.metrics["factuality"] for example in examples] == [1.0, None, None, 1.0]
+    assert advantages_of(examples)[1] == pytest.approx([0.0] * len(advantages_of(examples)[1]))
+    assert advantages_of(examples)[0][0] > advantages_of(examples)[3][0] > 0 > advantages_of(examples)[2][0]
+    objective, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=oracle, credit="sentence")
+    middle = len(objective.encoder.pieces("Ada was born. <c> 9 </c>"))
+    assert advantages_of(examples)[0][0] > 0 and advantages_of(examples)[0][middle] == pytest.approx(0.0)
+    # The logged mean leaves them out, and a batch in which nothing could be judged is no error.
+    out = objective.loss(Batch.of(examples, torch.device("cpu")))
     term = out.metrics["reward"]
     assert float((term.values * term.mask).sum() / term.mask.sum()) == pytest.approx((-1 - 20 - 6) / 3)
     _, examples = scripted(tmp_path, model, ["Who. <c> 1 </c>"] * 2, reward=Distance(), oracle=oracle)
-    assert not any(x for row in said(examples) for x in row)
-    assert examples[0].data["figures"]["zero_variance"] == 1.0
+    assert not any(x for row in advantages_of(examples) for x in row)
+    assert examples[0].metrics["zero_variance"] == 1.0
 
 
-def test_equal_rewards_beside_an_unjudged_answer_have_exactly_no_advantage(model: str, tmp_path: Path) -> None:
+def test_equal_rewards_and_an_answer_without_labels_have_exactly_no_advantage(model: str, tmp_path: Path) -> None:
     class Tenth:
         def __call__(self, score: int | None, rating: int) -> float:
             return 0.1
 
     answers = ["Ada. <c> 9 </c>", "Ada. <c> 8 </c>", "Ada. <c> 7 </c>", "Who. <c> 7 </c>"]
     _, examples = scripted(tmp_path, model, answers, reward=Tenth(), oracle=Fixed(Ada=1.0, Who=None))
-    assert not any(x for row in said(examples) for x in row)
+    assert not any(x for row in advantages_of(examples) for x in row)
 
 
 # Bad input
@@ -540,26 +471,26 @@ def test_groups_of_one_and_unknown_options_are_refused(model: str, tmp_path: Pat
         trainer(tmp_path).fit(grpo(model, oracle=None), Rows())
 
 
-def test_questions_without_room_for_an_answer_are_left_out_and_named(model: str, tmp_path: Path) -> None:
-    made = loaded(tmp_path, grpo(model, policy=PolicyConfig(model=model, lora_r=4, max_length=190)))
+def test_questions_without_room_for_an_answer_are_left_out_and_named(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    objective = loaded(tmp_path, grpo(model, policy=PolicyConfig(model=model, lora_r=4, max_length=190)))
     rows = records(3)
     long = replace(rows[1], question="q" * 200)
-    with pytest.warns(UserWarning, match=f"{long.id}: the prompt has .* leaves no room for an answer"):
-        examples = made.rollouts([rows[0], long, rows[2]])
+    examples = objective.rollouts([rows[0], long, rows[2]])
+    assert "1 questions so far are left out, since policy.max_length leaves no room for an answer: r1" in caplog.text
     assert [example.record.id for example in examples] == ["r0"] * 3 + ["r2"] * 3
     assert all(len(example.sequences[0]) <= 190 for example in examples)
     with pytest.raises(LovecError, match="no question of this batch fits the context of 190 tokens"):
-        made.rollouts([long])
+        objective.rollouts([long])
 
 
-def test_an_objective_of_ones_own(model: str, tmp_path: Path) -> None:
-    """Another way of comparing and another loss, in two methods."""
-
+def test_a_users_objective_overrides_two_methods(model: str, tmp_path: Path) -> None:
     class Reinforce(RolloutModule):
         def advantages(self, rewards: Tensor) -> Tensor:
             return rewards - rewards.mean(1, keepdim=True)
 
-        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor) -> Tensor:
+        def token_loss(self, token_logps: Tensor, old: Tensor, ref: Any, advantages: Tensor, mask: Tensor) -> Tensor:
             assert ref is None
             return -advantages * token_logps
 

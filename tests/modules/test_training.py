@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from lovec.modules.batching import micro_batches
 from lovec.policy import is_adapter
 from lovec.policy.checkpoints import read_checkpoint
 from lovec.randomness import seeded
+from lovec.results import read_results
 from lovec.types import LossOutput, LovecError, Record, Term
 
 
@@ -42,18 +42,18 @@ def test_ragged_micro_batches_equal_one_batch(
     # SGD, because Adam's first steps turn rounding in a small gradient into a step of full size.
     whole = fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=10**6, **options), max_steps=2)
     parts = fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=300, **options), max_steps=2)
-    made = module(cls, model, adapter, **options)
-    trainer(tmp_path, max_steps=0).fit(made, Rows())
-    assert len(micro_batches([made.example(row) for row in records(4)], 300)) > 2
+    objective = module(cls, model, adapter, **options)
+    trainer(tmp_path, max_steps=0).fit(objective, Rows())
+    assert len(micro_batches([objective.example(row) for row in records(4)], 300)) > 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):
         assert a.norm() > 0
         assert (a - b).norm() / a.norm() < 1e-5
-    for one, other in zip(whole.logged, parts.logged, strict=True):
-        assert one.keys() == other.keys()
+    for expected, logged in zip(whole.logged, parts.logged, strict=True):
+        assert expected.keys() == logged.keys()
         # Rewards and margins are differences of log-probabilities, and have their float32 rounding.
-        rounding = 1e-6 * max(1.0, -one.get("train/rejected_logps", 0.0))
-        for name, value in one.items():
-            assert other[name] == pytest.approx(value, rel=1e-5, abs=rounding), name
+        rounding = 1e-6 * max(1.0, -expected.get("train/rejected_logps", 0.0))
+        for name, value in expected.items():
+            assert logged[name] == pytest.approx(value, rel=1e-5, abs=rounding), name
 
 
 def test_a_mean_of_means_would_be_noticed(model: str, tmp_path: Path) -> None:
@@ -87,24 +87,25 @@ def test_logged_rewards_are_those_of_the_loss(model: str, adapter: str, tmp_path
     assert abs(run.logged[-1]["train/margin"]) > 1e-3
 
 
-def test_averaged_log_probs_are_a_tokens(model: str, adapter: str, tmp_path: Path) -> None:
+def test_averaged_log_probs_are_per_token(model: str, adapter: str, tmp_path: Path) -> None:
     class Averaged(IPO):
         average_logps = True
         needs_reference = False
 
     summed = fit(tmp_path, module(IPO, model, adapter), Rows(1, batch_size=1), max_steps=1).logged[0]
-    made = module(Averaged, model, adapter)
-    mean = fit(tmp_path, made, Rows(1, batch_size=1), max_steps=1).logged[0]
-    for side, sequence in zip(("chosen", "rejected"), made.example(Rows(1).load("train")[0]).sequences, strict=True):
+    objective = module(Averaged, model, adapter)
+    mean = fit(tmp_path, objective, Rows(1, batch_size=1), max_steps=1).logged[0]
+    sequences = objective.example(Rows(1).load("train")[0]).sequences
+    for side, sequence in zip(("chosen", "rejected"), sequences, strict=True):
         total = len(sequence.completion) * mean[f"train/{side}_logps"]
         assert total == pytest.approx(summed[f"train/{side}_logps"], rel=1e-6)
         assert mean[f"train/{side}_reward"] == pytest.approx(mean[f"train/{side}_logps"])  # no reference to take off
 
 
 def test_orpo_needs_no_reference_and_learns(model: str, adapter: str, tmp_path: Path) -> None:
-    made = module(ORPO, model, adapter, odds_weight=0.2)
-    run = fit(tmp_path, made, max_epochs=6)
-    assert not made.policy.continued
+    objective = module(ORPO, model, adapter, odds_weight=0.2)
+    run = fit(tmp_path, objective, max_epochs=6)
+    assert not objective.policy.continued
     first, last = run.logged[0], run.logged[-1]
     assert first["train/loss"] == pytest.approx(first["train/preference"] + first["train/sft"], rel=1e-6)
     assert 0 < first["train/preference"] < 0.2 * 2 * math.log(2)
@@ -134,42 +135,43 @@ def test_sft_learns_the_format(model: str, tmp_path: Path) -> None:
 
 
 def test_training_ids_are_prompt_and_tagged_sentences(model: str, tmp_path: Path) -> None:
-    made = module(SFT, model)
-    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    objective = module(SFT, model)
+    trainer(tmp_path, max_steps=0).fit(objective, Rows())
     row = records(3)[2]
-    sequence = made.example(row).sequences[0]
-    text = made.encoder.tokenizer.decode(sequence.prompt + sequence.completion)
+    sequence = objective.example(row).sequences[0]
+    text = objective.encoder.tokenizer.decode(sequence.prompt + sequence.completion)
     assert text.count("<|begin_of_text|>") == 1
     assert text.count("Rate each sentence.") == 1
     expected = " ".join(f"{s.text} <confidence> {round(10 * s.factuality)} </confidence>" for s in row.sentences)  # type: ignore[operator]
     assert text.endswith(f"<|start_header_id|>assistant<|end_header_id|>\n\n{expected}<|eot_id|>")
 
 
-def test_tag_words_of_ones_own_are_trained_and_read(model: str, tmp_path: Path) -> None:
+def test_other_tag_words_are_trained_and_read(model: str, tmp_path: Path) -> None:
     policy = PolicyConfig(model=model, lora_r=4, instruction="Say [sure X ].", tag_words=("[sure", "]"))
-    made = module(SFT, model, policy=policy)
-    trainer(tmp_path, limit_val_batches=1.0).fit(made, Rows())
+    objective = module(SFT, model, policy=policy)
+    trainer(tmp_path, limit_val_batches=1.0).fit(objective, Rows())
     row = records(1)[0]
-    ids = made.example(row).sequences[0]
-    assert "Say [sure X ]." in made.encoder.decode(ids.prompt)
-    assert made.encoder.decode(ids.completion).startswith(f"{row.sentences[0].text} [sure ")
-    tagged = made.evaluator.taggers["iterative"].tag([row])[0]
+    ids = objective.example(row).sequences[0]
+    assert "Say [sure X ]." in objective.encoder.decode(ids.prompt)
+    assert objective.encoder.decode(ids.completion).startswith(f"{row.sentences[0].text} [sure ")
+    tagged = objective.evaluator.taggers["iterative"].tag([row])[0]
     assert sum(tagged.sentences[0].distribution) > 0  # type: ignore[arg-type]
 
 
 def test_long_rows_are_cut_alike_on_both_sides_and_hopeless_ones_named(
-    model: str, adapter: str, tmp_path: Path
+    model: str, adapter: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = module(DPO, model, policy=PolicyConfig(model=model, adapter=adapter, max_length=190))
-    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    objective = module(DPO, model, policy=PolicyConfig(model=model, adapter=adapter, max_length=190))
+    trainer(tmp_path, max_steps=0).fit(objective, Rows())
     row = next(r for r in records(12) if len(r.sentences) == 3)
     long = replace(row, sentences=tuple(replace(s, text=s.text + "x" * 20) for s in row.sentences))
-    with pytest.warns(UserWarning, match=f"{row.id}: 3 sentences are longer than the context"):
-        example = made.example(long)
-    texts = [made.encoder.decode(s.completion) for s in example.sequences]
+    example = objective.example(long)
+    objective.example(long)
+    assert caplog.text.count(f"their last sentences are cut: {row.id}") == 1
+    texts = [objective.encoder.decode(s.completion) for s in example.sequences]
     assert texts[0].count("</confidence>") == texts[1].count("</confidence>") == len(example.record.sentences) < 3
     with pytest.raises(LovecError, match=f"{row.id}: prompt and first sentence are longer"):
-        made.example(replace(row, question="q" * 400))
+        objective.example(replace(row, question="q" * 400))
 
 
 def test_an_objective_with_a_wrong_mask_is_refused(model: str, tmp_path: Path) -> None:
@@ -206,10 +208,10 @@ def test_trainer_flags_that_mean_something_else_are_refused(
 
 
 def test_bf16_mixed_trains(model: str, tmp_path: Path) -> None:
-    made = module(SFT, model, policy=PolicyConfig(model=model, lora_r=4, dtype="bfloat16"), lr=2e-2)
-    run = fit(tmp_path, made, precision="bf16-mixed", max_epochs=4)
+    objective = module(SFT, model, policy=PolicyConfig(model=model, lora_r=4, dtype="bfloat16"), lr=2e-2)
+    run = fit(tmp_path, objective, precision="bf16-mixed", max_epochs=4)
     assert run.logged[-1]["train/nll"] < run.logged[0]["train/nll"]
-    assert {p.dtype for p in made.policy.trainable()} == {torch.float32}
+    assert {p.dtype for p in objective.policy.trainable()} == {torch.float32}
 
 
 def test_an_infinite_gradient_is_named(model: str, tmp_path: Path) -> None:
@@ -222,12 +224,12 @@ def test_an_infinite_gradient_is_named(model: str, tmp_path: Path) -> None:
         fit(tmp_path, module(Broken, model), max_steps=1)
 
 
-def test_checkpoints_hold_the_adapters_alone(model: str, adapter: str, tmp_path: Path) -> None:
+def test_checkpoints_contain_adapters_only(model: str, adapter: str, tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    made = module(DPO, model, adapter)
+    objective = module(DPO, model, adapter)
     callback = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=2, save_top_k=-1)
-    fit(tmp_path, made, enable_checkpointing=True, callbacks=[callback])
+    fit(tmp_path, objective, enable_checkpointing=True, callbacks=[callback])
     path = next((tmp_path / "ck").iterdir())
     checkpoint = read_checkpoint(path)
     assert checkpoint["lovec"]["reference"] is True
@@ -280,11 +282,11 @@ def test_weights_of_terms_clipping_and_noise(model: str, adapter: str, tmp_path:
     expected = first["train/preference"] + 0.5 * first["train/sft"]
     assert first["train/loss"] == pytest.approx(expected, rel=1e-6)
 
-    made = module(SFT, model, adapter, lr=1.0, sgd=True, grad_norm=1e-3)
-    trainer(tmp_path, max_steps=0).fit(made, Rows())
-    before = [p.detach().clone() for p in made.policy.trainable()]
-    fit(tmp_path, made, max_steps=1)
-    moved = sum(float(((a - b) ** 2).sum()) for a, b in zip(before, made.policy.trainable(), strict=True)) ** 0.5
+    objective = module(SFT, model, adapter, lr=1.0, sgd=True, grad_norm=1e-3)
+    trainer(tmp_path, max_steps=0).fit(objective, Rows())
+    before = [p.detach().clone() for p in objective.policy.trainable()]
+    fit(tmp_path, objective, max_steps=1)
+    moved = sum(float(((a - b) ** 2).sum()) for a, b in zip(before, objective.policy.trainable(), strict=True)) ** 0.5
     assert moved == pytest.approx(1e-3, rel=1e-2)
 
     seen: list[float] = []
@@ -303,10 +305,10 @@ def test_weights_of_terms_clipping_and_noise(model: str, adapter: str, tmp_path:
 def test_the_schedule_reaches_the_optimiser_and_a_longer_resume(model: str, tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    made = module(SFT, model, lr_scheduler=WarmupCosine)
+    objective = module(SFT, model, lr_scheduler=WarmupCosine)
     saver = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=1)
     run = trainer(tmp_path, enable_checkpointing=True, callbacks=[saver])
-    run.fit(made, Rows())
+    run.fit(objective, Rows())
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
     rates = []
 
@@ -334,12 +336,12 @@ def test_validation_logs_the_first_domain_and_a_test_every_one(model: str, tmp_p
                 rows.append(replace(row, sentences=sentences, meta={"domain": "en.wiki" if i % 2 else 3}))
             return rows
 
-    made = module(SFT, model)
+    objective = module(SFT, model)
     run = trainer(tmp_path, limit_val_batches=1.0)
-    run.fit(made, Half())
+    run.fit(objective, Half())
     assert float(run.callback_metrics["val/mean_factuality"]) == 1.0
-    trainer(tmp_path).test(made, Half(), verbose=False)
-    means = {(row["method"], row["domain"]): row["mean_factuality"] for row in made.results}
+    trainer(tmp_path).test(objective, Half(), verbose=False)
+    means = {(row.method, row.domain): row.metrics["mean_factuality"] for row in objective.results}
     assert means["SFT", "3"] == 1.0 and means["SFT", "en.wiki"] == 0.0
     with pytest.raises(LovecError, match="free-form answers need an oracle"):
         alone = module(SFT, model)
@@ -361,9 +363,9 @@ def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
         def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
             return [[0.3] * len(record.sentences) for record in records]
 
-    made = module(SFT, model, oracle=Third(), policy=PolicyConfig(model=model, adapter="nowhere", lora_r=4))
-    made.evaluation.adapter = adapter  # the run's own, or this one; never the one training starts from
-    trainer(tmp_path).test(made, Doubtful(), verbose=False)
+    objective = module(SFT, model, oracle=Third(), policy=PolicyConfig(model=model, adapter="nowhere", lora_r=4))
+    objective.evaluation.adapter = adapter  # the run's own, or this one; never the one training starts from
+    trainer(tmp_path).test(objective, Doubtful(), verbose=False)
     constant = list(read_records(tmp_path / "test" / "best-constant.iterative.jsonl"))
     assert {s.score for record in constant for s in record.sentences} == {0}
     free = list(read_records(tmp_path / "test" / "sft.free-form.jsonl"))
@@ -371,23 +373,22 @@ def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
 
 
 def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> None:
-    made = module(SFT, model)
+    objective = module(SFT, model)
     rows = Rows()
-    trainer(tmp_path, limit_val_batches=1).fit(made, rows)
+    trainer(tmp_path, limit_val_batches=1).fit(objective, rows)
     fresh = module(SFT, model)
     run = trainer(tmp_path)
     run.test(fresh, rows, verbose=False)
-    results = json.loads((tmp_path / "test" / "results.json").read_text())
-    assert results == fresh.results
-    assert {row["method"] for row in results} == {"SFT", "Vanilla", "Best constant"}
-    keys = {"method", "domain", "mode", "level", "readout", "seed", "brier", "ece_m", "spearman", "malformed", "n"}
-    assert all(keys <= row.keys() for row in results)
+    results = read_results(tmp_path / "test" / "results.json").rows
+    assert results == tuple(fresh.results)
+    assert {row.method for row in results} == {"SFT", "Vanilla", "Best constant"}
+    assert all({"brier", "ece_m", "spearman", "malformed"} <= row.metrics.keys() for row in results)
     tagged = list(read_records(tmp_path / "test" / "sft.iterative.jsonl"))
     assert [r.id for r in tagged] == [r.id for r in rows.load("test")]
     assert all(s.score in range(11) and len(s.distribution or ()) == 11 for r in tagged for s in r.sentences)
-    row = next(r for r in results if (r["method"], r["level"], r["readout"]) == ("SFT", "sentence", "stated"))
+    row = next(r for r in results if (r.method, r.level, r.readout) == ("SFT", "sentence", "stated"))
     gaps = [(s.score / 10 - s.factuality) ** 2 for r in tagged for s in r.sentences]  # type: ignore[operator]
-    assert row["brier"] == pytest.approx(sum(gaps) / len(gaps)) and row["n"] == len(gaps)
+    assert row.metrics["brier"] == pytest.approx(sum(gaps) / len(gaps)) and row.n == len(gaps)
     vanilla = list(read_records(tmp_path / "test" / "vanilla.iterative.jsonl"))
     assert [s.distribution for r in vanilla for s in r.sentences] != [
         s.distribution for r in tagged for s in r.sentences
@@ -400,28 +401,28 @@ def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Pa
             rows = super().load(split)
             return [replace(row, sentences=(), answer="") if i % 2 else row for i, row in enumerate(rows)]
 
-    made = module(SFT, model)
-    made.evaluation.adapter = adapter
-    trainer(tmp_path).predict(made, Mixed())
+    objective = module(SFT, model)
+    objective.evaluation.adapter = adapter
+    trainer(tmp_path).predict(objective, Mixed())
     tagged = list(read_records(tmp_path / "predictions.jsonl"))
-    given = Mixed().load("test")
-    assert [r.id for r in tagged] == [r.id for r in given]
-    assert [s.text for s in tagged[0].sentences] == [s.text for s in given[0].sentences]
+    questions = Mixed().load("test")
+    assert [r.id for r in tagged] == [r.id for r in questions]
+    assert [s.text for s in tagged[0].sentences] == [s.text for s in questions[0].sentences]
     assert all(s.score is not None for s in tagged[0].sentences)
     assert tagged[1].meta["finished"] in (True, False) and tagged[1].answer  # written by the model
 
 
 def test_a_checkpoint_is_enough_for_a_test_from_python(model: str, adapter: str, tmp_path: Path) -> None:
-    """Lightning names the checkpoint only after the model is made; the shape then comes from the checkpoint."""
+    """Lightning names the checkpoint only after the model is built; the shape then comes from the checkpoint."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    made = module(DPO, model, adapter)
+    objective = module(DPO, model, adapter)
     callback = ModelCheckpoint(dirpath=tmp_path / "ck", every_n_train_steps=1)
-    trainer(tmp_path, enable_checkpointing=True, callbacks=[callback]).fit(made, Rows())
+    trainer(tmp_path, enable_checkpointing=True, callbacks=[callback]).fit(objective, Rows())
     fresh = module(DPO, model, adapter, policy=PolicyConfig(model=model, lora_r=2))
     fresh.needs_reference = False
     trainer(tmp_path).test(fresh, Rows(), ckpt_path=callback.best_model_path, verbose=False)
-    for a, b in zip(made.policy.trainable(), fresh.policy.trainable(), strict=True):
+    for a, b in zip(objective.policy.trainable(), fresh.policy.trainable(), strict=True):
         assert torch.equal(a, b)
 
 
@@ -431,9 +432,9 @@ def test_a_run_without_an_adapter_is_one_clear_line(model: str, tmp_path: Path) 
 
 
 def test_rows_without_labels_are_named(model: str, tmp_path: Path) -> None:
-    made = module(SFT, model)
-    trainer(tmp_path, max_steps=0).fit(made, Rows())
+    objective = module(SFT, model)
+    trainer(tmp_path, max_steps=0).fit(objective, Rows())
     row: Record = records(1)[0]
     bare: Sequence[Any] = tuple(replace(s, factuality=None) for s in row.sentences)
     with pytest.raises(LovecError, match="r0: a sentence has no factuality"):
-        made.example(replace(row, sentences=bare))
+        objective.example(replace(row, sentences=bare))

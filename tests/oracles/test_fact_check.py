@@ -1,4 +1,4 @@
-"""The fact-checking prompt is the paper's; ratings are read as they stand, never guessed, in linear time."""
+"""The fact-checking prompt is the paper's; ratings are read strictly and in linear time."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_numbers_alone_on_their_lines_are_ratings(numbers: list[int], style: str
 
 
 @given(st.text(st.sampled_from("*Rating:$ 0123-.,/\n[](){}\\<>think7-9to ٧五"), max_size=200) | st.text(max_size=200))
-def test_whatever_comes_is_a_fraction_or_none(reply: str) -> None:
+def test_any_reply_gives_numbers_from_0_to_1_or_none(reply: str) -> None:
     for value in read_ratings(reply):
         assert value is None or 0.0 <= value <= 1.0
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         ("11", None), ("-3", None), ("\u22123", None), ("100", None), ("7-9", None),
         ("7 \u2013 9", None), ("$7$ to $9$", None),
@@ -79,11 +79,11 @@ def test_whatever_comes_is_a_fraction_or_none(reply: str) -> None:
         ("0x7", None), ("7~8", None), ("7..9", None),
     ],
 )  # fmt: skip
-def test_what_is_no_rating_keeps_its_place_as_none(said: str, expected: float | None) -> None:
-    assert read_ratings(f"**Rating:** $3$\n**Rating:** {said}\n\n**Rating:** $4$") == [0.3, expected, 0.4]
+def test_an_invalid_rating_is_none_in_its_place(text: str, expected: float | None) -> None:
+    assert read_ratings(f"**Rating:** $3$\n**Rating:** {text}\n\n**Rating:** $4$") == [0.3, expected, 0.4]
 
 
-def test_prose_about_ratings_is_none() -> None:
+def test_prose_about_ratings_is_not_a_rating() -> None:
     assert read_ratings(
         "The film's rating: 7 of 10. Ratings vary; a rating of 8 is high.\nRatings: 7\n**Rating:** $2$"
     ) == [0.2]
@@ -116,7 +116,7 @@ def test_prose_about_ratings_is_none() -> None:
 @pytest.mark.parametrize("head", ["", "**Rating", "Rating: 7", "Rating: 7 -"])
 def test_time_is_linear(hostile: str, head: str) -> None:
     def took(size: int) -> float:
-        """The best of three: one alone may pay for a collection of garbage."""
+        """Return the shortest of three times: a single one may include a garbage collection."""
         reply = head + hostile * (size // len(hostile)) + "x"
         times = []
         for _ in range(3):

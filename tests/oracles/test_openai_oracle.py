@@ -1,4 +1,4 @@
-"""The OpenAI-compatible oracle against a real server that misbehaves: nothing guessed, lost, or paid for twice."""
+"""The OpenAI-compatible oracle against a faulty local server: nothing is guessed, lost or paid for twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faultserver import Call, FaultServer, planted
+from faultserver import FaultServer, RecordedCall, planted
 
 from lovec import calls
 from lovec.datasets.jsonl import write_records
@@ -93,7 +93,7 @@ def test_ratings_come_back_aligned_and_one_call_is_one_record(server: FaultServe
         assert call.body["temperature"] == 0 and call.body["model"] == "judge" and len(call.body["messages"]) == 1
 
 
-def test_nothing_is_asked_twice_in_this_run_or_the_next(server: FaultServer) -> None:
+def test_no_call_is_made_twice_in_this_run_or_the_next(server: FaultServer) -> None:
     records = many(6)
     twins = [*records, *(Record(f"twin-{r.id}", r.question, r.evidence, sentences=r.sentences) for r in records)]
     assert judge(server).rate(twins) == truth(records) * 2
@@ -125,7 +125,7 @@ def test_long_evidence_is_cut_to_the_budget_by_what_the_sentences_ask(
     assert "unicorn 150" not in server.calls[1].prompt and "Passage 0 speaks" in server.calls[1].prompt
 
 
-def test_no_evidence_is_said(server: FaultServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_evidence_is_logged(server: FaultServer, caplog: pytest.LogCaptureFixture) -> None:
     oracle = judge(server)
     assert oracle.rate([about("bare", [3], evidence="")]) == [[0.3]]
     assert "none was found" in server.calls[0].prompt and "have no evidence: bare" in caplog.text
@@ -155,7 +155,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_a_fault_that_passes_leaves_no_trace(server: FaultServer, fault: str) -> None:
+def test_a_passing_fault_leaves_no_trace(server: FaultServer, fault: str) -> None:
     server.faults = {"odd": [fault, fault]}
     records = [about("odd", [3, 10]), about("even", [7])]
     oracle = judge(server)
@@ -164,7 +164,7 @@ def test_a_fault_that_passes_leaves_no_trace(server: FaultServer, fault: str) ->
 
 
 @pytest.mark.parametrize("fault", [fault for fault in PASSING if " date" not in fault])
-def test_a_fault_that_stays_is_none_and_named_for_its_record_only(server: FaultServer, fault: str) -> None:
+def test_a_lasting_fault_fails_its_record_only(server: FaultServer, fault: str) -> None:
     server.faults = {"odd": [fault] * 99}
     oracle = judge(server, retries=3)
     assert oracle.rate([about("odd", [3, 10]), about("even", [7])]) == [[None, None], [0.7]]
@@ -174,11 +174,25 @@ def test_a_fault_that_stays_is_none_and_named_for_its_record_only(server: FaultS
     assert len(server.calls) == (5 if tries in oracle.failures["odd"] else 4)
     server.faults = {}
     again = judge(server)
-    found = again.rate([about("odd", [3, 10])])
+    ratings = again.rate([about("odd", [3, 10])])
     if tries in oracle.failures["odd"]:
-        assert found == [[0.3, 1.0]]  # no reply had come, so nothing keeps it from being asked
+        assert ratings == [[0.3, 1.0]]  # no reply had come, so nothing keeps it from being asked
     else:
-        assert found == [[None, None]] and again.calls == 0 and "odd" in again.failures  # paid for thrice already
+        assert ratings == [[None, None]] and again.calls == 0 and "odd" in again.failures  # paid for thrice already
+
+
+def test_failures_are_logged_with_their_reasons(server: FaultServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.faults = {f"odd{i}": ["422"] for i in range(4)}
+    oracle = judge(server, concurrency=1)
+    for i in range(4):
+        oracle.rate([about(f"odd{i}", [3])])
+    logged = [r.message for r in caplog.records if "failed so far" in r.message]
+    reason = oracle.failures["odd0"]
+    assert logged == [
+        f"1 records failed so far: odd0 ({reason})",
+        f"2 records failed so far: odd1 ({reason})",
+        f"4 records failed so far: odd2 ({reason}), odd3 ({reason})",
+    ]
 
 
 @pytest.mark.parametrize("fault", ["hang", "drip"])
@@ -205,7 +219,7 @@ def test_half_of_a_surrogate_pair_does_no_harm(server: FaultServer) -> None:
     assert len(server.calls) == 1
 
 
-def test_what_the_server_asks_to_wait_is_waited(server: FaultServer) -> None:
+def test_the_wait_that_a_server_asks_for_is_kept(server: FaultServer) -> None:
     server.faults = {"odd": ["429 0.6"], "dated": ["503 date"]}
     judge(server, concurrency=2).rate([about("odd", [3]), about("dated", [4])])
     for name, least in (("odd", 0.6), ("dated", 0.4)):  # a date has whole seconds
@@ -213,14 +227,14 @@ def test_what_the_server_asks_to_wait_is_waited(server: FaultServer) -> None:
         assert second - first >= least
 
 
-def test_a_server_that_closes_for_the_day_is_not_waited_for(server: FaultServer) -> None:
+def test_a_very_long_wait_is_not_kept(server: FaultServer) -> None:
     server.faults = {"odd": ["429 86400"]}
     oracle = judge(server)
     assert oracle.rate([about("odd", [3])]) == [[None]]
     assert oracle.failures["odd"] == "HTTP 429: fault 429 (the server asks to wait 86400 s)"
 
 
-def test_waits_double_and_are_spread(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_double_and_are_random(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, sleep = [], asyncio.sleep
 
     async def noted(seconds: float, *more: Any) -> Any:
@@ -240,7 +254,7 @@ def test_waits_double_and_are_spread(server: FaultServer, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_record_is_labelled_or_none_or_named_whatever_happens(server: FaultServer, seed: int) -> None:
+def test_every_record_is_rated_or_named_among_the_failures(server: FaultServer, seed: int) -> None:
     draw = random.Random(seed)
     records = many(40)
     kinds = [fault for fault in PASSING if " date" not in fault] + ["outside", "400", "422", "403"]
@@ -263,13 +277,13 @@ def test_every_record_is_labelled_or_none_or_named_whatever_happens(server: Faul
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("401", "set OPENAI_API_KEY to a key that this server takes"),
+        ("401", "set OPENAI_API_KEY to a key that this server accepts"),
         ("402", "no credit left"),
         ("404", "check model and base_url"),
         ("quota", "pay first; the account has no credit left"),
     ],
 )
-def test_a_server_that_refuses_everything_is_left_alone(server: FaultServer, fault: str, words: str) -> None:
+def test_a_server_that_refuses_every_call_gets_no_more(server: FaultServer, fault: str, words: str) -> None:
     records = many(30)
     judge(server).rate(records[5:10])
     server.calls.clear()
@@ -277,7 +291,7 @@ def test_a_server_that_refuses_everything_is_left_alone(server: FaultServer, fau
     with pytest.raises(OracleStopped, match=words) as stopped:
         judge(server, concurrency=2).rate(records)
     assert len(server.calls) <= 2
-    assert stopped.value.left == [r.id for i, r in enumerate(records) if not 5 <= i < 10]
+    assert stopped.value.missing_ids == [r.id for i, r in enumerate(records) if not 5 <= i < 10]
     assert stopped.value.ratings[5:10] == truth(records[5:10])  # what is known is not held back
     assert "\n" not in str(stopped.value)
 
@@ -287,13 +301,13 @@ def test_a_dead_server_is_given_up_after_twenty_records(server: FaultServer) -> 
     oracle = judge(server, retries=0, concurrency=2)
     with pytest.raises(OracleStopped, match=r"20 records in a row failed, the last one: HTTP 500: fault 500; ") as stop:
         oracle.rate(many(50))
-    assert len(server.calls) <= 21 and len(stop.value.left) == 50 - len(server.calls)
+    assert len(server.calls) <= 21 and len(stop.value.missing_ids) == 50 - len(server.calls)
     assert len(oracle.failures) == len(server.calls)
     server.always = ""
     assert oracle.rate(many(50)) == truth(many(50)) and not oracle.failures
 
 
-def test_nobody_at_the_address(tmp_path: Path) -> None:
+def test_an_address_without_a_server_is_a_failure(tmp_path: Path) -> None:
     with FaultServer() as gone:
         url = gone.url
     oracle = OpenAIOracle("judge", url, retries=1)
@@ -301,9 +315,7 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
     assert oracle.failures["odd"].startswith("broken connection: ") and "(2 tries)" in oracle.failures["odd"]
 
 
-def test_a_cache_that_can_no_longer_be_written_stops_the_buying(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_is_made_once_the_cache_cannot_be_written(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     put, count = ReplyCache.put, iter(range(99))
 
     def full(self: ReplyCache, *row: Any) -> None:
@@ -320,39 +332,39 @@ def test_a_cache_that_can_no_longer_be_written_stops_the_buying(
 # Money
 
 
-def test_the_estimate_counts_what_the_cache_holds_and_calls_nobody(server: FaultServer) -> None:
+def test_the_estimate_counts_cached_replies_and_makes_no_call(server: FaultServer) -> None:
     records = many(10)
     server.faults = {"r1": ["few"], "r2": ["few"] * 3}
     judge(server).rate(records[:4])
     calls = len(server.calls)
     oracle = judge(server, price_in=2.5, price_out=10.0)
     twin = Record("twin", "Q?", records[9].evidence, sentences=records[9].sentences)
-    found = oracle.estimate(iter([*records, twin, Record("silent", "Who?")]))
+    estimate = oracle.estimate(iter([*records, twin, Record("silent", "Who?")]))
     assert len(server.calls) == calls
-    assert (found.records, found.calls, found.cached) == (11, 6, 4)
+    assert (estimate.records, estimate.calls, estimate.cached) == (11, 6, 4)
     oracle.rate(records)
     sent = [call for call in server.calls[calls:]]
-    assert len(sent) == 6 and found.tokens_in == sum(count_tokens(call.prompt) for call in sent)
-    assert found.tokens_out == 80 * sum(len(call.sentences) for call in sent)
-    assert found.cost == pytest.approx((2.5 * found.tokens_in + 10.0 * found.tokens_out) / 1e6)
+    assert len(sent) == 6 and estimate.tokens_in == sum(count_tokens(call.prompt) for call in sent)
+    assert estimate.tokens_out == 80 * sum(len(call.sentences) for call in sent)
+    assert estimate.cost == pytest.approx((2.5 * estimate.tokens_in + 10.0 * estimate.tokens_out) / 1e6)
     assert oracle.estimate(records) == Estimate(10, 0, 10, 0, 0, 0.0)
-    assert f"11 records: 4 answered by the cache, 6 calls, about {found.tokens_in:,} tokens in" in str(found)
+    assert f"11 records: 4 answered by the cache, 6 calls, about {estimate.tokens_in:,} tokens in" in str(estimate)
     assert judge(server).estimate(records[:1]).cost is None
     assert str(judge(server).estimate(many(20))).endswith("prices unknown, give price_in and price_out")
 
 
-def test_max_cost_stops_cleanly_and_more_money_goes_on(server: FaultServer, tmp_path: Path) -> None:
+def test_a_run_stops_at_max_cost_and_continues_with_a_higher_one(server: FaultServer, tmp_path: Path) -> None:
     records = many(12)
     prices = {"price_in": 20.0, "price_out": 0.0}
     server.usage = (500, 0)  # a call is 1 cent, and less than two by the estimate
     assert 0.01 < judge(server, **prices).estimate(records[:1]).cost < 0.02
     oracle = judge(server, max_cost=0.065, concurrency=1, **prices)
-    with pytest.raises(OracleStopped, match=r"beyond max_cost \$0\.065; 7 of 12 records are not done \(") as stopped:
+    with pytest.raises(OracleStopped, match=r"beyond max_cost \$0\.065; 7 of 12 records are not rated \(") as stopped:
         oracle.rate(records)
     assert oracle.spent == pytest.approx(0.05) and len(server.calls) == 5 and not oracle.failures
     done = [i for i, ratings in enumerate(stopped.value.ratings) if ratings is not None]
     assert [stopped.value.ratings[i] for i in done] == [truth(records)[i] for i in done] and len(done) == 5
-    assert stopped.value.left == [r.id for i, r in enumerate(records) if i not in done]
+    assert stopped.value.missing_ids == [r.id for i, r in enumerate(records) if i not in done]
     with pytest.raises(OracleStopped):  # the limit is this object's, not a call's
         oracle.rate(records)
     assert len(server.calls) == 5
@@ -394,16 +406,16 @@ def test_the_key_is_sent_and_kept_nowhere(
     with pytest.raises(OracleStopped) as stopped:
         judge(server).rate(many(20))
     kept = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
-    said = [caplog.text, *capfd.readouterr(), repr(oracle), str(vars(oracle)), str(stopped.value), repr(stopped.value)]
+    texts = [caplog.text, *capfd.readouterr(), repr(oracle), str(vars(oracle)), str(stopped.value), repr(stopped.value)]
     assert kept and "HTTP" in caplog.text
-    for text in [*kept, *(words.encode() for words in said), pickle.dumps(oracle)]:
+    for text in [*kept, *(words.encode() for words in texts), pickle.dumps(oracle)]:
         assert SECRET.encode() not in text and b"0123456789abcdef" not in text
     copy = pickle.loads(pickle.dumps(oracle))
     server.always = ""
     assert copy.rate(many(1)) == truth(many(1))
 
 
-def test_servers_without_a_key_get_none_of_ours_and_openai_is_not_called_without(server: FaultServer) -> None:
+def test_other_servers_need_no_key_but_openai_does(server: FaultServer) -> None:
     judge(server).rate(many(1))
     assert server.calls[0].key in (None, "Bearer none")
     with pytest.raises(LovecError, match=r"^\$OPENAI_API_KEY is not set"):
@@ -458,7 +470,7 @@ def test_a_judge_is_validated_on_gold(server: FaultServer) -> None:
     server.rate = lambda text: round(10 * abs(known[text] - 0.2))
     assert judge(server).validate() == len(known) == 6
     server.rate = lambda text: 5
-    with pytest.raises(LovecError, match=r"0\.5, expected about 1\.0; it is no judge"):
+    with pytest.raises(LovecError, match=r"0\.5, expected about 1\.0; it cannot judge"):
         OpenAIOracle("parrot", server.url).validate()
     server.always = "prose"
     with pytest.raises(LovecError, match="dumb cannot rate 'gold-lighthouse': 3 replies could not be used"):
@@ -468,8 +480,8 @@ def test_a_judge_is_validated_on_gold(server: FaultServer) -> None:
 # Kills
 
 
-def keys_of(call: Call, url: str) -> str:
-    """The name under which the reply to a call is kept (no question here is asked a third time)."""
+def keys_of(call: RecordedCall, url: str) -> str:
+    """Return the cache key of the reply to a call (no prompt is sent a third time here)."""
     parameters = {"temperature": call.body["temperature"]}
     return reply_key("judge", url, call.body["messages"], parameters, int(parameters["temperature"] > 0))
 
@@ -505,7 +517,7 @@ def test_a_run_killed_ten_times_ends_as_an_undisturbed_one(server: FaultServer, 
     assert json.loads(run.stdout) == undisturbed
 
 
-def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_what_is_paid(
+def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_calls_in_progress(
     server: FaultServer, tmp_path: Path, capfd: Any
 ) -> None:
     judge(server).rate(many(2))
@@ -528,14 +540,14 @@ def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_what_is_paid(
     while len(server.calls) < 8:  # four done, four under way
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    shown = b""
+    output = b""
     try:
         while chunk := os.read(ours, 65536):
-            shown += chunk
+            output += chunk
     except OSError:  # the other end is closed
         pass
     os.close(ours)
     assert process.wait() != 0
-    assert b"4 calls, 0 cached, 0 failed, $0.01" in shown and b"KeyboardInterrupt" in shown
+    assert b"4 calls, 0 cached, 0 failed, $0.01" in output and b"KeyboardInterrupt" in output
     with ReplyCache(cache) as replies:
         assert len(replies) == len(server.calls) == 8

@@ -1,4 +1,4 @@
-"""The cache of replies: two processes, kills in the middle of writes, damaged and foreign files, a full disk."""
+"""The reply cache: two processes, kills in the middle of writes, damaged files, other programs' files, a full disk."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from lovec.oracles.cache import Reply, ReplyCache, default_cache, reply_key
+from lovec.oracles.cache import ChatReply, ReplyCache, default_cache, reply_key
 from lovec.types import LovecError
 
 ASKED = [{"role": "user", "content": "Is it so?"}]
 
 WRITER = """
 import sys
-from lovec.oracles.cache import Reply, ReplyCache
+from lovec.oracles.cache import ChatReply, ReplyCache
 path, name = sys.argv[1:]
 with ReplyCache(path) as cache:
     print("open", flush=True)
     for i in range(100_000):
-        cache.put(f"{name}-{i}", Reply(f"{name} says {i} " * 200, "stop", i, None))
+        cache.put(f"{name}-{i}", ChatReply(f"{name} says {i} " * 200, "stop", i, None))
         print(i, flush=True)
 """
 
@@ -44,12 +44,12 @@ def confirmed(process: subprocess.Popen[str], at_least: int) -> int:
 
 def test_replies_come_back_and_the_first_one_stays(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "replies.sqlite"
-    replies = {"a": Reply("Zoë 7\0é", "stop", 3, 4), "b": Reply("")}
+    replies = {"a": ChatReply("Zoë 7\0é", "stop", 3, 4), "b": ChatReply("")}
     with ReplyCache(path) as cache:
         for key, reply in replies.items():
             assert cache.get(key) is None
             cache.put(key, reply)
-        cache.put("a", Reply("later"))
+        cache.put("a", ChatReply("later"))
         assert len(cache) == 2
     with ReplyCache(path) as cache:
         assert {key: cache.get(key) for key in replies} == replies
@@ -88,7 +88,7 @@ def test_writes_of_two_processes_survive_kills_at_any_moment(tmp_path: Path) -> 
     with ReplyCache(path) as cache:
         for name, count in known.items():
             for i in range(count):
-                assert cache.get(f"{name}-{i}") == Reply(f"{name} says {i} " * 200, "stop", i, None)
+                assert cache.get(f"{name}-{i}") == ChatReply(f"{name} says {i} " * 200, "stop", i, None)
         assert len(cache) <= sum(known.values()) + len(known)  # at most one write that was not confirmed
         assert cache._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -109,8 +109,8 @@ def test_a_writer_waits_for_another(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "held\n"
         begin = time.monotonic()
-        cache.put("a", Reply("late"))
-        assert time.monotonic() - begin > 0.3 and cache.get("a") == Reply("late")
+        cache.put("a", ChatReply("late"))
+        assert time.monotonic() - begin > 0.3 and cache.get("a") == ChatReply("late")
         assert process.wait() == 0
 
 
@@ -135,7 +135,7 @@ def marked(path: Path) -> None:
         (Path.mkdir, "unable to open"),
     ],
 )
-def test_a_file_that_is_no_cache_is_left_as_it_is(tmp_path: Path, make, words: str) -> None:
+def test_a_file_that_is_not_a_cache_is_left_unchanged(tmp_path: Path, make, words: str) -> None:
     path = tmp_path / "file"
     make(path)
     before = path.read_bytes() if path.is_file() else None
@@ -152,23 +152,23 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         ReplyCache(tmp_path / "file" / "replies.sqlite")
 
 
-def test_a_damaged_page_is_an_error_and_what_is_whole_can_be_read(tmp_path: Path) -> None:
+def test_a_damaged_page_is_an_error_and_the_rest_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "replies.sqlite"
     with ReplyCache(path) as cache:
         for i in range(300):
-            cache.put(f"{i:03}", Reply("words " * 200))
+            cache.put(f"{i:03}", ChatReply("words " * 200))
     data = bytearray(path.read_bytes())
     data[100 * 4096 : 101 * 4096] = b"\xff" * 4096
     path.write_bytes(data)
-    found = broken = 0
+    readable = broken = 0
     with ReplyCache(path) as cache:
         for i in range(300):
             try:
-                found += cache.get(f"{i:03}") == Reply("words " * 200)
+                readable += cache.get(f"{i:03}") == ChatReply("words " * 200)
             except LovecError as error:
                 broken += 1
-                assert "left as it is" in str(error)
-    assert broken > 0 and found > 200 and found + broken == 300
+                assert "left unchanged" in str(error)
+    assert broken > 0 and readable > 200 and readable + broken == 300
     assert path.read_bytes() == data
 
 
@@ -183,7 +183,7 @@ def test_a_full_disk_is_an_error_and_nothing_confirmed_is_lost(tmp_path: Path) -
 
 
 def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
-    """Each sees it as nobody's or as a cache, never as half of one; and nobody is turned away for being late."""
+    """Each sees a new file or a whole cache, never half of one, and all of them can open it."""
     at_once = 4
     for turn in range(40):
         start = threading.Barrier(at_once)
@@ -194,4 +194,4 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
                 return len(cache)
 
         with ThreadPoolExecutor(at_once) as pool:
-            assert [found.result() for found in [pool.submit(opened) for _ in range(at_once)]] == [0] * at_once
+            assert [future.result() for future in [pool.submit(opened) for _ in range(at_once)]] == [0] * at_once

@@ -62,15 +62,15 @@ def test_token_logps_equal_the_models_own_logits(models: Path, arch: str) -> Non
 
 def test_chunked_logps_have_the_same_value_and_gradient(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make(models, "gemma2").train()
-    found = []
+    results = []
     for chunk in (2048, 4):
         monkeypatch.setattr("lovec.policy.policy.LOGIT_CHUNK", chunk)
         policy.zero_grad()
         logps = policy.token_logps(TokenBatch.of(sequences()))
         (logps * torch.arange(logps.numel()).view_as(logps)).sum().backward()
-        found.append((logps.detach(), torch.cat([p.grad.flatten() for p in policy.trainable()])))  # type: ignore[union-attr]
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-5)
+        results.append((logps.detach(), torch.cat([p.grad.flatten() for p in policy.trainable()])))  # type: ignore[union-attr]
+    torch.testing.assert_close(results[0][0], results[1][0], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-5)
 
 
 def test_logps_ignore_order_and_neighbours(models: Path) -> None:
@@ -156,7 +156,36 @@ def test_the_adapter_loads_in_plain_peft(models: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter"]
 
 
-def test_dropout_is_on_in_training_only_and_only_where_asked(models: Path) -> None:
+def test_a_failed_write_leaves_the_older_adapter(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make(models)
+    policy.save_adapter(tmp_path / "adapter", extra_files={"note.txt": "first"})
+    before = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
+    plant(policy, seed=1)
+
+    def half(folder: str, **options: object) -> None:
+        (Path(folder) / "adapter_model.safetensors").write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(policy.peft, "save_pretrained", half)
+    with pytest.raises(OSError, match="no space left"):
+        policy.save_adapter(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == before
+    assert (tmp_path / "adapter" / "note.txt").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+def test_an_adapter_in_temporary_use_is_saved_like_any_other(models: Path, tmp_path: Path) -> None:
+    make(models).save_adapter(tmp_path / "first")
+    policy = make(models, planted=False)
+    with policy.with_adapter(str(tmp_path / "first")):
+        assert policy.active_adapter is not None
+        policy.save_adapter(tmp_path / "copy", policy.active_adapter)
+    first, copy = (tmp_path / name / "adapter_model.safetensors" for name in ("first", "copy"))
+    assert copy.read_bytes() == first.read_bytes()
+    assert not [path for path in (tmp_path / "copy").iterdir() if path.is_dir()]
+
+
+def test_dropout_is_on_in_training_only_and_only_if_requested(models: Path) -> None:
     config = PolicyConfig(model=tiny(models, "llama"), lora_r=4, lora_dropout=0.5)
     batch = TokenBatch.of(sequences())
     for dropout, random_ in ((True, True), (False, False)):
@@ -170,16 +199,16 @@ def test_dropout_is_on_in_training_only_and_only_where_asked(models: Path) -> No
 
 def test_bfloat16_base_keeps_a_float32_adapter(models: Path) -> None:
     batch = TokenBatch.of(sequences())
-    found = {}
+    logps = {}
     for dtype in ("float32", "bfloat16"):
         policy = make(models, dtype=dtype).train()
         assert {p.dtype for p in policy.trainable()} == {torch.float32}
         assert policy.model.get_input_embeddings().weight.dtype == getattr(torch, dtype)
-        found[dtype] = policy.token_logps(batch)
-        assert found[dtype].dtype == torch.float32
-        found[dtype].sum().backward()
+        logps[dtype] = policy.token_logps(batch)
+        assert logps[dtype].dtype == torch.float32
+        logps[dtype].sum().backward()
         assert all(math.isfinite(float(p.grad.sum())) for p in policy.trainable())  # type: ignore[union-attr]
-    assert 0 < (found["float32"] - found["bfloat16"]).abs().max() < 0.1
+    assert 0 < (logps["float32"] - logps["bfloat16"]).abs().max() < 0.1
 
 
 @pytest.mark.parametrize(
@@ -205,7 +234,7 @@ def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> 
         Policy(PolicyConfig(model=str(wide), adapter=str(tmp_path / "adapter")))
 
 
-def test_gemma_2_is_loaded_with_attention_that_knows_its_cap(models: Path) -> None:
+def test_gemma_2_is_loaded_with_attention_that_applies_its_cap(models: Path) -> None:
     assert make(models, "gemma2").model.config._attn_implementation == "eager"
     assert make(models, "llama").model.config._attn_implementation == "sdpa"
 
@@ -236,7 +265,7 @@ def test_dropout_of_the_base_and_of_the_reference_is_off(models: Path, tmp_path:
         assert torch.equal(policy.token_logps(batch), policy.token_logps(batch))
 
 
-def test_the_shape_holds_everything_an_adapter_is(models: Path, tmp_path: Path) -> None:
+def test_the_shape_is_enough_to_build_an_adapter_again(models: Path, tmp_path: Path) -> None:
     import json
 
     make(models).save_adapter(tmp_path / "a")
@@ -245,7 +274,7 @@ def test_the_shape_holds_everything_an_adapter_is(models: Path, tmp_path: Path) 
     config = PolicyConfig(model=tiny(models, "llama"), adapter=str(tmp_path / "a"))
     policy = Policy(config).eval()
     assert policy.shape["lora"]["use_rslora"] is True
-    again = Policy(config, held=json.loads(json.dumps(policy.shape))).eval()
+    again = Policy(config, checkpoint_shape=json.loads(json.dumps(policy.shape))).eval()
     again.load_state_dict(policy.state_dict())
     batch = TokenBatch.of(sequences())
     assert torch.equal(policy.token_logps(batch), again.token_logps(batch))
@@ -254,7 +283,7 @@ def test_the_shape_holds_everything_an_adapter_is(models: Path, tmp_path: Path) 
         Policy(config)
 
 
-def test_models_that_cannot_be_run_right_are_refused(models: Path, tmp_path: Path) -> None:
+def test_models_that_cannot_be_run_correctly_are_refused(models: Path, tmp_path: Path) -> None:
     import json
     import shutil
 
@@ -271,24 +300,24 @@ def test_models_that_cannot_be_run_right_are_refused(models: Path, tmp_path: Pat
         Policy(PolicyConfig(model=str(pickled)))
 
 
-def test_random_weights_take_the_place_of_files(models: Path, tmp_path: Path) -> None:
+def test_random_weights_replace_files(models: Path, tmp_path: Path) -> None:
     import json
     import shutil
 
     bare = shutil.copytree(tiny(models, "gemma2"), tmp_path / "bare")
     (bare / "model.safetensors").unlink()
-    found = []
+    weights = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
         policy = Policy(PolicyConfig(model=f"random:{bare}", lora_r=4, dtype="bfloat16"))
-        found.append({name: p for name, p in policy.named_parameters() if not is_adapter(name)})
+        weights.append({name: p for name, p in policy.named_parameters() if not is_adapter(name)})
     real = Policy(PolicyConfig(model=tiny(models, "gemma2"), lora_r=4, dtype="bfloat16"))
-    assert {name: (p.shape, p.dtype, p.requires_grad) for name, p in found[0].items()} == {
+    assert {name: (p.shape, p.dtype, p.requires_grad) for name, p in weights[0].items()} == {
         name: (p.shape, p.dtype, p.requires_grad) for name, p in real.named_parameters() if not is_adapter(name)
     }
     assert real.model.config._attn_implementation == policy.model.config._attn_implementation == "eager"
-    assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
-    assert not all(torch.equal(p, found[2][name]) for name, p in found[0].items())
+    assert all(torch.equal(p, weights[1][name]) for name, p in weights[0].items())
+    assert not all(torch.equal(p, weights[2][name]) for name, p in weights[0].items())
     policy.save_adapter(tmp_path / "adapter")
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(bare)

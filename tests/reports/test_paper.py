@@ -1,4 +1,4 @@
-"""The paper's figures are as printed there, and marked as its own wherever they stand."""
+"""The paper's numbers are as printed there, and marked as its own wherever they stand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lovec.reports.paper import beside, model_named, models, paper_table
+from lovec.reports.paper import model_named, models, paper_table, with_paper
 from lovec.reports.table import Cell, Column, Line, Table
 from lovec.types import LovecError
 
@@ -47,31 +47,31 @@ PRINTED = [  # read off the paper's source by hand
 
 
 @pytest.mark.parametrize(("key", "model", "section", "name", "group", "heading", "value"), PRINTED)
-def test_figures_are_the_printed_ones(key, model, section, name, group, heading, value):
-    sheet = paper_table(key, model)
-    place = [(column.group, column.heading) for column in sheet.columns].index((group, heading))
-    (line,) = [line for line in sheet.lines if (line.section, line.name) == (section, name)]
+def test_values_are_the_printed_ones(key, model, section, name, group, heading, value):
+    table = paper_table(key, model)
+    place = [(column.group, column.heading) for column in table.columns].index((group, heading))
+    (line,) = [line for line in table.lines if (line.section, line.name) == (section, name)]
     assert line.cells[place].value == value
 
 
 @pytest.mark.parametrize("model", [LLAMA, GEMMA])
 @pytest.mark.parametrize("key", KEYS)
 def test_every_line_is_whole_and_marked(key, model):
-    sheet = paper_table(key, model)
-    if sheet is None:
+    table = paper_table(key, model)
+    if table is None:
         assert model == GEMMA or key == "running-time"
         return
-    assert sheet.title.startswith(f"LoVeC paper, {model}: ") and sheet.name == f"{key}-paper"
-    for line in sheet.lines:
-        assert line.paper and len(line.cells) == len(sheet.columns)
+    assert table.title.startswith(f"LoVeC paper, {model}: ") and table.name == f"{key}-paper"
+    for line in table.lines:
+        assert line.paper and len(line.cells) == len(table.columns)
         assert all(re.fullmatch(r"\d+(\.\d+)?", cell.text) for cell in line.cells)
-    names = [(line.section, line.name) for line in sheet.lines]
+    names = [(line.section, line.name) for line in table.lines]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("key", ["main", "passage", "hybrid"])
 @pytest.mark.parametrize("model", [LLAMA, GEMMA])
-def test_text_and_value_are_the_same_figure(key, model):
+def test_text_and_value_are_the_same_number(key, model):
     for cell in (cell for line in paper_table(key, model).lines for cell in line.cells):
         assert float(cell.text) == pytest.approx(100 * cell.value)
 
@@ -95,7 +95,7 @@ def ours(*groups, heading="BS"):
 
 
 def test_a_shared_column_makes_one_table():
-    (both,) = beside(ours("bios", "WikiBio"), "main", LLAMA)
+    (both,) = with_paper(ours("bios", "WikiBio"), "main", LLAMA)
     heads = [(column.group, column.heading) for column in both.columns]
     assert heads[:4] == [("bios", "BS"), ("WikiBio", "BS"), ("WildHallu", "BS"), ("WildHallu", "ECE-M")]
     assert len(heads) == 2 + 8
@@ -106,14 +106,14 @@ def test_a_shared_column_makes_one_table():
     assert both.notes[0] == "Ours." and "tab:freeform+iterative_sentence_llama" in both.notes[1]
 
 
-@pytest.mark.parametrize("sheet", [ours("in-domain", "out-of-domain"), ours("Bios", heading="AUROC")])
-def test_nothing_in_common_makes_two(sheet):
-    first, second = beside(sheet, "main", LLAMA)
-    assert first is sheet
+@pytest.mark.parametrize("table", [ours("in-domain", "out-of-domain"), ours("Bios", heading="AUROC")])
+def test_nothing_in_common_makes_two(table):
+    first, second = with_paper(table, "main", LLAMA)
+    assert first is table
     assert second == paper_table("main", LLAMA)
 
 
 def test_what_the_paper_has_not_is_left_alone():
-    sheet = ours("Bios")
-    assert beside(sheet, "main-of-another", LLAMA) == [sheet]
-    assert beside(sheet, "running-time", LLAMA) == [sheet]
+    table = ours("Bios")
+    assert with_paper(table, "main-of-another", LLAMA) == [table]
+    assert with_paper(table, "running-time", LLAMA) == [table]

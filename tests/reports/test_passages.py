@@ -1,4 +1,4 @@
-"""Tagged answers for people: nothing is said by colour alone, and a text cannot do anything but be read."""
+"""Tagged answers as HTML and on a terminal: nothing is said by colour alone, and hostile text is only text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lovec.reports.passages import (
     TERMINAL,
     Breaks,
     band,
+    band_scores,
     legend_html,
     number,
     page,
     passage_html,
-    passage_text,
     sentence_text,
     visible,
 )
@@ -85,21 +85,30 @@ def test_bands_follow_the_nearest_score() -> None:
         "middle",
         "high",
     )
-    for name, scores in BANDS.items():
-        if name != "none":
-            first, last = map(int, scores.split(" to "))
-            assert {band(score / 10) for score in range(first, last + 1)} == {name}
 
 
-def test_numbers_are_scores_or_finer() -> None:
+def test_the_legend_gives_the_scores_of_every_band() -> None:
+    assert [band_scores(name) for name in BANDS] == ["0 to 3", "4 to 6", "7 to 10", "no score"]
+    assert [band_scores(name, levels=5) for name in BANDS] == ["0 to 1", "2", "3 to 4", "no score"]
+    assert [band_scores(name, levels=2) for name in BANDS] == ["0", "", "1", "no score"]
+    assert "middle" not in legend_html(levels=2) and "0 to 4" in legend_html(levels=5)
+
+
+def test_numbers_are_scores_or_lie_between_them() -> None:
     assert [number(scored("A.", score)) for score in (0, 3, 7, 10)] == ["0", "3", "7", "10"]
     assert number(Sentence("A.", confidence=0.64, score=7)) == "6.4"
     assert number(Sentence("A.")) == "-"
+    assert number(Sentence("A.", confidence=0.75, score=3, levels=5)) == "3"
 
 
-def test_a_passage_says_all_there_is_to_know() -> None:
+def test_a_title_names_the_highest_score_of_the_scale() -> None:
+    html = passage_html(record(Sentence("One.", confidence=0.75, score=3, levels=5)))
+    assert 'title="score 3 of 4, confidence 0.75"' in html and ">3</sup>" in html
+
+
+def test_a_passage_shows_everything_known_about_its_sentences() -> None:
     html = passage_html(record(scored("One.", 9, 1.0), scored("Two.", 2, 0.25), scored("Three.", None)))
-    spans = [found for tag, found in Reader(html).tags if tag == "span"]
+    spans = [attributes for tag, attributes in Reader(html).tags if tag == "span"]
     assert [span["class"] for span in spans] == ["lv-s lv-high", "lv-s lv-low", "lv-s lv-none"]
     assert [span["title"] for span in spans] == [
         "score 9 of 10, confidence 0.90, factuality 1.00",
@@ -121,9 +130,9 @@ def test_hostile_text_is_only_text(text: str) -> None:
     whole = "".join(page(text, text, [Record(text, text, answer=text, sentences=sentences,
                                              meta={"problems": [text]})]))  # fmt: skip
     allowed = set("html head meta title style body h1 p ul li article h2 div span sup".split())
-    found = Reader(whole).tags
-    assert {tag for tag, _ in found} == allowed
-    assert not any(name.startswith("on") or name in ("src", "href") for _, given in found for name in given)
+    tags = Reader(whole).tags
+    assert {tag for tag, _ in tags} == allowed
+    assert not any(name.startswith("on") or name in ("src", "href") for _, attributes in tags for name in attributes)
     assert "\x1b" not in whole and "\u202e" not in whole
 
 
@@ -132,7 +141,7 @@ def test_every_text_comes_back(pairs: list[tuple[str, int | None]]) -> None:
     sentences = [scored(text, score) for text, score in pairs]
     shown = [visible(text) for text, _ in pairs]
     assert Reader(passage_html(record(*sentences))).sentences == shown
-    assert all(text in passage_text(record(*sentences)).plain for text in shown)
+    assert all(text in sentence_text(s).plain for text, s in zip(shown, sentences, strict=True))
 
 
 def test_paragraphs_and_lists_are_kept() -> None:
@@ -141,7 +150,6 @@ def test_paragraphs_and_lists_are_kept() -> None:
     breaks = Breaks(kept.answer)
     assert [breaks.before(s.text) for s in sentences] == ["", " ", "\n", "\n\n", " "]
     assert passage_html(kept).count("<p>") == 2 and passage_html(kept).count("<br>") == 1
-    assert passage_text(kept).plain == "One. [8] Two: [8]\n- three [8]\n\nFour. [8] Five. [8]"
 
 
 def test_sentences_that_the_answer_does_not_hold_follow_a_space() -> None:
@@ -158,11 +166,11 @@ def test_a_long_answer_is_cut_and_says_so() -> None:
     assert "cut:" not in whole and "A" * 40 in whole
 
 
-def test_terminals_show_doubt_without_colour() -> None:
+def test_terminals_show_low_confidence_without_colour() -> None:
     console = Console(force_terminal=True, color_system="standard", width=200)
     with console.capture() as captured:
-        console.print(sentence_text(scored("Doubted.", 1)), sentence_text(scored("Sure.", 9)))
-    assert re.search(r"\x1b\[4;\d+mDoubted\.", captured.get())  # underlined, whatever the colour
+        console.print(sentence_text(scored("Unsure.", 1)), sentence_text(scored("Sure.", 9)))
+    assert re.search(r"\x1b\[4;\d+mUnsure\.", captured.get())  # underlined, whatever the colour
     assert "Sure. \x1b[1m[9]" in captured.get()
     assert sentence_text(scored(HOSTILE[-1], 2)).plain.isprintable()
     assert set(TERMINAL) == set(BANDS)
@@ -195,16 +203,17 @@ def test_contrasts_reach_aa(ground: str, colours: dict[str, str]) -> None:
     for background in (ground, colours["low"], colours["middle"]):
         assert contrast(colours["ink"], background) >= 4.5
     assert contrast(colours["faint"], ground) >= 4.5
-    assert contrast(colours["low-line"], ground) >= 4.5  # the number of a doubted sentence
+    assert contrast(colours["low-line"], ground) >= 4.5  # the number of a sentence of low confidence
     for name in ("low", "middle"):  # an underline is a graphical object
         assert contrast(colours[f"{name}-line"], colours[name]) >= 3
 
 
 def test_bands_differ_by_more_than_colour() -> None:
-    rules = {name: found[1] for name in BANDS if (found := re.search(rf"^\.lv-{name} {{([^}}]*)}}", CSS, re.MULTILINE))}
+    matches = {name: re.search(rf"^\.lv-{name} {{([^}}]*)}}", CSS, re.MULTILINE) for name in BANDS}
+    rules = {name: match[1] for name, match in matches.items() if match}
     assert "solid" in rules["low"] and "dashed" in rules["middle"] and "italic" in rules["none"]
     assert "high" not in rules  # as it is
-    assert all(f"lv-{name}" in legend_html() and scores in legend_html() for name, scores in BANDS.items())
+    assert all(f"lv-{name}" in legend_html() and band_scores(name) in legend_html() for name in BANDS)
 
 
 def test_a_page_loads_nothing_and_takes_records_one_by_one() -> None:

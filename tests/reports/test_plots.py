@@ -1,4 +1,4 @@
-"""Figures: the numbers behind them by hand, files that are always the same, and nothing that a name can break."""
+"""Plots: the numbers behind them by hand, files that are always the same, and names that break nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +18,14 @@ from lovec.metrics.risk import aurc
 from lovec.reports.histogram import confidence_histogram, histogram
 from lovec.reports.inline import inline_svg
 from lovec.reports.next_tokens import in_order, score_tokens
+from lovec.reports.panels import COLUMNS, PanelLayout, panel_axes
+from lovec.reports.plots import write_plots
 from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves, risk_curve
-from lovec.reports.style import COLUMNS, short, tiles
+from lovec.reports.runs import RunResults
+from lovec.reports.style import short
 from lovec.reports.surface import reward_surface
-from lovec.reports.times import Duration, running_times
+from lovec.reports.times import running_times
 from lovec.rewards import LogReward
 from lovec.types import LovecError, Record, Sentence
 
@@ -29,7 +33,7 @@ HOSTILE = "$x_1$<script>\"'&-->\u2028\x00\x1b]]>"
 
 
 def record(*pairs, name="r"):
-    """A record of sentences with these (confidence, factuality)."""
+    """Return a record of sentences with these (confidence, factuality)."""
     return Record(name, "Q?", sentences=tuple(Sentence("S.", factuality=f, confidence=c) for c, f in pairs))
 
 
@@ -38,29 +42,44 @@ TOKENS = [{"text": text, "p": p} for text, p in ((" the", 0.2), ("10", 0.1), ("9
 
 
 def words(path):
-    found = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")
-    return ["".join(text.itertext()) for text in found]
+    """Return the texts of an SVG."""
+    texts = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")
+    return ["".join(text.itertext()) for text in texts]
 
 
 def test_a_histogram_is_the_one_counted_by_hand():
-    found = histogram(RECORDS)
-    counts = [1, 0, 0, 2, 0, 0, 1, 0, 0, 1, 1]  # 0.55 is halfway: up
-    assert found.shares == pytest.approx([count / 6 for count in counts])
-    assert (found.n, found.missing) == (6, pytest.approx(1 / 7))
-    assert found.confidence == pytest.approx((1 + 0.9 + 0.3 + 0.3 + 0 + 0.55) / 6)
-    assert found.factuality == pytest.approx((0.8 + 0.5 + 0.4 + 0.1 + 0.2 + 0.7) / 6)
+    result = histogram(RECORDS)
+    counts = [1, 0, 0, 2, 0, 0, 1, 0, 0, 1, 1]  # 0.55 is halfway and goes up
+    assert result.shares == pytest.approx([count / 6 for count in counts])
+    assert (result.n, result.missing) == (6, pytest.approx(1 / 7))
+    assert result.confidence == pytest.approx((1 + 0.9 + 0.3 + 0.3 + 0 + 0.55) / 6)
+    assert result.factuality == pytest.approx((0.8 + 0.5 + 0.4 + 0.1 + 0.2 + 0.7) / 6)
+
+
+def test_a_histogram_of_unlabelled_sentences_has_no_factuality():
     assert histogram([record((0.2, None))]).factuality is None
-    assert histogram([record((0.07, None))]).shares[:2] == (0.0, 1.0)  # the nearest, not the one below
 
 
-def test_a_curve_is_the_mean_over_all_orders_of_ties():
+def test_a_confidence_counts_as_the_nearest_score():
+    assert histogram([record((0.07, None))]).shares[:2] == (0.0, 1.0)
+
+
+def test_a_histogram_has_a_bar_per_level_of_the_scale(tmp_path):
+    sentences = tuple(Sentence("S.", 0.5, score=score, levels=5) for score in (0, 4, 4, 3))
+    records = [Record("r", "Q?", sentences=sentences)]
+    assert histogram(records).shares == (0.25, 0.0, 0.0, 0.25, 0.5)
+    assert {"0", "4"} <= set(words(confidence_histogram({"A": records}, tmp_path / "a.svg")))
+    assert "10" not in words(tmp_path / "a.svg")
+
+
+def test_a_risk_curve_is_the_mean_over_all_orders_of_ties():
     pairs = [(0.9, 1.0), (0.5, 0.2), (0.5, 0.6), (0.5, 0.9), (0.1, 0.0)]
     curve = risk_curve([record(*pairs)])
     orders = [
         order for order in itertools.permutations(pairs) if all(a[0] >= b[0] for a, b in itertools.pairwise(order))
     ]
     assert len(orders) == 6
-    xs, ys = curve.drawn()
+    xs, ys = curve.points()
     for kept in range(1, 6):
         risks = [sum(1 - f for _, f in order[:kept]) / kept for order in orders]
         place = min(range(len(xs)), key=lambda i: abs(xs[i] - kept / 5))
@@ -72,9 +91,9 @@ def test_a_curve_is_the_mean_over_all_orders_of_ties():
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=1, max_size=30))
-def test_a_curve_ends_at_the_mean_risk_and_never_leaves_its_range(pairs):
+def test_a_risk_curve_ends_at_the_mean_risk_and_never_leaves_its_range(pairs):
     curve = risk_curve([record(*((c / 10, f / 10) for c, f in pairs))])
-    xs, ys = curve.drawn()
+    xs, ys = curve.points()
     assert xs == sorted(xs) and xs[0] == 0 and xs[-1] == pytest.approx(1)
     assert all(-1e-9 <= y <= 1 + 1e-9 for y in ys)
     assert ys[-1] == pytest.approx(1 - sum(f for _, f in pairs) / len(pairs) / 10)
@@ -87,19 +106,19 @@ def test_intervals_of_bins_are_those_of_a_plain_loop():
         for i in range(9)
     ]
     groups.append(record((0.1, 0.4)))
-    found = reliability(groups)
+    result = reliability(groups)
     generator = torch.Generator().manual_seed(0)
     draws = []
     for _ in range(1000):
-        chosen = [groups[int(i)] for i in torch.randint(10, (10,), generator=generator)]
-        sentences = [s for one in chosen for s in one.sentences]
-        own = [s.factuality for s in sentences if int(group_of(torch.tensor([s.confidence]), "bins", 10)) == 3]
-        draws.append(sum(own) / len(own))
+        drawn = [groups[int(i)] for i in torch.randint(10, (10,), generator=generator)]
+        sentences = [s for question in drawn for s in question.sentences]
+        in_bin = [s.factuality for s in sentences if int(group_of(torch.tensor([s.confidence]), "bins", 10)) == 3]
+        draws.append(sum(in_bin) / len(in_bin))
     low, high = torch.quantile(torch.tensor(draws, dtype=torch.float64), torch.tensor([0.025, 0.975]).double()).tolist()
-    lonely, three, eight = found.bins
+    lonely, three, eight = result.bins
     assert (three.low, three.high) == pytest.approx((low, high))
     assert three.low < three.factuality < three.high and eight.low < eight.factuality < eight.high
-    assert (lonely.low, lonely.high) == (None, None)  # one question cannot say how far others would lie
+    assert (lonely.low, lonely.high) == (None, None)  # one question does not tell how far others would lie
 
 
 def test_more_questions_narrow_an_interval():
@@ -111,30 +130,37 @@ def test_more_questions_narrow_an_interval():
 
 
 def test_tokens_that_begin_scores_stand_in_order_and_the_rest_behind():
-    shown, scores = in_order([*TOKENS, *({"text": f"w{i}", "p": 1e-3 / (i + 1)} for i in range(20))])
-    assert [text for text, _ in shown[:5]] == [" 3", "9", "10", " the", "\n"]
-    assert scores == 3 and len(shown) == 15
+    tokens, scores = in_order([*TOKENS, *({"text": f"w{i}", "p": 1e-3 / (i + 1)} for i in range(20))])
+    assert [text for text, _ in tokens[:5]] == [" 3", "9", "10", " the", "\n"]
+    assert scores == 3 and len(tokens) == 15
     assert in_order([{"text": "11", "p": 0.5}, {"text": "²", "p": 0.1}, {"text": "٣", "p": 0.1}])[1] == 0
 
 
+def test_tokens_of_another_scale_stand_in_its_order(tmp_path):
+    tokens = [{"text": text, "p": p} for text, p in ((" hig", 0.1), ("low", 0.2), ("10", 0.3), (" ", 0.4))]
+    assert in_order(tokens, ["low", "middle", "high"]) == ([("low", 0.2), (" hig", 0.1), (" ", 0.4), ("10", 0.3)], 2)
+    entry = {"method": "SFT", "case": "correct", "tokens": tokens, "scale": ["low", "middle", "high"]}
+    assert {"low", "hig", "␣"} <= set(words(score_tokens([entry], tmp_path / "a.svg")))
+
+
 def test_bars_say_seconds_and_how_many_times_as_long(tmp_path):
-    bars = [
-        Duration("DPO, free-form", {"writing": 0.2}),
-        Duration("LUQ, iterative", {"sampling": 1.8, "judging": 0.7}),
-    ]
-    said = words(running_times(bars, tmp_path / "a.svg", base=0.2))
-    assert {"DPO, free-form", "0.20 s, 1.0 times", "2.5 s, 12 times", "writing", "sampling", "judging"} <= set(said)
-    alone = words(running_times(bars, tmp_path / "b.svg"))
-    assert "2.5 s" in alone and not any("times" in word for word in alone)
+    bars = {"DPO, free-form": {"writing": 0.2}, "LUQ, iterative": {"sampling": 1.8, "judging": 0.7}}
+    texts = words(running_times(bars, tmp_path / "a.svg", base=0.2))
+    assert {"DPO, free-form", "0.20 s, 1.0 times", "2.5 s, 12 times", "writing", "sampling", "judging"} <= set(texts)
 
 
-def test_a_names_end_is_cut_and_its_signs_are_no_formula():
+def test_bars_without_a_base_say_seconds_only(tmp_path):
+    texts = words(running_times({"LUQ, iterative": {"sampling": 1.8, "judging": 0.7}}, tmp_path / "b.svg"))
+    assert "2.5 s" in texts and not any("times" in text for text in texts)
+
+
+def test_a_name_becomes_one_line_whose_end_is_cut():
     assert short("  a\tb\u2028\x1b[31m\nc ") == "a b [31m c"
     assert short("x" * 50) == "x" * 27 + "…" and short("x" * 28) == "x" * 28
 
 
 def test_panels_fill_rows():
-    _, panels = tiles(COLUMNS + 1, (1.0, 0.5), "T", "x")
+    _, panels = panel_axes(COLUMNS + 1, PanelLayout("x", ("y", "z"), (1.0, 0.5)), "T")
     assert len(panels) == COLUMNS + 1 and all(len(parts) == 2 for parts in panels)
     boxes = [parts[0].get_position() for parts in panels]
     assert boxes[0].y0 == pytest.approx(boxes[COLUMNS - 1].y0) and boxes[COLUMNS].y1 < boxes[0].y0
@@ -144,21 +170,21 @@ def test_panels_fill_rows():
     assert all(0 <= box.x0 and box.x1 <= 1 and 0 <= box.y0 and box.y1 <= 1 for box in boxes + lower)
 
 
-FIGURES = {
+PLOTS = {
     "reliability": lambda path, name: reliability_diagram({name: RECORDS, "other": RECORDS}, path),
     "histogram": lambda path, name: confidence_histogram({name: RECORDS, "other": RECORDS}, path),
     "risk": lambda path, name: risk_coverage_curves({name: RECORDS, "other": RECORDS}, path),
-    "times": lambda path, name: running_times([Duration(name, {name: 1.0, "judging": 2.0})], path),
+    "times": lambda path, name: running_times({name: {name: 1.0, "judging": 2.0}}, path),
     "tokens": lambda path, name: score_tokens(
         [{"method": name, "case": "correct", "tokens": [*TOKENS, {"text": name, "p": 0.01}], "ordinality": 0.87}], path
     ),
 }
 
 
-@pytest.mark.parametrize("kind", FIGURES)
-def test_every_figure_is_sound_xml_and_always_the_same(kind, tmp_path):
-    path = FIGURES[kind](tmp_path / "new" / "a.svg", HOSTILE)
-    again = FIGURES[kind](tmp_path / "b.svg", HOSTILE)
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_plot_is_sound_xml_and_always_the_same(kind, tmp_path):
+    path = PLOTS[kind](tmp_path / "new" / "a.svg", HOSTILE)
+    again = PLOTS[kind](tmp_path / "b.svg", HOSTILE)
     assert path.read_bytes() == again.read_bytes() and path.stat().st_size < 100_000
     assert any("$x_1$<script>\"'&-->" in word for word in words(path))
     assert "<script" not in path.read_text()
@@ -166,31 +192,31 @@ def test_every_figure_is_sound_xml_and_always_the_same(kind, tmp_path):
 
 
 def test_a_method_without_one_of_the_sentences_says_so(tmp_path):
-    one = {"method": "DPO", "case": "incorrect", "tokens": TOKENS, "ordinality": None}
-    said = words(score_tokens([one, {**one, "method": "SFT", "ordinality": 0.5}], tmp_path / "a.svg"))
-    assert said.count("there is no such sentence") == 2
-    assert "DPO, incorrect sentence" in said and "ordinality 0.50" in said
+    entry = {"method": "DPO", "case": "incorrect", "tokens": TOKENS, "ordinality": None}
+    texts = words(score_tokens([entry, {**entry, "method": "SFT", "ordinality": 0.5}], tmp_path / "a.svg"))
+    assert texts.count("there is no such sentence") == 2
+    assert "DPO, incorrect sentence" in texts and "ordinality 0.50" in texts
 
 
 @pytest.mark.parametrize(
-    ("draw", "said"),
+    ("draw", "message"),
     [
         (lambda path: confidence_histogram({}, path), "no method"),
         (lambda path: confidence_histogram({"A": [record((None, 0.5))]}, path), "none of 1 records"),
         (lambda path: risk_coverage_curves({}, path), "no method"),
         (lambda path: risk_coverage_curves({"A": [record((0.5, None))]}, path), "none of 1 records"),
-        (lambda path: running_times([], path), "got 0 running times"),
-        (lambda path: running_times([Duration("A", dict.fromkeys("abcdefg", 1.0))], path), "7 phases"),
+        (lambda path: running_times({}, path), "got 0 running times"),
+        (lambda path: running_times({"A": dict.fromkeys("abcdefg", 1.0)}, path), "7 phases"),
         (lambda path: score_tokens([], path), "no tokens"),
     ],
 )
-def test_nothing_to_draw_is_one_line(draw, said, tmp_path):
-    with pytest.raises(LovecError, match=said) as error:
+def test_nothing_to_draw_is_an_error_in_one_line(draw, message, tmp_path):
+    with pytest.raises(LovecError, match=message) as error:
         draw(tmp_path / "x.svg")
     assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
 
 
-def test_a_figure_inside_a_page_takes_its_colours_and_keeps_its_ids_apart(tmp_path):
+def test_a_plot_inside_a_page_takes_its_colours_and_keeps_its_ids_apart(tmp_path):
     svg = reliability_diagram({"#0072b2": RECORDS}, tmp_path / "a.svg").read_text()
     first, width = inline_svg(svg, "f1", 'True "how"?')
     second, _ = inline_svg(svg, "f2", "")
@@ -199,18 +225,18 @@ def test_a_figure_inside_a_page_takes_its_colours_and_keeps_its_ids_apart(tmp_pa
     used = {name for name in re.findall(r'(?:href="#|url\(#)([^")]+)', first)}
     assert used and used <= set(ids[0])
     assert 'aria-label="True &quot;how&quot;?"' in first and "<title" not in first and "<style" not in first
-    assert "var(--fig-blue)" in first and not re.search(r'style="[^"]*#[0-9a-f]{6}', first)
+    assert "var(--plot-blue)" in first and not re.search(r'style="[^"]*#[0-9a-f]{6}', first)
     assert ">#0072b2<" in first  # a name is not a colour
     natural = float(re.search(r'width="([\d.]+)pt"', svg)[1])
     assert width == round(natural * 4 / 3)
     ElementTree.fromstring(first)
 
 
-def test_a_figure_whose_colours_are_a_scale_keeps_them(tmp_path):
+def test_a_plot_whose_colours_are_a_scale_keeps_them(tmp_path):
     svg = reward_surface({"log": LogReward()}, tmp_path / "a.svg").read_text()
     kept, _ = inline_svg(svg, "f1", "", themed=False)
     assert "var(--" not in kept and set(re.findall(r"#[0-9a-f]{6}", kept)) == set(re.findall(r"#[0-9a-f]{6}", svg))
-    hatched = running_times([Duration("A", {"a": 1.0, "b": 1.0})], tmp_path / "b.svg").read_text()
+    hatched = running_times({"A": {"a": 1.0, "b": 1.0}}, tmp_path / "b.svg").read_text()
     inside, _ = inline_svg(hatched, "f2", "")
     assert "url(#f2-" in inside and not re.search(r'="[^"]*#[0-9a-f]{6}', inside)
 
@@ -222,3 +248,16 @@ def test_a_mean_readout_is_drawn_from_the_distribution(tmp_path):
     assert histogram(tagged).confidence == pytest.approx(0.2)
     curve = risk_curve([replace(tagged[0]), record((0.25, 0.0))], "mean")
     assert curve.coverage == (1.0,) and curve.risk == (0.0,)  # a baseline has no distribution
+
+
+def test_the_reward_of_a_run_is_drawn_on_the_scale_of_its_recipe(tmp_path):
+    log = tmp_path / "grpo"
+    (log / "logs" / "version_0").mkdir(parents=True)
+    options = {"policy": {"scale": ["no", "yes"]}, "reward": {"class_path": "lovec.rewards.LinearReward"}}
+    recipe = yaml.safe_dump({"model": {"class_path": "GRPO", "init_args": options}})
+    (log / "logs" / "version_0" / "config.yaml").write_text(recipe)
+    plots, left_out = write_plots(RunResults("grpo", tmp_path, logs=(log,)), tmp_path / "plots")
+    assert [plot.name for plot in plots] == ["reward.no-to-yes"]
+    texts = words(tmp_path / "plots" / "reward.no-to-yes.svg")
+    assert "grpo" in texts and "5" not in texts  # the scores at the axes are 0 and 1
+    assert len(left_out) == 1 and left_out[0].startswith("No training curves of grpo: ")

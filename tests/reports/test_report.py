@@ -1,4 +1,4 @@
-"""The report: what is written, what is on the page, and that no answer can break it."""
+"""The report: which files are written, what the page shows, and that no answer can break it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser, browser
 
 from lovec.cli import main
 from lovec.datasets.jsonl import write_records
-from lovec.reports.page import LONGEST_ANSWER, LONGEST_QUESTION, answers, page
-from lovec.reports.plots import pictures
+from lovec.reports.page import LONGEST_ANSWER, LONGEST_QUESTION, method_answers, page
+from lovec.reports.plots import write_plots
 from lovec.reports.runs import read_run
 from lovec.reports.table import Cell, Column, Line, Table
-from lovec.types import Record, Sentence
+from lovec.results import write_results
+from lovec.types import Kind, Record, ResultRow, Sentence
 
 HOSTILE = (
     "</script><script>hacked = 1</script><img src=x onerror='hacked = 1'>"
@@ -33,37 +33,42 @@ def sentences(score: int | None, *truths: float | None, text: str = "Ada wrote t
 
 
 def records(*scores: int | None, text: str = "Ada wrote this.") -> list[Record]:
-    """An answer a score: two sentences of it, one true and one half true, and one of score 10 without a label."""
-    found = []
+    """An answer per score: two sentences of it, one true and one half true, and one of score 10 without a label."""
+    records = []
     for number, score in enumerate(scores):
-        own = (*sentences(score, 1.0, 0.5, text=text), *sentences(10, None))
+        both = (*sentences(score, 1.0, 0.5, text=text), *sentences(10, None))
         meta = {"domain": "in-domain"}
-        answer = " ".join(s.text for s in own)
-        found.append(Record(f"r{number}{text[100:]}", f"Who is {number}?", answer=answer, sentences=own, meta=meta))
-    return found
+        answer = " ".join(s.text for s in both)
+        records.append(Record(f"r{number}{text[100:]}", f"Who is {number}?", answer=answer, sentences=both, meta=meta))
+    return records
 
 
-def row(method: str, mode: str, kind: str, **more: Any) -> dict[str, Any]:
-    return {"method": method, "seed": 0, "domain": "in-domain", "mode": mode, "level": "sentence", "readout": "stated",
-            "kind": kind, "brier": 0.1, "ece_m": 0.2, "spearman": 0.5, "malformed": 0.0, "mean_confidence": 0.7,
-            "mean_factuality": 0.75, "words": 9.0, "entropy": 1.0, "distinct": 3.0, "n": 12, **more}  # fmt: skip
+METRICS = {
+    "brier": 0.1, "ece_m": 0.2, "spearman": 0.5, "malformed": 0.0, "mean_confidence": 0.7, "mean_factuality": 0.75,
+    "words": 9.0, "entropy": 1.0, "distinct": 3.0,
+}  # fmt: skip
+
+
+def row(method: str, mode: str, kind: Kind, file: str) -> ResultRow:
+    return ResultRow(method, kind, "in-domain", mode, "sentence", "stated", 0, 12, METRICS, file=file)
 
 
 def write_run(folder: Path, name: str = "DPO", text: str = "Ada wrote this.") -> Path:
     """A run as ``lovec test`` leaves it: a trained method in both modes, two baselines, times and tokens."""
     test = folder / "test"
     test.mkdir(parents=True)
-    rows = []
-    for method, mode, kind, scores in (
+    rows: list[ResultRow] = []
+    measured: tuple[tuple[str, str, Kind, tuple[int | None, ...]], ...] = (
         ("Vanilla", "iterative", "baseline", (10, 10, 10, 10, 10, 10)),
         ("LUQ", "iterative", "baseline", (4, 5, 6, 7, 8, 9)),
         (name, "iterative", "method", (0, 3, 5, 7, 9, None)),
         (name, "free-form", "method", (1, 3, 5, 7, 9, 10)),
-    ):
+    )
+    for method, mode, kind, scores in measured:
         file = f"{len(rows)}.jsonl"
-        rows.append(row(method, mode, kind, file=file))
+        rows.append(row(method, mode, kind, file))
         write_records(test / file, records(*scores, text=text))
-    (test / "results.json").write_text(json.dumps(rows))
+    write_results(test / "results.json", rows)
     times = [
         (name, "free-form", "method", {"writing": 2.0}),
         ("LUQ", "iterative", "baseline", {"sampling": 9.0, "judging": 1.0}),
@@ -83,20 +88,20 @@ class Tags(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.said: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.said.append(data)
+        self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return "".join(self.said)
+        return "".join(self.texts)
 
 
 @pytest.fixture(scope="module")
@@ -115,25 +120,25 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run / "report" / "index.html"
 
 
-def test_a_report_holds_tables_figures_and_the_page(made):
+def test_a_report_has_tables_plots_and_the_page(made):
     folder = made.parent
     assert {p.suffix for p in (folder / "tables").glob("main.*")} == {".csv", ".json", ".md", ".tex"}
-    drawn = {p.name.split(".")[0] for p in (folder / "figures").iterdir()}
+    drawn = {p.name.split(".")[0] for p in (folder / "plots").iterdir()}
     assert drawn == {"reliability", "histogram", "risk-coverage", "times", "tokens"}
     assert not [p for p in folder.rglob("*.part")]
     tags = Tags(made.read_text())
-    names = [name for name, _ in tags.found]
-    assert names.count("h1") == 1 and names.count("svg") == len(list((folder / "figures").iterdir()))
+    names = [name for name, _ in tags.elements]
+    assert names.count("h1") == 1 and names.count("svg") == len(list((folder / "plots").iterdir()))
     assert names.count("table") == len(list((folder / "tables").glob("*.csv")))
     assert names.count("article") == 4 * 4 and "4 of 6 answers are shown." in tags.text
-    sets = [a for name, a in tags.found if name == "details" and a.get("class") == "answers"]
+    sets = [a for name, a in tags.elements if name == "details" and a.get("class") == "answers"]
     assert [(a["data-method"], a["data-mode"]) for a in sets][:2] == [("DPO", "iterative"), ("DPO", "free-form")]
-    ids = [a["id"] for _, a in tags.found if "id" in a]
+    ids = [a["id"] for _, a in tags.elements if "id" in a]
     assert len(ids) == len(set(ids))
 
 
 def test_the_page_loads_nothing(made):
-    for name, attributes in Tags(made.read_text()).found:
+    for name, attributes in Tags(made.read_text()).elements:
         for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
             assert attributes.get(key, "#").startswith("#"), (name, attributes)
     assert "@import" not in made.read_text() and "http://" not in made.read_text().replace("http://www.w3.org/", "")
@@ -142,10 +147,10 @@ def test_the_page_loads_nothing(made):
 def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     assert main(["report", str(run / "test"), "--paper", "llama", "--title", "Mine & yours", "--no-intervals"]) == 0
-    said = capsys.readouterr().out
-    assert "Main results" in said and "LUQ" in said and str(run / "report" / "index.html") in said
+    output = capsys.readouterr().out
+    assert "Main results" in output and "LUQ" in output and str(run / "report" / "index.html") in output
     html = (run / "report" / "index.html").read_text()
-    assert "<h1>Mine &amp; yours</h1>" in html and "LoVeC paper" in html and 'class="span"' not in html
+    assert "<h1>Mine &amp; yours</h1>" in html and "LoVeC paper" in html and 'class="interval"' not in html
     before = {p: p.read_bytes() for p in (run / "report").rglob("*") if p.is_file()}
     assert main(["report", str(run), "--paper", "llama", "--title", "Mine & yours", "--no-intervals"]) == 0
     after = {p: p.read_bytes() for p in (run / "report").rglob("*") if p.is_file()}
@@ -157,7 +162,7 @@ def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nowhere"], "there is no folder"),
         (["empty"], "has no test/results.json"),
@@ -165,12 +170,12 @@ def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
         (["run", "--answers", "some"], "--answers"),
         (["run", "--paper", "gpt"], "the paper has no model 'gpt'"),
         (["run", "--out", "file"], "cannot write the report to file"),
-        (["run", "--no-interval"], "did you mean --no-intervals"),
+        (["run", "--no-interval"], "did you mean --no_intervals"),
         (["broken"], "1.jsonl"),
         ([], "RUN"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(words, said, tmp_path, monkeypatch, capsys):
+def test_errors_are_one_line(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "run")
     (write_run(tmp_path / "broken") / "test" / "1.jsonl").write_text("{")
@@ -179,10 +184,10 @@ def test_what_the_user_can_mend_is_one_line(words, said, tmp_path, monkeypatch, 
     assert main(["report", *words]) in (1, 2)
     error = capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists() and not list((tmp_path / "empty").iterdir())
-    assert said in error and error.count("\n") == 1 and error.startswith("lovec: error: ")
+    assert message in error and error.count("\n") == 1 and error.startswith("lovec: error: ")
 
 
-def test_records_without_labels_are_shown_and_not_drawn(tmp_path):
+def test_records_without_labels_are_shown_but_not_drawn(tmp_path):
     run = write_run(tmp_path / "run")
     for path in (run / "test").glob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -191,32 +196,41 @@ def test_records_without_labels_are_shown_and_not_drawn(tmp_path):
                 sentence["factuality"] = None
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["report", str(run), "--no-intervals"]) == 0
-    drawn = {p.name.split(".")[0] for p in (run / "report" / "figures").iterdir()}
+    drawn = {p.name.split(".")[0] for p in (run / "report" / "plots").iterdir()}
     assert drawn == {"times", "tokens"}
     tags = Tags((run / "report" / "index.html").read_text())
-    kept = [json.loads(a["data-kept"]) for _, a in tags.found if "data-kept" in a]
+    kept = [json.loads(a["data-kept"]) for _, a in tags.elements if "data-kept" in a]
     assert all(truth is None for set_ in kept for _, truth in set_)
 
 
 def test_what_a_threshold_keeps_is_counted_by_hand():
-    own = [Record("a", "Q?", sentences=(*sentences(7, 1.0, 0.5), *sentences(3, 0.0), *sentences(None, 0.4)))]
-    own += [Record("b", "Q?", sentences=(Sentence("S.", 0.8, 0.65), Sentence("S.", None, 1.0)))]
-    found = answers("A", "iterative", own, 9)
-    assert (found.total, found.sentences) == (2, 6)
-    assert found.kept[0] == (1.0, pytest.approx(2.7 / 5))  # everything, what has no score included
-    assert found.kept[1] == (pytest.approx(5 / 6, abs=1e-4), pytest.approx(2.3 / 4))
-    assert found.kept[6] == (pytest.approx(4 / 6, abs=1e-4), pytest.approx(2.3 / 3, abs=1e-4))
-    assert found.kept[7] == (0.5, pytest.approx(0.75))  # 0.65 does not pass 7
-    assert found.kept[8] == (pytest.approx(1 / 6, abs=1e-4), None)  # what is left has no label
-    assert answers("A", "iterative", [Record("a", "Q?", sentences=sentences(None, 0.5))], 9).kept[5] == (0.0, None)
+    records = [Record("a", "Q?", sentences=(*sentences(7, 1.0, 0.5), *sentences(3, 0.0), *sentences(None, 0.4)))]
+    records += [Record("b", "Q?", sentences=(Sentence("S.", 0.8, 0.65), Sentence("S.", None, 1.0)))]
+    answers = method_answers("A", "iterative", records, 9)
+    assert (answers.total, answers.sentences) == (2, 6)
+    assert answers.kept[0] == (1.0, pytest.approx(2.7 / 5))  # everything, sentences without a score included
+    assert answers.kept[1] == (pytest.approx(5 / 6, abs=1e-4), pytest.approx(2.3 / 4))
+    assert answers.kept[6] == (pytest.approx(4 / 6, abs=1e-4), pytest.approx(2.3 / 3, abs=1e-4))
+    assert answers.kept[7] == (0.5, pytest.approx(0.75))  # 0.65 does not pass 7
+    assert answers.kept[8] == (pytest.approx(1 / 6, abs=1e-4), None)  # what is left has no label
+    unscored = [Record("a", "Q?", sentences=sentences(None, 0.5))]
+    assert method_answers("A", "iterative", unscored, 9).kept[5] == (0.0, None)
 
 
-def test_answers_that_are_shown_are_spread_over_the_file():
+def test_thresholds_are_the_scores_of_the_scale():
+    scored = [Sentence("S.", factuality, score / 4, score, levels=5) for score, factuality in ((4, 1.0), (3, 0.5))]
+    answers = method_answers("A", "iterative", [Record("a", "Q?", sentences=tuple(scored))], 1)
+    assert answers.kept == ((1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (0.5, 1.0))
+    html = page("P", [], [], [], [answers])
+    assert 'type="range" min="0" max="4"' in html and "score, 0 to 4" in html and "score 3 of 4" in html
+
+
+def test_shown_answers_are_spread_over_the_file():
     many = [Record(f"r{n}", "Q?", sentences=sentences(5, 0.5)) for n in range(10)]
-    assert [r.id for r in answers("A", "iterative", many, 4).records] == ["r0", "r2", "r5", "r7"]
-    assert len(answers("A", "iterative", many, 99).records) == 10
-    assert answers("A", "iterative", many, 0).records == ()
-    assert answers("A", "iterative", [], 5).total == 0
+    assert [r.id for r in method_answers("A", "iterative", many, 4).records] == ["r0", "r2", "r5", "r7"]
+    assert len(method_answers("A", "iterative", many, 99).records) == 10
+    assert method_answers("A", "iterative", many, 0).records == ()
+    assert method_answers("A", "iterative", [], 5).total == 0
 
 
 def test_a_table_shows_sections_intervals_and_the_best():
@@ -225,21 +239,21 @@ def test_a_table_shows_sections_intervals_and_the_best():
         Line("A", (Cell("5.0", 0.05, 0.04, 0.06, "4.0 to 6.0", best=True), Cell("-"), None), "Ours"),
         Line("B", (Cell("6.0", 0.06), Cell("50", 0.5), Cell("x<y")), "The paper's", paper=True),
     )
-    sheet = Table("main", "T & T", columns, lines, ("In %.",))
-    html = page("P", ["here"], [sheet], [], [], ["Left out."], "Foot.")
+    table = Table("main", "T & T", columns, lines, ("In %.",))
+    html = page("P", ["here"], [table], [], [], ["Left out."], "Foot.")
     tags = Tags(html)
-    assert "<strong>5.0</strong>" in html and '<span class="span">4.0 to 6.0</span>' in html
+    assert "<strong>5.0</strong>" in html and '<span class="interval">4.0 to 6.0</span>' in html
     assert '<tr class="paper"><th scope="row">B</th>' in html and "<td>x&lt;y</td>" in html and "T &amp; T" in html
-    assert {"Ours", "The paper's", "In %.", "Left out.", "↓", "↑"} <= set(tags.said)
-    assert [a["colspan"] for name, a in tags.found if name == "th" and "colspan" in a] == ["2", "1", "4", "4"]
-    assert 'id="figures"' not in html and 'id="answers"' not in html
-    assert html == page("P", ["here"], [sheet], [], [], ["Left out."], "Foot.")
+    assert {"Ours", "The paper's", "In %.", "Left out.", "↓", "↑"} <= set(tags.texts)
+    assert [a["colspan"] for name, a in tags.elements if name == "th" and "colspan" in a] == ["2", "1", "4", "4"]
+    assert 'id="plots"' not in html and 'id="answers"' not in html
+    assert html == page("P", ["here"], [table], [], [], ["Left out."], "Foot.")
 
 
 def test_no_text_becomes_an_element_or_an_attribute(hostile):
     html = hostile.read_text()
     tags = Tags(html)
-    names = [name for name, _ in tags.found]
+    names = [name for name, _ in tags.elements]
     assert names.count("script") == 1 and "img" not in names
     known = (
         "class id title name content lang charset http-equiv href aria-label tabindex aria-labelledby role open hidden "
@@ -247,10 +261,12 @@ def test_no_text_becomes_an_element_or_an_attribute(hostile):
         "clip-path width height patternunits fill data-method data-mode data-sentences data-kept data-id "
         "data-confidence data-factuality"
     )
-    assert {key for _, attributes in tags.found for key in attributes} <= set(known.split())
-    assert not any("hacked" in (attributes.get(key) or "") for _, attributes in tags.found for key in ("style", "href"))
-    assert "{{ 7 * 7 }}" in tags.text and "49" not in [word.strip() for word in tags.said]
-    assert "\u202e" not in "".join(word for word in tags.said if "wwww" in word)
+    assert {key for _, attributes in tags.elements for key in attributes} <= set(known.split())
+    assert not any(
+        "hacked" in (attributes.get(key) or "") for _, attributes in tags.elements for key in ("style", "href")
+    )
+    assert "{{ 7 * 7 }}" in tags.text and "49" not in [word.strip() for word in tags.texts]
+    assert "\u202e" not in "".join(word for word in tags.texts if "wwww" in word)
 
 
 def test_a_long_answer_is_cut_and_the_page_says_by_how_much(hostile):
@@ -260,7 +276,7 @@ def test_a_long_answer_is_cut_and_the_page_says_by_how_much(hostile):
     assert len(html) < 600_000 and "w" * (LONGEST_ANSWER + 1) not in html
     question = Record("q", "Q" * 1000, sentences=sentences(5, 0.5))
     assert f"(cut: {1000 - LONGEST_QUESTION} more characters)" in page(
-        "P", [], [], [], [answers("A", "iterative", [question], 1)]
+        "P", [], [], [], [method_answers("A", "iterative", [question], 1)]
     )
 
 
@@ -274,16 +290,16 @@ CONTRAST = """(() => {
       if (c.length === 3 || c[3] === 1) return c;
     }
   };
-  const found = [];
+  const contrasts = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const text = walker.currentNode.textContent.trim(), e = walker.currentNode.parentElement;
     if (!text || !e.getClientRects().length || e.closest("option, script")) continue;
     const style = getComputedStyle(e), color = rgb(e.ownerSVGElement ? style.fill : style.color);
     const [a, b] = [light(color), light(ground(e))].sort((x, y) => y - x);
-    found.push([(a + .05) / (b + .05), e.tagName, e.getAttribute("class"), text.slice(0, 30)]);
+    contrasts.push([(a + .05) / (b + .05), e.tagName, e.getAttribute("class"), text.slice(0, 30)]);
   }
-  return found.sort((x, y) => x[0] - y[0]);
+  return contrasts.sort((x, y) => x[0] - y[0]);
 })()"""
 """Contrast of every text that is seen with what is behind it (WCAG 2), the worst first."""
 
@@ -300,8 +316,8 @@ chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with browser(tmp_path_factory.mktemp("profile")) as window:
+        yield window
 
 
 @chromium
@@ -321,7 +337,7 @@ def test_a_browser_shows_the_page_and_nothing_hostile_runs(which, width, scheme,
     first = window.screenshot(tmp_path / "top.png")
     window.value("document.getElementById('answers').scrollIntoView()")
     assert len(first) > 5_000 and window.screenshot(tmp_path / "answers.png") != first
-    for least in (0, 9):  # greyed text has to be read, too
+    for least in (0, 9):  # greyed text must be readable, too
         window.value(put("least", least))
         window.value("document.getElementById('truth').click()")
         worst, *rest = window.value(CONTRAST)
@@ -409,7 +425,7 @@ def log(run: Path, text: str, recipe: str = "") -> None:
         ("{class_path: lovec.rewards.LogReward, init_args: {gamma: 1.0}}", True),
         ("{class_path: lovec.rewards.LogReward, init_args: {gone: 1.0}}", False),  # another version's
         ("{class_path: lovec.rewards.LogReward, init_args: {gamma: -1.0}}", False),
-        ("{class_path: subprocess.Popen, init_args: {args: [touch, hacked]}}", False),  # nothing from elsewhere is run
+        ("{class_path: subprocess.Popen, init_args: {args: [touch, hacked]}}", False),  # other classes are not imported
         ("{class_path: lovec.rewards.os.system}", False),
         ("{class_path: mine.LogReward}", False),  # of that name, but not ours
         ("null", False),
@@ -420,17 +436,17 @@ def test_logs_give_training_curves_and_the_reward_that_was_paid(reward, drawn, t
     run = write_run(tmp_path / "run")
     recipe = f"model:\n  class_path: lovec.modules.GRPO\n  init_args:\n    reward: {reward}\n"
     log(run, "epoch,step,train/loss\n0,9,1.0\n0,19,0.5\n", recipe)
-    found, left_out = pictures(read_run(run), tmp_path / "figures")
-    names = {picture.name for picture in found}
+    plots, left_out = write_plots(read_run(run), tmp_path / "plots")
+    names = {plot.name for plot in plots}
     assert "training.run" in names and ("reward" in names) is drawn and left_out == []
     assert not (tmp_path / "hacked").exists()
-    assert {picture.themed for picture in found if picture.name == "reward"} <= {False}
+    assert {plot.themed for plot in plots if plot.name == "reward"} <= {False}
 
 
 def test_a_log_without_training_is_named_and_the_rest_is_drawn(tmp_path):
     run = write_run(tmp_path / "run")
     log(run, "epoch,step,val/brier\n0,9,0.1\n")
-    found, left_out = pictures(read_run(run), tmp_path / "figures")
-    assert len(found) > 5 and len(left_out) == 1 and left_out[0].startswith("No training curves of run: ")
+    plots, left_out = write_plots(read_run(run), tmp_path / "plots")
+    assert len(plots) > 5 and len(left_out) == 1 and left_out[0].startswith("No training curves of run: ")
     assert main(["report", str(run), "--no-intervals"]) == 0
     assert "No training curves of run: " in (run / "report" / "index.html").read_text()

@@ -11,17 +11,18 @@ import pytest
 from lovec.reports import reward_surface
 from lovec.reports.surface import best_spans, draw
 from lovec.rewards import LinearReward, LogReward, QuadraticReward, reward_table
-from lovec.types import LovecError
+from lovec.types import LovecError, Scale
 
 ROOT = Path(__file__).resolve().parents[2]
 REWARDS = {"log": LogReward(), "a & <b>": QuadraticReward(contrast=2)}
 
 
 def words(path):
+    """Return the texts of an SVG."""
     return ["".join(text.itertext()) for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_spans_of_the_linear_rule_are_two():
+def test_the_linear_rule_pays_for_two_scores_only():
     assert list(best_spans(LinearReward())) == [(0, 0.0, 0.5), (10, 0.501, 1.0)]
 
 
@@ -33,7 +34,15 @@ def test_spans_of_the_brier_rule_are_the_nearest_scores():
         assert high == pytest.approx(min(1, score / 10 + 0.05), abs=1.01e-3)
 
 
-def test_the_map_holds_the_rewards_by_rating_and_score():
+def test_another_scale_has_its_own_scores():
+    scale = Scale(("no", "perhaps", "yes"))
+    assert [score for score, _, _ in best_spans(QuadraticReward(), scale)] == [0, 1, 2]
+    _, upper, lower, *_ = draw({"": QuadraticReward()}, "", scale).axes
+    assert [ax.get_xlim() for ax in (upper, lower)] == [(-0.5, 2.5)] * 2
+    assert upper.get_xticks().tolist() == upper.get_yticks().tolist() == [0, 1, 2]
+
+
+def test_the_map_shows_the_rewards_by_rating_and_score():
     figure = draw(REWARDS, "")
     bars, maps = figure.axes[:2], figure.axes[2:4]
     for ax, reward in zip(maps, REWARDS.values(), strict=True):
@@ -51,7 +60,7 @@ def test_the_map_holds_the_rewards_by_rating_and_score():
     [(lambda score, rating: 0.0, (0, 1)), (lambda score, rating: -2.0, (-2, 0)), (LinearReward(), (0, 10))],
     ids=["nothing", "one loss", "gains"],
 )
-def test_scales_reach_from_0_to_what_there_is(reward, ends):
+def test_colour_bars_reach_from_0_to_the_extremes(reward, ends):
     assert draw({"": reward}, "").axes[0].get_xlim() == ends
 
 
@@ -72,7 +81,7 @@ def test_a_png_is_a_png(tmp_path):
     assert path.read_bytes() == reward_surface({"linear": LinearReward()}, tmp_path / "b.png").read_bytes()
 
 
-def test_what_cannot_be_drawn_is_one_line(tmp_path):
+def test_what_cannot_be_drawn_is_an_error_in_one_line(tmp_path):
     with pytest.raises(LovecError, match="no reward to draw"):
         reward_surface({}, tmp_path / "a.svg")
     with pytest.raises(LovecError, match=r"a\.jpg, expected a name that ends in \.svg or \.png"):
@@ -87,12 +96,13 @@ def test_the_drawing_in_the_docs_is_of_these_rewards(tmp_path):
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     script.main(tmp_path / "rewards.svg")
-    drawn = ROOT / "docs/rewards.svg"
-    # Letters and colours, not bytes: places of shapes are matplotlib's and change with its version.
-    assert words(drawn) == words(tmp_path / "rewards.svg"), "run `make figures`"
-    assert colours(drawn) == colours(tmp_path / "rewards.svg"), "run `make figures`"
+    committed = ROOT / "docs/rewards.svg"
+    # Texts and colours, not bytes: matplotlib places shapes differently in every version.
+    assert words(committed) == words(tmp_path / "rewards.svg"), "run `make plots`"
+    assert colours(committed) == colours(tmp_path / "rewards.svg"), "run `make plots`"
 
 
 def colours(path):
+    """Return the styles of the filled shapes of an SVG."""
     paths = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")
     return [shape.get("style") for shape in paths if "fill" in (shape.get("style") or "")]

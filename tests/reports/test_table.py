@@ -1,4 +1,4 @@
-"""A table is shown the same way everywhere: what is raw stays raw, and no text breaks out of its cell."""
+"""A table holds the same in every format: values stay as computed, and no text breaks out of its cell."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from lovec.metrics.table import METRICS, MetricInfo
 from lovec.reports.table import (
     Cell,
     Column,
@@ -22,22 +23,24 @@ from lovec.reports.table import (
     csv_text,
     json_text,
     latex,
+    latex_escaped,
+    legend,
     mark_best,
     markdown,
+    metric_cell,
+    metric_column,
     print_table,
-    tex,
-    to_json,
 )
 
 HOSTILE = 'a|b & 50% of_#1 $x$ {y} ~z^ \\end{tabular} <b>[bold]*\n"new" line'
 
 
 def percent(value, low=None, high=None):
-    span = "" if low is None else f"{100 * low:.1f} to {100 * high:.1f}"
-    return Cell(f"{100 * value:.1f}", value, low, high, span)
+    interval = "" if low is None else f"{100 * low:.1f} to {100 * high:.1f}"
+    return Cell(f"{100 * value:.1f}", value, low, high, interval)
 
 
-def sheet(name="DPO", **changes):
+def example(name="DPO", **changes):
     columns = (
         Column("BS", "Bios", "lower"), Column("SC", "Bios", "higher"), Column("BS", "PopQA", "lower"), Column("n"),
     )  # fmt: skip
@@ -49,46 +52,64 @@ def sheet(name="DPO", **changes):
     return mark_best(Table("main", "Main results", columns, lines, ("A note.",)), **changes)
 
 
-def printed(one, width=200, encoding="utf-8", **options):
+def printed(table, width=200, encoding="utf-8", **options):
     raw = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_table(one, Console(file=raw, width=width), **options)
+    print_table(table, Console(file=raw, width=width), **options)
     raw.flush()
     return raw.buffer.getvalue().decode(encoding)
 
 
-def marks(one):
-    return [[bool(cell and cell.best) for cell in line.cells] for line in one.lines]
+def marks(table):
+    return [[bool(cell and cell.best) for cell in line.cells] for line in table.lines]
+
+
+# From metrics
+
+
+def test_columns_and_cells_come_from_the_table_of_metrics():
+    assert metric_column(METRICS["brier"], "Bios") == Column("BS", "Bios", "lower")
+    assert metric_cell(0.1234, METRICS["brier"]) == Cell("12.3", 0.1234)
+    assert metric_cell(12.34, METRICS["words"]) == Cell("12.3", 12.34)
+    for undefined in (None, float("nan"), float("inf")):
+        assert metric_cell(undefined, METRICS["brier"]) == Cell("-")
+
+
+def test_the_legend_says_units_and_directions():
+    names = ("brier", "ece_m", "spearman", "mean_confidence")
+    assert legend(METRICS[name] for name in names) == "In %; lower is better: BS, ECE-M; higher: SC"
+    assert legend([METRICS["words"], METRICS["ttr"]]) == "In % except words, TTR; higher: TTR"
+    assert legend([MetricInfo("mine", "mine")]) == "In %"
 
 
 # The best
 
 
-def test_the_best_is_marked_among_our_lines_at_the_right_end():
-    assert marks(sheet()) == [
+def test_the_best_of_our_lines_is_marked():
+    assert marks(example()) == [
         [False, False, False, False],
         [True, False, False, False],
         [False, False, False, False],
-    ]  # a single value is no best, n has no better end, the paper's line is out although it is better
+    ]  # a single value is not marked, n has no better direction, the paper's line is not compared although it is better
 
 
-def test_equal_to_the_reader_is_equally_good():
+def test_values_that_print_the_same_are_marked_alike():
     lines = tuple(Line(str(n), (percent(value),)) for n, value in enumerate((0.1001, 0.0999, 0.2)))
     assert marks(mark_best(Table("x", "", (Column("BS", better="lower"),), lines))) == [[True], [True], [False]]
     same = mark_best(Table("x", "", (Column("BS", better="lower"),), lines[:1] * 2))
     assert marks(same) == [[False], [False]]
 
 
-def test_groups_are_judged_apart():
+def test_only_lines_of_a_group_are_compared():
     lines = tuple(Line(str(n), (percent(value),)) for n, value in enumerate((0.1, 0.2, 0.7, 0.3)))
-    one = Table("x", "", (Column("SC", better="higher"),), lines)
-    assert marks(mark_best(one, ["a", "a", "b", "b"])) == [[False], [True], [True], [False]]
+    table = Table("x", "", (Column("SC", better="higher"),), lines)
+    assert marks(mark_best(table, ["a", "a", "b", "b"])) == [[False], [True], [True], [False]]
 
 
 # Terminal
 
 
 def test_a_terminal_gets_groups_over_their_columns_and_sections():
-    lines = printed(sheet()).splitlines()
+    lines = printed(example()).splitlines()
     assert lines[0] == "Main results"
     above, heads = lines[1], lines[2]
     assert above.split() == ["Bios", "PopQA"]
@@ -96,59 +117,59 @@ def test_a_terminal_gets_groups_over_their_columns_and_sections():
     assert above.index("Bios") >= heads.index("BS↓") - 2 and above.index("PopQA") > heads.index("SC↑")
     body = [line.split() for line in lines]
     assert ["Iterative"] in body and ["LoVeC", "paper"] in body
-    assert ["DPO", "6.0", "-", "7"] in body  # a figure that does not apply is empty
+    assert ["DPO", "6.0", "-", "7"] in body  # a value that does not apply is empty
     assert body[-1] == ["A", "note."]
     assert len({len(line) for line in lines[3:] if set(line) == {"─"}}) == 1
 
 
 def test_columns_stand_under_each_other():
-    lines = printed(sheet("a much longer name of a method")).splitlines()
+    lines = printed(example("a much longer name of a method")).splitlines()
     ends = [line.index(word) + len(word) for line, word in ((lines[2], "BS↓"), (lines[5], "9.1"), (lines[6], "6.0"))]
     assert len(set(ends)) == 1
     assert lines[5].index("50.0") + 4 == lines[6].index(" - ") + 2 == lines[2].index("SC↑") + 3
 
 
 def test_intervals_are_shown_on_request():
-    assert "(5.0 to 7.5)" not in printed(sheet())
-    assert "6.0 (5.0 to 7.5)" in printed(sheet(), intervals=True)
+    assert "(5.0 to 7.5)" not in printed(example())
+    assert "6.0 (5.0 to 7.5)" in printed(example(), intervals=True)
 
 
 @pytest.mark.parametrize("width", [10, 40])
 def test_a_narrow_terminal_loses_nothing(width):
-    said = printed(sheet("x" * 70), width)
-    assert "x" * 70 in said and "…" not in said
+    text = printed(example("x" * 70), width)
+    assert "x" * 70 in text and "…" not in text
 
 
 def test_an_ascii_terminal_is_enough():
-    said = printed(sheet(), encoding="ascii")
-    assert "BS" in said and "↓" not in said and "----" in said
+    text = printed(example(), encoding="ascii")
+    assert "BS" in text and "↓" not in text and "----" in text
 
 
 def test_names_are_no_markup():
-    assert "[bold]" in printed(sheet("[bold]red[/bold]"))
+    assert "[bold]" in printed(example("[bold]red[/bold]"))
 
 
 # Markdown
 
 
 def test_markdown_has_as_many_cells_in_every_line():
-    text = markdown(sheet(HOSTILE))
+    text = markdown(example(HOSTILE))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
     assert rows[0] == "| method | Bios: BS↓ | Bios: SC↑ | PopQA: BS↓ | n |"
     assert "| SFT | 9.1 | 50.0 | 20.0 | 5 |" in rows
     assert "| *DPO* | *1.0* | *90.0* | *1.0* |  |" in rows
     assert r"a\|b & 50% of\_#1" in text and r"\<b\>\[bold\]\*" in text
-    assert "**6.0**" in text and "**6.0 (5.0 to 7.5)**" in markdown(sheet(), intervals=True)
+    assert "**6.0**" in text and "**6.0 (5.0 to 7.5)**" in markdown(example(), intervals=True)
     assert text.startswith("**Main results**") and text.endswith("A note.\n")
-    assert markdown(sheet(), title=False).startswith("| method")
+    assert markdown(example(), title=False).startswith("| method")
 
 
 # CSV and JSON
 
 
-def test_csv_is_raw_with_intervals_in_their_own_columns():
-    rows = list(csv.DictReader(io.StringIO(csv_text(sheet(HOSTILE)))))
+def test_csv_holds_values_as_computed_with_intervals_in_columns_of_their_own():
+    rows = list(csv.DictReader(io.StringIO(csv_text(example(HOSTILE)))))
     assert list(rows[0]) == [
         "section", "method", "source", "Bios BS", "Bios BS low", "Bios BS high", "Bios SC", "PopQA BS", "n",
     ]  # fmt: skip
@@ -160,16 +181,17 @@ def test_csv_is_raw_with_intervals_in_their_own_columns():
 
 
 def test_json_holds_everything_and_no_nan():
-    one = Table("x", "T", (Column("BS"),), (Line("DPO", (Cell("-", float("nan"), low=float("inf")),)),))
-    held = json.loads(json_text(one))
-    assert held["lines"][0]["cells"][0] == {
-        "text": "-", "value": None, "low": None, "high": None, "span": "", "best": False,
+    table = Table("x", "T", (Column("BS"),), (Line("DPO", (Cell("-", float("nan"), low=float("inf")),)),))
+    content = json.loads(json_text(table))
+    assert content["lines"][0]["cells"][0] == {
+        "text": "-", "value": None, "low": None, "high": None, "interval": "", "best": False,
     }  # fmt: skip
-    held = json.loads(json_text(sheet(HOSTILE)))
-    assert held["lines"][1]["name"] == HOSTILE
-    assert held["lines"][1]["cells"][2] is None
-    assert held["columns"][0] == {"heading": "BS", "group": "Bios", "better": "lower", "left": False}
-    assert held == json.loads(json.dumps(to_json(sheet(HOSTILE))))
+    content = json.loads(json_text(example(HOSTILE)))
+    assert content["lines"][1]["name"] == HOSTILE
+    assert content["lines"][1]["cells"][1]["text"] == "-"
+    assert content["lines"][1]["cells"][2] is None
+    assert content["columns"][0] == {"heading": "BS", "group": "Bios", "better": "lower", "left": False}
+    assert (content["name"], content["title"], content["notes"]) == ("main", "Main results", ["A note."])
 
 
 # LaTeX
@@ -188,7 +210,7 @@ def width_of(row):
 
 
 def test_latex_has_sections_groups_and_bold_as_in_the_paper():
-    text = latex(sheet())
+    text = latex(example())
     assert r"\begin{tabular}{lrrrr}" in text
     assert r" & \multicolumn{2}{c}{\textbf{Bios}} & \multicolumn{1}{c}{\textbf{PopQA}} & " in text
     assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-4}" in text
@@ -196,27 +218,29 @@ def test_latex_has_sections_groups_and_bold_as_in_the_paper():
     assert r"\multicolumn{5}{c}{\textbf{Iterative}} \\" in text
     assert r"DPO & \textbf{6.0} & - &  & 7 \\" in text
     assert r"\textit{DPO} & \textit{1.0}" in text
-    assert r"\shortstack{\textbf{6.0}\\{\tiny 5.0 to 7.5}} &" in latex(sheet(), intervals=True)
+    assert r"\shortstack{\textbf{6.0}\\{\tiny 5.0 to 7.5}} &" in latex(example(), intervals=True)
     assert r"\caption{Main results. A note.}" in text and r"\label{tab:main}" in text
 
 
 @pytest.mark.parametrize("name", ["DPO", HOSTILE])
 def test_every_row_of_latex_fills_the_table(name):
-    rows = rows_of(latex(sheet(name), intervals=True))
+    rows = rows_of(latex(example(name), intervals=True))
     assert len(rows) == 2 + 3 + 2  # heads, lines, sections
     assert {width_of(row) for row in rows} == {5}
 
 
-def test_latex_specials_are_written_out():
-    assert tex("50% of a_b & #1 ${x}") == r"50\% of a\_b \& \#1 \$\{x\}"
-    assert tex("\\~^<>|") == (r"\textbackslash{}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}")
-    assert tex("two\nlines [h]*") == "two lines {[}h{]}{*}"
+def test_special_characters_of_latex_are_escaped():
+    assert latex_escaped("50% of a_b & #1 ${x}") == r"50\% of a\_b \& \#1 \$\{x\}"
+    assert latex_escaped("\\~^<>|") == (
+        r"\textbackslash{}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"
+    )
+    assert latex_escaped("two\nlines [h]*") == "two lines {[}h{]}{*}"
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(tmp_path):
     page = tmp_path / "page.tex"
-    both = latex(sheet(HOSTILE)) + latex(sheet(), intervals=True)
+    both = latex(example(HOSTILE)) + latex(example(), intervals=True)
     page.write_text(rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{both}\end{{document}}")
     words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", page.name]
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
@@ -225,7 +249,7 @@ def test_latex_compiles(tmp_path):
 
 @given(st.text())
 def test_no_text_can_break_out_of_its_cell(text):
-    written = tex(text)
+    written = latex_escaped(text)
     known = r"\\(text(backslash|asciitilde|asciicircum|less|greater|bar)\{\}|[%_&#${}])|\{[][*]\}|\{''\}"
     rest = re.sub(known, "", written)
     assert rest.isprintable()

@@ -1,4 +1,4 @@
-"""`lovec serve`: a real server on loopback, asked by the openai client, by curl and by bare sockets."""
+"""`lovec serve`: a real server on loopback, called by the openai client, by curl and by bare sockets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from openai import APIStatusError, OpenAI
 from tinyrun import tiny
 
 from lovec.encoding import Encoder
-from lovec.serving.wire import AnswerPieces, BadRequest, ChatRequest
-from lovec.serving.worker import Busy, Call, Job, Worker
-from lovec.tags import parse
-from lovec.types import Completion, Sampling
+from lovec.serving import EngineWorker, RequestLimits
+from lovec.serving.wire import AnswerPieces, ChatRequest, RequestRefused
+from lovec.serving.worker import CompletionJob, EngineCall
+from lovec.tags import TagFormat, parse
+from lovec.types import DEFAULT_SCALE, Completion, LovecError, Sampling, Scale
 
 KEY = "a-key-for-tests"
 WAITING = 24
@@ -47,12 +48,12 @@ class Server:
             return str(reply.read().decode())
 
     def metric(self, name: str) -> float:
-        found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
-        assert found is not None, name
-        return float(found[1])
+        match = re.search(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        assert match is not None, name
+        return float(match[1])
 
     def idle(self) -> bool:
-        """Whether the engine comes to rest within a while."""
+        """Return whether the engine becomes idle within a minute."""
         deadline = time.monotonic() + 60
         while self.metric("lovec_running") or self.metric("lovec_waiting"):
             if time.monotonic() > deadline:
@@ -62,7 +63,7 @@ class Server:
 
 
 def served(folder: Path, *flags: str, key: str | None = KEY) -> Server:
-    """A server with a tiny Llama, once it answers."""
+    """Start a server with a tiny Llama, and return it when it answers."""
     model = tiny(folder, "llama", max_position_embeddings=1024)
     command = [sys.executable, "-m", "lovec.cli", "serve", "--model", model, "--name", NAME, "--port", "0", *flags]
     environment = {k: v for k, v in os.environ.items() if k != "LOVEC_API_KEY"} | {"OMP_NUM_THREADS": "1"}
@@ -71,9 +72,9 @@ def served(folder: Path, *flags: str, key: str | None = KEY) -> Server:
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.search(r"http://[\d.:]+", line)
-    assert found is not None, line + (folder / "server.log").read_text()
-    server = Server(found[0], process)
+    match = re.search(r"http://[\d.:]+", line)
+    assert match is not None, line + (folder / "server.log").read_text()
+    server = Server(match[0], process)
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -86,7 +87,8 @@ def served(folder: Path, *flags: str, key: str | None = KEY) -> Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ("--waiting", str(WAITING), "--rows", "8", "--max-body", "20000", "--max-tokens", "48", "--timeout", "60")
+    flags = ("--max_waiting", str(WAITING), "--rows", "8", "--max_body", "20000", "--max_tokens", "48")
+    flags += ("--timeout", "60")
     running = served(tmp_path_factory.mktemp("served"), *flags)
     yield running
     running.process.terminate()
@@ -111,21 +113,21 @@ def chat(content: Any = "Who was Ada?", **more: Any) -> bytes:
 def test_the_openai_client_gets_text_and_confidences(server: Server) -> None:
     client = server.client()
     assert [model.id for model in client.models.list()] == [NAME]
-    asked: Any = {"model": NAME, "messages": [{"role": "user", "content": "Who was Ada?"}], "max_tokens": 20}
-    whole = client.chat.completions.create(**asked)
+    arguments: Any = {"model": NAME, "messages": [{"role": "user", "content": "Who was Ada?"}], "max_tokens": 20}
+    whole = client.chat.completions.create(**arguments)
     message = whole.choices[0].message
-    said = message.model_extra["confidence"]
-    assert message.content == " ".join(entry["text"] for entry in said) or len(said) > 1
-    assert all(set(entry) >= {"text", "score", "confidence", "kept"} for entry in said)
+    confidences = message.model_extra["confidence"]
+    assert message.content == " ".join(entry["text"] for entry in confidences) or len(confidences) > 1
+    assert all(set(entry) >= {"text", "score", "confidence", "kept"} for entry in confidences)
     assert whole.usage is not None and 0 < whole.usage.completion_tokens <= 20
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    chunks = list(client.chat.completions.create(**arguments, stream=True, stream_options={"include_usage": True}))
     streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     entries = [e for c in chunks if c.choices for e in (c.choices[0].delta.model_extra or {}).get("confidence", [])]
-    assert (streamed, entries, chunks[-1].usage) == (message.content, said, whole.usage)
-    nothing = client.chat.completions.create(**asked, extra_body={"min_score": 10})
-    kept = nothing.choices[0].message
+    assert (streamed, entries, chunks[-1].usage) == (message.content, confidences, whole.usage)
+    filtered = client.chat.completions.create(**arguments, extra_body={"min_score": 10})
+    kept = filtered.choices[0].message
     assert [entry["kept"] for entry in kept.model_extra["confidence"]] == [
-        entry["score"] is not None and entry["score"] >= 10 for entry in said
+        entry["score"] is not None and entry["score"] >= 10 for entry in confidences
     ]
 
 
@@ -137,32 +139,32 @@ def test_sampling_follows_the_seed(server: Server) -> None:
     assert len({text() for _ in range(3)}) > 1
 
 
-def test_curl_talks_to_it(server: Server) -> None:
+def test_curl_gets_a_stream(server: Server) -> None:
     command = ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", f"Authorization: Bearer {KEY}"]
-    told = subprocess.run([*command, "-d", chat(stream=True, max_tokens=5)], capture_output=True, text=True, timeout=60)
-    events = [line.removeprefix("data: ") for line in told.stdout.splitlines() if line]
+    done = subprocess.run([*command, "-d", chat(stream=True, max_tokens=5)], capture_output=True, text=True, timeout=60)
+    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["choices"][0]["finish_reason"] in ("stop", "length")
 
 
 def test_given_text_is_tagged(server: Server) -> None:
     text = "Ada was born in 1815. <confidence> 3 </confidence> She built a machine."
-    status, found = post(server, json.dumps({"text": text, "question": "Who was Ada?"}).encode(), "/v1/tag")
+    status, data = post(server, json.dumps({"text": text, "question": "Who was Ada?"}).encode(), "/v1/tag")
     assert status == 200
-    assert [entry["text"] for entry in found["confidence"]] == ["Ada was born in 1815.", "She built a machine."]
-    assert all(0 <= entry["score"] <= 10 and entry["kept"] for entry in found["confidence"])
-    assert found["content"] == "Ada was born in 1815. She built a machine."
-    status, found = post(server, json.dumps({"text": text}).encode(), "/v1/tag")
-    assert (status, found["error"]["param"]) == (400, "question")
+    assert [entry["text"] for entry in data["confidence"]] == ["Ada was born in 1815.", "She built a machine."]
+    assert all(0 <= entry["score"] <= 10 and entry["kept"] for entry in data["confidence"])
+    assert data["content"] == "Ada was born in 1815. She built a machine."
+    status, data = post(server, json.dumps({"text": text}).encode(), "/v1/tag")
+    assert (status, data["error"]["param"]) == (400, "question")
 
 
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (b"{", 400, "no JSON"),
+        (b"{", 400, "not JSON"),
         (b"[1]", 400, "a JSON list"),
-        (b"\xff\xfe", 400, "no JSON"),
-        (b"[" * 15000, 400, "no JSON"),
+        (b"\xff\xfe", 400, "not JSON"),
+        (b"[" * 15000, 400, "not JSON"),
         (b"{}", 400, "messages"),
         (chat(model="other"), 404, "no model 'other'"),
         (chat(n=2), 400, "n is not supported"),
@@ -182,12 +184,12 @@ def test_given_text_is_tagged(server: Server) -> None:
     ],
 )
 def test_a_bad_request_is_named(server: Server, body: bytes, status: int, words: str) -> None:
-    code, found = post(server, body)
-    assert (code, found["error"]["type"]) == (status, "invalid_request_error")
-    assert words in found["error"]["message"]
+    code, data = post(server, body)
+    assert (code, data["error"]["type"]) == (status, "invalid_request_error")
+    assert words in data["error"]["message"]
 
 
-def test_keys(server: Server) -> None:
+def test_requests_without_the_key_are_refused(server: Server) -> None:
     for key in ("wrong", KEY + "x", "ключ"):
         with pytest.raises((APIStatusError, UnicodeEncodeError)) as refused:
             server.client(key).models.list()
@@ -203,18 +205,18 @@ def test_unknown_paths_do_not_fill_the_metrics(server: Server) -> None:
     assert "stranger" not in server.get("/metrics")
 
 
-def test_two_hundred_at_once(server: Server) -> None:
+def test_two_hundred_requests_at_once(server: Server) -> None:
     def ask(number: int) -> int:
         return post(server, chat(f"Who was {number}?", max_tokens=8, stream=False))[0]
 
     with ThreadPoolExecutor(200) as pool:
-        found = list(pool.map(ask, range(200)))
-    assert set(found) <= {200, 429} and found.count(200) >= WAITING
+        statuses = list(pool.map(ask, range(200)))
+    assert set(statuses) <= {200, 429} and statuses.count(200) >= WAITING
     assert server.idle()
     assert post(server, chat(max_tokens=4))[0] == 200
 
 
-def test_who_leaves_is_forgotten_and_nothing_leaks(server: Server) -> None:
+def test_requests_of_disconnected_clients_are_cancelled_and_nothing_leaks(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     status = Path(f"/proc/{server.process.pid}/status")
 
@@ -228,18 +230,18 @@ def test_who_leaves_is_forgotten_and_nothing_leaks(server: Server) -> None:
                     client.recv(64)  # it has begun
         assert server.idle()
 
-    def held() -> tuple[int, int, int]:
+    def resources() -> tuple[int, int, int]:
         words = dict(line.split(":\t") for line in status.read_text().splitlines())
         sockets = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
         return int(words["VmRSS"].split()[0]), int(words["Threads"]), sockets
 
     round_(True)
     round_(False)
-    before = held()
+    before = resources()
     for _ in range(3):
         round_(True)
         round_(False)
-    after = held()
+    after = resources()
     assert after[0] < before[0] + 30_000  # kB
     assert after[1] <= before[1] + 2 and after[2] <= before[2] + 4
     assert post(server, chat(max_tokens=4))[0] == 200
@@ -247,15 +249,15 @@ def test_who_leaves_is_forgotten_and_nothing_leaks(server: Server) -> None:
 
 def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
     server = served(tmp_path, key=None)
-    found: list[Any] = []
-    asking = threading.Thread(target=lambda: found.append(post(server, chat(max_tokens=300, temperature=1.0))))
+    responses: list[Any] = []
+    asking = threading.Thread(target=lambda: responses.append(post(server, chat(max_tokens=300, temperature=1.0))))
     asking.start()
     while not server.metric("lovec_running"):
         time.sleep(0.01)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(120) == 0
     asking.join()
-    assert found[0][0] == 200
+    assert responses[0][0] == 200
     assert "Traceback" not in (tmp_path / "server.log").read_text()
 
 
@@ -264,7 +266,7 @@ def test_a_taken_port_is_one_line(server: Server) -> None:
     command = [sys.executable, "-m", "lovec.cli", "serve", "--model", "nothing", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert f"cannot on_token at 127.0.0.1:{port}" in done.stderr
+    assert f"cannot listen at 127.0.0.1:{port}" in done.stderr
 
 
 # Parts
@@ -291,14 +293,14 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
     ids = encoder.pieces(ANSWER)
     came = [pieces.on_token(token) for token in ids]
     assert [len(new) for new in came if new] == [1, 1, 1]  # each as soon as its tag is closed
-    found = [piece for new in came for piece in new] + pieces.rest()
-    assert "".join(piece.content for piece in found).lstrip() == content
-    assert [piece.entry["score"] for piece in found] == [9, None, 2, None]
-    assert [piece.entry.get("problem") is None for piece in found] == [True, False, True, False]
-    assert [piece.entry["text"] for piece in found][:3] == [s.text for s in parse(ANSWER).sentences]
+    all_pieces = [piece for new in came for piece in new] + pieces.rest()
+    assert "".join(piece.content for piece in all_pieces).lstrip() == content
+    assert [piece.entry["score"] for piece in all_pieces] == [9, None, 2, None]
+    assert [piece.entry.get("problem") is None for piece in all_pieces] == [True, False, True, False]
+    assert [piece.entry["text"] for piece in all_pieces][:3] == [s.text for s in parse(ANSWER).sentences]
 
 
-def test_a_conversation_ends_like_a_question(encoder: Encoder) -> None:
+def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:
     assert encoder.dialogue([("user", "Who?")]) == encoder.prompt("Who?")
     long = encoder.dialogue([("system", "Be short."), ("user", "Who?"), ("assistant", "She."), ("user", "When?")])
     text = encoder.tokenizer.decode(long)
@@ -306,15 +308,42 @@ def test_a_conversation_ends_like_a_question(encoder: Encoder) -> None:
     assert long.count(encoder.tokenizer.bos_token_id) == encoder.prompt("x").count(encoder.tokenizer.bos_token_id)
 
 
-def test_a_wish_for_more_tokens_than_there_are_is_cut() -> None:
-    read = ChatRequest.read(json.loads(chat(max_tokens=10**6)), NAME, 100)
-    assert read.sampling == Sampling(100)
-    with pytest.raises(BadRequest, match="messages"):
-        ChatRequest.read({"messages": []}, NAME, 100)
+def test_max_tokens_is_limited_by_the_server() -> None:
+    request = ChatRequest.parse(json.loads(chat(max_tokens=10**6)), NAME, 100, DEFAULT_SCALE)
+    assert request.sampling == Sampling(100)
+    with pytest.raises(RequestRefused, match="messages"):
+        ChatRequest.parse({"messages": []}, NAME, 100, DEFAULT_SCALE)
+
+
+def test_min_score_is_on_the_scale_of_the_tags() -> None:
+    scale = Scale(("no", "perhaps", "yes"))
+    assert ChatRequest.parse(json.loads(chat(min_score=2)), NAME, 100, scale).min_score == 2
+    with pytest.raises(RequestRefused, match="min_score must be an integer, between 0 and 2"):
+        ChatRequest.parse(json.loads(chat(min_score=3)), NAME, 100, scale)
+
+
+def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tags = TagFormat(scale=Scale(("no", "perhaps", "yes")))
+    encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path, "llama")), tags=tags)
+    pieces = AnswerPieces(encoder, 1)
+    text = "One. <confidence> perhaps </confidence> Two. <confidence> no </confidence>"
+    entries = [piece.entry for token in encoder.pieces(text) for piece in pieces.on_token(token)]
+    assert entries == [
+        {"text": "One.", "score": 1, "confidence": 0.5, "kept": True},
+        {"text": "Two.", "score": 0, "confidence": 0.0, "kept": False},
+    ]
+
+
+@pytest.mark.parametrize("name", ["max_waiting", "max_body", "max_tokens", "timeout"])
+def test_limits_are_positive(name: str) -> None:
+    with pytest.raises(LovecError, match=f"{name} is 0, expected a positive number"):
+        RequestLimits(**{name: 0})
 
 
 class Slow:
-    """An engine that waits for a word before each token; what the worker does with it is what is tested."""
+    """An engine that waits for a signal before each token, to test the worker."""
 
     max_rows = 4
 
@@ -339,9 +368,9 @@ class Slow:
         return [[Completion(tuple(i), tuple(0.0 for _ in i), False)] for i in ids]
 
 
-def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[Job, list[Any]]:
+def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
     ended: list[Any] = []
-    return Job([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
+    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
 
 
 def until(condition: Any) -> None:
@@ -351,9 +380,9 @@ def until(condition: Any) -> None:
         time.sleep(0.005)
 
 
-def test_the_worker_batches_bounds_and_forgets() -> None:
+def test_the_worker_batches_limits_and_cancels_jobs() -> None:
     engine: Any = Slow()
-    worker = Worker(engine, (), waiting=6)
+    worker = EngineWorker(engine, (), max_waiting=6)
     worker.start()
     first, first_ended = job(2)
     worker.submit(first)
@@ -361,25 +390,25 @@ def test_the_worker_batches_bounds_and_forgets() -> None:
     waiting = [job(limit) for limit in (1, 3, 5)] + [job(1, temperature=1.0), job(2), job(2)]
     for one, _ in waiting:
         worker.submit(one)
-    with pytest.raises(Busy, match="6 requests are waiting"):
+    with pytest.raises(RequestRefused, match="6 requests are waiting"):
         worker.submit(job(1)[0])
-    waiting[4][0].gone.set()
+    waiting[4][0].cancelled.set()
     called: list[Any] = []
     engine.go.release(2)
     until(lambda: first_ended)
     until(lambda: worker.running == 4)
-    waiting[2][0].gone.set()  # leaves while it runs
-    worker.submit(Call(lambda: "done", called.append))
+    waiting[2][0].cancelled.set()  # leaves while it runs
+    worker.submit(EngineCall(lambda: "done", called.append))
     engine.go.release(20)
     until(lambda: called)
     assert engine.batches == [(1, 0.0), (4, 0.0), (1, 1.0)]  # one that nobody waited for is not among them
     assert [len(ended[0].ids) if ended else None for _, ended in waiting] == [1, 3, 1, 1, None, 2]
-    broken, told = job(1, prompt=13)
+    broken, errors = job(1, prompt=13)
     worker.submit(broken)
     engine.go.release(5)
-    until(lambda: told)
-    assert isinstance(told[0], RuntimeError) and worker.alive
+    until(lambda: errors)
+    assert isinstance(errors[0], RuntimeError) and worker.thread.is_alive()
     worker.stop()
-    assert not worker.alive
-    with pytest.raises(Busy, match="shutting down"):
+    assert not worker.thread.is_alive()
+    with pytest.raises(RequestRefused, match="shutting down"):
         worker.submit(job(1)[0])

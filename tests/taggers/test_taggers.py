@@ -1,4 +1,4 @@
-"""Taggers: contexts, exact distributions, readouts, faults of one record, and what is computed only once."""
+"""Taggers: contexts, exact distributions, readouts, scales, records that fail alone, and what is computed only once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.taggers import FreeFormTagger, IterativeTagger, expected_confidence
+from lovec.taggers import FreeFormTagger, IterativeTagger
+from lovec.taggers.freeform import read_answer
+from lovec.taggers.scoring import with_score
+from lovec.tags import TagFormat
 from lovec.tiny import build_tiny
-from lovec.types import Completion, LovecError, Record, Sampling, Sentence
+from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Sampling, Scale, Sentence
 
 CONTEXT = 512
 WORDS = "ada wrote notes on engines in london paris rome before noon they say it rained".split()
@@ -52,20 +55,24 @@ class Setup:
         engine.sync(self)
         return engine
 
+    def with_scale(self, *words: str) -> Setup:
+        """The same model with short tags of another scale."""
+        return Setup(self.peft, Encoder(self.encoder.tokenizer, "Rate it.", TagFormat("<c>", "</c>", Scale(words))))
+
     @torch.no_grad()
     def logps(self, context: str) -> list[float]:
-        """Of the 11 whole score strings behind a text (no BOS), by one plain forward pass each."""
-        found = []
-        for score in range(11):
-            tail = self.encoder.pieces(f" {score} {self.encoder.tags.close}")
+        """Log-probabilities of the whole score strings after a text (no BOS), by one plain forward pass each."""
+        logps = []
+        for word in self.encoder.scale.words:
+            tail = self.encoder.pieces(f" {word} {self.encoder.tags.close}")
             ids = torch.tensor([[*self.encoder.pieces(context), *tail]])
             logits = self.model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
-            found.append(sum(float(logits[i - 1, ids[0, i]]) for i in range(ids.shape[1] - len(tail), ids.shape[1])))
-        return found
+            logps.append(sum(float(logits[i - 1, ids[0, i]]) for i in range(ids.shape[1] - len(tail), ids.shape[1])))
+        return logps
 
 
 def make(folder: Path, arch: str, ten: bool = False, **sizes: Any) -> Setup:
-    """``ten``: the tokenizer has "10" as one token (and as two otherwise)."""
+    """Build a setup; with ``ten`` the tokenizer has "10" as one token, otherwise as two."""
     path = build_tiny(arch, folder / arch, **sizes)
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager" if arch == "gemma2" else "sdpa")
@@ -100,28 +107,28 @@ def argmax(values: Sequence[float]) -> int:
 
 
 def contexts(prompt: str, texts: Sequence[str], scores: Sequence[int], history: str) -> list[str]:
-    """What the model must be shown, as text: the paper's q, (s_1, c_1), ..., s_i and its two shorter forms."""
+    """The contexts of all sentences, as text: the paper's q, (s_1, c_1), ..., s_i and its two shorter forms."""
     o, c = "<confidence>", "</confidence>"
-    shown = []
+    texts_before = []
     for i, text in enumerate(texts):
         earlier = {
             "scores": [f"{t} {o} {s} {c}" for t, s in zip(texts[:i], scores, strict=False)],
             "hidden": list(texts[:i]),
             "previous": list(texts[max(0, i - 1) : i]),
         }[history]
-        shown.append(prompt + " ".join([*earlier, f"{text} {o}"]))
-    return shown
+        texts_before.append(prompt + " ".join([*earlier, f"{text} {o}"]))
+    return texts_before
 
 
 @pytest.mark.parametrize("history", ["scores", "hidden", "previous"])
-def test_iterative_scores_are_the_exact_argmax_of_the_right_context(tiny: Setup, history: Any) -> None:
+def test_iterative_scores_are_the_most_probable_ones_in_the_right_context(tiny: Setup, history: Any) -> None:
     tagged = IterativeTagger(tiny.engine(), tiny.encoder, history=history).tag(RECORDS)
     assert [r.id for r in tagged] == [r.id for r in RECORDS]
-    for record, given in zip(tagged, RECORDS, strict=True):
+    for record, original in zip(tagged, RECORDS, strict=True):
         prompt = tiny.encoder.tokenizer.decode(tiny.encoder.prompt(record.question))
         texts = [s.text for s in record.sentences]
         scores = [s.score for s in record.sentences]
-        assert texts == [s.text for s in given.sentences]
+        assert texts == [s.text for s in original.sentences]
         for sentence, context in zip(record.sentences, contexts(prompt, texts, scores, history), strict=True):
             logps = tiny.logps(context)
             assert sentence.distribution == pytest.approx([math.exp(p) for p in logps], rel=1e-4)
@@ -134,9 +141,9 @@ def test_iterative_scores_are_the_exact_argmax_of_the_right_context(tiny: Setup,
 
 def test_the_mean_readout_changes_the_confidence_only(llama: Setup) -> None:
     records = [passage("a", [2, 3, 1]), passage("b", [4])]
-    argmax_tagged = IterativeTagger(llama.engine(), llama.encoder).tag(records)
-    mean_tagged = IterativeTagger(llama.engine(), llama.encoder, readout="mean").tag(records)
-    for a, b in zip(argmax_tagged, mean_tagged, strict=True):
+    stated = IterativeTagger(llama.engine(), llama.encoder).tag(records)
+    mean = IterativeTagger(llama.engine(), llama.encoder, readout="mean").tag(records)
+    for a, b in zip(stated, mean, strict=True):
         for s, t in zip(a.sentences, b.sentences, strict=True):
             expected = sum(c * p for c, p in enumerate(s.distribution)) / sum(s.distribution) / 10
             assert t.confidence == pytest.approx(expected)
@@ -144,14 +151,22 @@ def test_the_mean_readout_changes_the_confidence_only(llama: Setup) -> None:
             assert replace(t, confidence=s.confidence) == s
 
 
-def test_expected_confidence_of_known_distributions() -> None:
-    never = -math.inf
-    assert expected_confidence([never] * 10 + [-2000.0]) == 1.0  # would underflow as a probability
-    assert expected_confidence([math.log(0.1)] * 11) == pytest.approx(0.5)
-    assert expected_confidence([math.log(0.3), *[never] * 9, math.log(0.1)]) == pytest.approx(0.25)
+@pytest.mark.parametrize(
+    ("logps", "confidence"),
+    [
+        ([-math.inf] * 10 + [-2000.0], 1.0),  # would underflow as a probability
+        ([math.log(0.1)] * 11, 0.5),
+        ([math.log(0.3), *[-math.inf] * 9, math.log(0.1)], 0.25),
+    ],
+)
+def test_the_mean_readout_of_known_distributions(logps: list[float], confidence: float) -> None:
+    sentence = with_score(Sentence("A."), 3, logps, DEFAULT_SCALE, "mean")
+    assert sentence.confidence == pytest.approx(confidence) and sentence.confidence <= 1.0
+    assert sentence.score == 3 and sentence.distribution == tuple(map(math.exp, logps))
+    assert with_score(Sentence("A."), 3, logps, DEFAULT_SCALE, "stated").confidence == 0.3
 
 
-def test_batches_and_neighbours_change_nothing(llama: Setup) -> None:
+def test_results_do_not_depend_on_the_batch(llama: Setup) -> None:
     records = [passage(str(i), [1 + (i + j) % 4 for j in range(i % 5)], f"Who is number {i}?") for i in range(11)]
     alone = [IterativeTagger(llama.engine(), llama.encoder).tag([record])[0] for record in records]
     for max_rows in (3, 64):
@@ -210,16 +225,18 @@ def test_a_passage_too_long_for_the_model_loses_no_other(llama: Setup, history: 
 
 def test_unknown_options_are_refused(llama: Setup) -> None:
     engine = llama.engine()
-    with pytest.raises(LovecError, match="readout is 'median', expected 'stated' or 'mean'"):
+    with pytest.raises(LovecError, match="readout is 'median', expected one of stated, mean"):
         IterativeTagger(engine, llama.encoder, readout="median")  # type: ignore[arg-type]
     with pytest.raises(LovecError, match="history is 'none', expected one of scores, hidden, previous"):
         IterativeTagger(engine, llama.encoder, history="none")  # type: ignore[arg-type]
     with pytest.raises(LovecError, match=r"sampling.n=2, expected 1"):
         FreeFormTagger(engine, llama.encoder, Sampling(n=2))
+    with pytest.raises(LovecError, match="readout is 'median'"):
+        FreeFormTagger(engine, llama.encoder, readout="median")  # type: ignore[arg-type]
 
 
 class Scripted:
-    """An engine that writes given answers; it scores with a real one."""
+    """An engine that writes given answers and scores with a real engine."""
 
     def __init__(self, encoder: Encoder, answers: Sequence[tuple[str, bool]], real: TransformersEngine) -> None:
         self.encoder, self.answers, self.real = encoder, list(answers), real
@@ -231,13 +248,15 @@ class Scripted:
     def sync(self, policy: Any) -> None:
         self.real.sync(policy)
 
-    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None
+    ) -> list[list[Completion]]:
         self.calls.append((prompts, sampling, tuple(stop_ids), keys))
-        found = []
+        groups = []
         for text, finished in self.answers:
             ids = (*self.encoder.pieces(text), *([self.encoder.end_id] if finished else []))
-            found.append([Completion(ids, (0.0,) * len(ids), finished)])
-        return found
+            groups.append([Completion(ids, (0.0,) * len(ids), finished)])
+        return groups
 
     def score(self, contexts: Any, choices: Any) -> list[list[float]]:
         return self.real.score(contexts, choices)
@@ -282,8 +301,9 @@ def test_free_form_distributions_see_the_models_own_scores(tiny: Setup, readout:
     for sentence, context in zip((full.sentences[0], full.sentences[2]), before, strict=True):
         logps = tiny.logps(prompt + context)
         assert sentence.distribution == pytest.approx([math.exp(p) for p in logps], rel=1e-4)
-        expected = expected_confidence(logps) if readout == "mean" else sentence.score / 10
-        assert sentence.confidence == pytest.approx(expected, rel=1e-4)
+        weights = [math.exp(logp - max(logps)) for logp in logps]
+        mean = sum(score * weight for score, weight in enumerate(weights)) / sum(weights) / 10
+        assert sentence.confidence == pytest.approx(mean if readout == "mean" else sentence.score / 10, rel=1e-4)
     assert [s.score for s in full.sentences] == [9, None, 10]
     assert full.sentences[1] == Sentence("Bob")
     assert cut.sentences[0].distribution is not None
@@ -301,7 +321,7 @@ def test_free_form_sampling_is_keyed_by_record(llama: Setup) -> None:
     assert tagger.tag([Record("other", records[0].question)])[0].answer != together[0].answer
 
 
-def test_free_form_asks_greedily_with_the_instruction(llama: Setup) -> None:
+def test_free_form_samples_greedily_with_the_instruction_by_default(llama: Setup) -> None:
     engine = Scripted(llama.encoder, ANSWERS[:1], llama.engine())
     FreeFormTagger(engine, llama.encoder).tag([Record("id", "Who?")])
     prompts, sampling, stops, keys = engine.calls[0]
@@ -310,7 +330,7 @@ def test_free_form_asks_greedily_with_the_instruction(llama: Setup) -> None:
     assert sampling.temperature == 0
 
 
-def test_free_form_question_too_long_loses_no_other(llama: Setup) -> None:
+def test_a_question_too_long_for_the_model_loses_no_other(llama: Setup) -> None:
     long = Record("long", "why " * CONTEXT, sentences=(Sentence("old"),), answer="old")
     records = [Record("a", "Who?"), long, Record("b", "Where?")]
     tagger = FreeFormTagger(llama.engine(), llama.encoder, Sampling(30), distributions=True)
@@ -318,3 +338,56 @@ def test_free_form_question_too_long_loses_no_other(llama: Setup) -> None:
     assert [first, last] == tagger.tag(records[::2])
     assert (failed.answer, failed.sentences, failed.meta["finished"]) == ("", (), False)
     assert f"holds {CONTEXT}; shorten the question" in failed.meta["problems"][0]
+
+
+def test_an_answer_is_parsed_once_for_its_record_and_its_text(llama: Setup) -> None:
+    text = ANSWERS[0][0] + " And a tail"
+    completion = Completion((*llama.encoder.pieces(text), llama.encoder.end_id), (), True)
+    record, parsed = read_answer(Record("a", "Who?"), completion, llama.encoder)
+    assert "".join(span.raw for span in parsed.sentences) + parsed.tail == text
+    assert [s.score for s in record.sentences] == [*(span.score for span in parsed.sentences), None]
+
+
+# Other scales
+
+PERCENT = tuple(map(str, range(101)))
+WORDS_OF_SCALE = ("no", "unlikely", "perhaps", "likely", "yes")
+
+
+@pytest.mark.parametrize("words", [PERCENT, WORDS_OF_SCALE], ids=["0 to 100", "words"])
+def test_iterative_tagging_on_another_scale(llama: Setup, words: tuple[str, ...]) -> None:
+    other = llama.with_scale(*words)
+    [record] = IterativeTagger(other.engine(), other.encoder).tag([passage("a", [2, 3])])
+    [mean] = IterativeTagger(other.engine(), other.encoder, readout="mean").tag([passage("a", [2, 3])])
+    first, second = record.sentences
+    prompt = other.encoder.tokenizer.decode(other.encoder.prompt(record.question))
+    context = f"{prompt}{first.text} <c>"
+    for sentence in (first, second):
+        logps = other.logps(context)
+        assert sentence.distribution == pytest.approx([math.exp(logp) for logp in logps], rel=1e-4)
+        assert sentence.score == argmax(logps) and sentence.levels == len(words)
+        assert sentence.confidence == sentence.stated == sentence.score / (len(words) - 1)
+        context = f"{context} {words[sentence.score]} </c> {second.text} <c>"
+    for sentence, expected in zip(mean.sentences, record.sentences, strict=True):
+        shares = expected.distribution
+        score = sum(level * share for level, share in enumerate(shares)) / sum(shares)
+        assert sentence.confidence == pytest.approx(score / (len(words) - 1))
+        assert (sentence.score, sentence.stated) == (expected.score, expected.confidence)
+
+
+def test_free_form_tagging_on_another_scale(llama: Setup) -> None:
+    other = llama.with_scale(*WORDS_OF_SCALE)
+    answer = "Ada <c> likely </c> Bob <c> 9 </c> Cy <c> yes </c> And then"
+    engine = Scripted(other.encoder, [(answer, True)], other.engine())
+    tagger = FreeFormTagger(engine, other.encoder, distributions=True)
+    [record] = tagger.tag([Record("a", "Who?")])
+    assert [(s.text, s.score, s.confidence, s.levels) for s in record.sentences] == [
+        ("Ada", 3, 0.75, 5), ("Bob", None, None, 5), ("Cy", 4, 1.0, 5), ("And then", None, None, 5),
+    ]  # fmt: skip
+    assert record.meta["problems"] == [
+        "sentence 2: score is '9', expected one of no, unlikely, perhaps, likely, yes",
+        "sentence 4: untagged tail",
+    ]
+    prompt = other.encoder.tokenizer.decode(other.encoder.prompt("Who?"))
+    expected = [math.exp(logp) for logp in other.logps(f"{prompt}Ada <c> likely </c> Bob <c> 9 </c> Cy <c>")]
+    assert record.sentences[2].distribution == pytest.approx(expected, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Builds the model of a world: corpus, tokenizer, pre-training, files."""
+"""Builds the model of a world: makes the corpus and the tokenizer, pre-trains the model and saves both."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 
 def build(spec: WorldSpec, path: Path, progress: bool) -> dict[str, float]:
-    """Pre-train the model of a world and write it, with its tokenizer, as a plain transformers folder.
+    """Pre-train the model of a world and save it, with its tokenizer, as a plain transformers folder.
 
     Args:
-        spec: numbers of the world.
-        path: where to write the folder ``model``.
+        spec: the numbers that the world is made from.
+        path: folder in which the folder ``model`` is written.
         progress: whether to show the progress on standard error.
 
     Returns:
-        What it came to: ``loss``, ``cpu_s``, ``wall_s``.
+        Final loss and cost of the pre-training: ``loss``, ``cpu_s``, ``wall_s``.
     """
     entities = make_entities(spec)
     tokenizer = make_tokenizer(vocabulary(entities))
     model = make_model(spec, tokenizer)
     schedule = Schedule(spec.steps, spec.batch_size, matrix_lr=spec.matrix_lr, other_lr=spec.other_lr, seed=spec.seed)
     documents = encode_corpus(spec, entities, tokenizer)
-    result = pretrain(model, documents, schedule, progress, title="pre-training the world's model")
-    with _no_bars():
+    stats = pretrain(model, documents, schedule, progress, title="pre-training the world's model")
+    with _no_progress_bars():
         model.save_pretrained(path / "model")
         tokenizer.save_pretrained(path / "model")
-    return asdict(result)
+    return asdict(stats)
 
 
 def encode_corpus(
     spec: WorldSpec, entities: Sequence[Entity], tokenizer: PreTrainedTokenizerFast
 ) -> list[tuple[list[int], list[int]]]:
-    """(Prompt ids, answer ids with the end of turn) of every document."""
+    """Return prompt ids and answer ids (end of turn included) of every document of the corpus."""
     from lovec.encoding import Encoder
 
     encoder = Encoder(tokenizer, instruction=INSTRUCTION)
@@ -58,7 +58,7 @@ def encode_corpus(
 
 
 def make_model(spec: WorldSpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A Llama of the world's size with random weights, the same for the same seed."""
+    """Return a Llama of the world's size with random weights, the same for the same seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -81,14 +81,14 @@ def make_model(spec: WorldSpec, tokenizer: PreTrainedTokenizerFast) -> PreTraine
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar of its own."""
+def _no_progress_bars() -> Iterator[None]:
+    """Switch off the progress bars of transformers inside the block."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""Builds a world once and keeps it on disk: safe against two processes, a kill at any moment, and damaged files."""
+"""Builds a world once and keeps it on disk, safe against concurrent processes, kills and damaged files."""
 
 from __future__ import annotations
 
@@ -13,28 +13,42 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from lovec.datasets.world import build, facts, pretrain, text, tokenizer
+from lovec.datasets.world.build import build
 from lovec.datasets.world.facts import WorldSpec
 from lovec.encoding import QUESTION
+from lovec.files import atomic_folder
 from lovec.tags import render
 from lovec.types import LovecError
 
 _MANIFEST = "manifest.json"
-_BUILDING = ".building"
+_CODE = ("facts", "text", "tokenizer", "pretrain", "build")  # modules that decide what is built
 
 
 def content_hash(spec: WorldSpec) -> str:
-    """Names a world by what makes it: its numbers and the code that reads them (comments and docstrings left out)."""
+    """Return a digest of everything a world is made from: its numbers and the code that reads them."""
     digest = hashlib.sha256(json.dumps(asdict(spec), sort_keys=True).encode())
-    for module in (facts, text, tokenizer, pretrain, build):
-        digest.update(_code(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())
+    for name in _CODE:
+        digest.update(code_of(Path(__file__).with_name(f"{name}.py")).encode())
+    digest.update(Path(__file__).with_name("vocabulary.yaml").read_bytes())
     digest.update(QUESTION.encode())
     digest.update(render([("A.", 7), ("B.", 10)]).encode())
     return digest.hexdigest()[:12]
 
 
+def code_of(file: str | os.PathLike[str]) -> str:
+    """Return the code of a Python file without comments, docstrings and layout."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [  # type: ignore[attr-defined]
+                s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+            ]
+    return ast.unparse(tree)
+
+
 def cache_root(cache_dir: Path | None) -> Path:
-    """The folder of all worlds: under ``cache_dir``, else ``$LOVEC_CACHE``, else the user's cache folder."""
+    """Return the folder of all worlds: under ``cache_dir``, else ``$LOVEC_CACHE``, else the user's cache folder."""
     if cache_dir is None:
         from platformdirs import user_cache_dir
 
@@ -43,13 +57,13 @@ def cache_root(cache_dir: Path | None) -> Path:
 
 
 def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> Path:
-    """The folder of a world, built first if it is not there or no longer what was written.
+    """Return the folder of a world; build the world first if the folder is missing or damaged.
 
     Args:
         variant: name of the world.
-        spec: its numbers.
+        spec: the numbers that the world is made from.
         root: folder of all worlds.
-        progress: whether to show the progress of building.
+        progress: whether to show the progress of building on standard error.
 
     Raises:
         LovecError: the folder cannot be written.
@@ -59,25 +73,21 @@ def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> P
     if damage(path) is None:
         return path
     with _locked(root, name):
-        if (problem := damage(path)) is None:  # another process was faster
+        if (problem := damage(path)) is None:  # another process has built it in the meantime
             return path
+        for leftover in root.glob(f".{name}.*.new"):  # of killed processes
+            shutil.rmtree(leftover, ignore_errors=True)
         if path.exists():
-            _say(f"the cached world {path} is damaged ({problem}); building it again")
-            shutil.rmtree(path)
-        _sweep(root)
-        building = root / f"{name}{_BUILDING}"
-        shutil.rmtree(building, ignore_errors=True)  # we hold the lock: whoever left it is dead
-        building.mkdir()
+            _print(f"the cached world {path} is damaged ({problem}); building it again")
         if progress:
-            _say(f"building the offline world {variant!r} once, into {path}")
-        _seal(building, spec, build.build(spec, building, progress))
-        os.replace(building, path)
-        _sync(root)
+            _print(f"building the offline world {variant!r} once, into {path}")
+        with atomic_folder(path) as folder:
+            _write_manifest(folder, spec, build(spec, folder, progress))
     return path
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a cached world, in a few words; None if every file is as it was written."""
+    """Say what is wrong with a cached world, or return None if every file is as it was written."""
     try:
         files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
         for name, digest in files.items():
@@ -90,51 +100,25 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def figures(path: Path) -> dict[str, float]:
-    """What building a world came to: ``loss``, ``cpu_s``, ``wall_s``."""
-    return dict(json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["figures"])
-
-
-def _seal(path: Path, spec: WorldSpec, figures: dict[str, float]) -> None:
-    """Write the manifest, and make sure that everything has reached the disk."""
+def _write_manifest(path: Path, spec: WorldSpec, training: dict[str, float]) -> None:
+    """Write the numbers of a world, loss and cost of its pre-training, and a digest of every file."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     digests = {file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = path / _MANIFEST
-    manifest.write_text(json.dumps({"spec": asdict(spec), "figures": figures, "files": digests}, indent=1), "utf-8")
-    for file in [*files, manifest, *(d for d in path.rglob("*") if d.is_dir()), path]:
-        _sync(file)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sweep(root: Path) -> None:
-    """Remove what killed processes left of other worlds: a half-built folder whose lock is free."""
-    from filelock import FileLock, Timeout
-
-    for building in root.glob(f"*{_BUILDING}"):
-        try:
-            with FileLock(_lock_path(root, building.name.removesuffix(_BUILDING)), timeout=0):
-                shutil.rmtree(building, ignore_errors=True)
-        except Timeout:
-            continue
+    manifest = {"spec": asdict(spec), "training": training, "files": digests}
+    (path / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
 
 
 @contextmanager
 def _locked(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a world inside the block; wait for another process that holds it."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(_lock_path(root, name))
+    lock = FileLock(root / f"{name}.lock")
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        _say(f"another process is building the world {name}; waiting for it")
+        _print(f"another process is building the world {name}; waiting for it")
         lock.acquire()
     except OSError as error:
         raise LovecError(
@@ -146,21 +130,5 @@ def _locked(root: Path, name: str) -> Iterator[None]:
         lock.release()
 
 
-def _lock_path(root: Path, name: str) -> Path:
-    return root / f"{name}.lock"
-
-
-def _code(source: str) -> str:
-    """Source without comments, docstrings and layout."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [  # type: ignore[attr-defined]
-                s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-            ]
-    return ast.unparse(tree)
-
-
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

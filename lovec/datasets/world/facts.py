@@ -1,7 +1,7 @@
-"""The invented people and companies, and every fact about them.
+"""The invented people and companies of the embedded world, and every fact about them.
 
-All of it is a function of a :class:`WorldSpec`: the same numbers give the same world on every machine. Nothing here
-knows how a fact is worded (``text``) or judged (``grading``).
+Everything is a function of a :class:`WorldSpec`: the same numbers give the same world on every machine. How a fact is
+put into words is in ``text``, how a sentence is graded in ``grading``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 SPLITS = ("train", "dev", "test", "companies")
-"""Splits of a world: people in the first three, companies (out of domain, nobody trains on them) in the last."""
+"""Splits of a world: the first three hold people, the last one companies (out of domain, never trained on)."""
 
 MONTHS = tuple("January February March April May June July August September October November December".split())
 COUNTS = tuple("two three four five six seven eight nine".split())
@@ -20,27 +24,27 @@ COUNTS = tuple("two three four five six seven eight nine".split())
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Every number a world is made from.
+    """Every number that a world is made from.
 
     Attributes:
-        n_people: people; four sixths of them are "train", a sixth each "dev" and "test".
-        n_companies: companies.
-        steps: optimiser steps of the pre-training; one step reads ``batch_size`` documents.
-        batch_size: documents a step.
-        company_share: share of documents about companies.
-        tagged_share: share of documents whose answer carries confidence tags (drawn without regard to truth).
-        swap_share: share of documents with two neighbouring sentences behind the first swapped.
-        rank_shift: popularity of rank r (0 = best known) goes with (r + rank_shift) ** -rank_power.
+        n_people: number of people; four sixths of them are "train", one sixth each "dev" and "test".
+        n_companies: number of companies.
+        steps: optimiser steps of the pre-training; each reads ``batch_size`` documents.
+        batch_size: documents per step.
+        company_share: share of documents that are about companies.
+        tagged_share: share of documents whose answer has confidence tags (drawn independently of the truth).
+        swap_share: share of documents in which two adjacent sentences after the first are swapped.
+        rank_shift: the popularity of rank r (0 = best known) is proportional to (r + rank_shift) ** -rank_power.
         rank_power: see ``rank_shift``.
-        keep: probability that a document about the best known entity holds a given sentence beyond the first one.
-        keep_fall: how much less that probability is at the last rank (rare entities get stubs).
-        width: model width.
-        layers: model layers.
-        heads: attention heads.
-        ffn: width of the feed-forward layer.
+        keep: probability that a document about the best known entity has each sentence after the first one.
+        keep_fall: how much lower that probability is at the last rank (documents about rare entities are short).
+        width: hidden size of the model.
+        layers: number of layers.
+        heads: number of attention heads.
+        ffn: width of the feed-forward layers.
         matrix_lr: peak learning rate of the weight matrices (Muon).
         other_lr: peak learning rate of embeddings and norms (AdamW).
-        seed: seed of facts, documents, weights and order.
+        seed: seed of facts, documents, initial weights and their order.
     """
 
     n_people: int = 720
@@ -70,9 +74,9 @@ class Entity:
     Attributes:
         name: unique name ("Orva Toran", "Brelis Foods").
         kind: "person" or "company".
-        rank: popularity rank within the kind, 0 = best known.
+        rank: popularity rank among entities of the same kind, 0 = best known.
         split: one of ``SPLITS``.
-        facts: the true value of every slot that a sentence about this kind holds.
+        facts: true value by slot name, for every slot of the sentence templates of this kind.
     """
 
     name: str
@@ -84,14 +88,14 @@ class Entity:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The closed lists that facts are drawn from.
+    """The closed lists of invented names that facts are drawn from.
 
     Attributes:
-        cities: country of every city.
+        cities: country by city.
         surnames: surnames by the country they sound like; more than there are people.
         given: given names.
         stems: first words of company names.
-        rivals: names of companies that are only ever bought.
+        rivals: names of companies that appear only as bought by others.
     """
 
     cities: Mapping[str, str]
@@ -102,133 +106,63 @@ class Lexicon:
 
     @cached_property
     def by_country(self) -> dict[str, list[str]]:
-        """The cities of every country."""
-        found: dict[str, list[str]] = {}
+        """Cities by country."""
+        cities: dict[str, list[str]] = {}
         for city, country in self.cities.items():
-            found.setdefault(country, []).append(city)
-        return found
+            cities.setdefault(country, []).append(city)
+        return cities
 
 
-_COUNTRIES: Mapping[str, tuple[str, str]] = {  # country: (endings of its cities, endings of its surnames)
-    "Torvania": ("ograd opol", "ov enko"),
-    "Liressa": ("ano ella", "ini etti"),
-    "Skarnoy": ("vik fjord", "sen strom"),
-    "Meldova": ("esti ora", "escu anu"),
-    "Bruntland": ("burg heim", "mann bach"),
-    "Cassonia": ("ville eaux", "eau ier"),
-    "Wexmoor": ("ton ford", "worth ley"),
-    "Jandara": ("pur abad", "ani eja"),
-    "Hostrany": ("ice any", "ek ska"),
-    "Palenda": ("illa uno", "ez ada"),
-}
-_ONSETS = "B Br C D Dr F G Gr H K Kl L M N P R S St T Tr V Z".split()
-_VOWELS = "a e i o u".split()
-_MIDDLES = "l r n v d m s k lm rn nd st".split()
-_GIVEN_ENDINGS = "a e in is o us".split()
-_STEM_ENDINGS = "ax ero ium onix".split()
+VOCABULARY: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("vocabulary.yaml").read_text(encoding="utf-8"))
+"""The words of the world, and the templates of its sentences."""
 
-FIELDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "life": {
-        "subject": ("botany", "zoology", "genetics", "ecology"),
-        "trade": ("botanist", "zoologist", "naturalist", "beekeeper"),
-        "topic": ("orchids", "whales", "moths", "heredity"),
-        "prize": ("Fern Prize", "Heron Prize", "Cedar Prize"),
-    },
-    "past": {
-        "subject": ("history", "archaeology", "Latin", "folklore"),
-        "trade": ("historian", "librarian", "curator", "translator"),
-        "topic": ("pirates", "monasteries", "coins", "epics"),
-        "prize": ("Scroll Prize", "Lantern Prize", "Column Prize"),
-    },
-    "building": {
-        "subject": ("architecture", "mechanics", "surveying", "hydraulics"),
-        "trade": ("bridgebuilder", "draughtsman", "surveyor", "shipwright"),
-        "topic": ("bridges", "lighthouses", "canals", "tunnels"),
-        "prize": ("Anvil Prize", "Keystone Prize", "Compass Prize"),
-    },
-    "sound": {
-        "subject": ("composition", "singing", "conducting", "acoustics"),
-        "trade": ("conductor", "composer", "violinist", "cellist"),
-        "topic": ("ballads", "organs", "bells", "waltzes"),
-        "prize": ("Lyre Prize", "Tempo Prize", "Harp Prize"),
-    },
-    "health": {
-        "subject": ("medicine", "surgery", "pharmacy", "nursing"),
-        "trade": ("surgeon", "pharmacist", "midwife", "paediatrician"),
-        "topic": ("vaccines", "fevers", "sleep", "poisons"),
-        "prize": ("Mercy Prize", "Balm Prize", "Lancet Prize"),
-    },
-    "state": {
-        "subject": ("law", "economics", "diplomacy", "statistics"),
-        "trade": ("lawyer", "judge", "diplomat", "banker"),
-        "topic": ("taxes", "treaties", "elections", "prisons"),
-        "prize": ("Gavel Prize", "Charter Prize", "Senate Prize"),
-    },
-    "sky": {
-        "subject": ("physics", "astronomy", "optics", "meteorology"),
-        "trade": ("physicist", "stargazer", "lensmaker", "weatherman"),
-        "topic": ("comets", "rainbows", "magnets", "eclipses"),
-        "prize": ("Comet Prize", "Prism Prize", "Zenith Prize"),
-    },
-    "stage": {
-        "subject": ("drama", "dance", "painting", "sculpture"),
-        "trade": ("dancer", "painter", "sculptor", "playwright"),
-        "topic": ("puppets", "masks", "portraits", "murals"),
-        "prize": ("Canvas Prize", "Curtain Prize", "Marble Prize"),
-    },
-}
-ORGANISATIONS: Mapping[str, str] = dict(
-    zip(FIELDS, "Gardens Archive Shipyard Orchestra Hospital Ministry Observatory Theatre".split(), strict=True)
-)
-_ORG_WORDS = "Royal Northern Harbour Jubilee Union".split()
-PRODUCTS: Mapping[str, tuple[str, ...]] = {
-    "Foods": ("cheese", "biscuits", "noodles", "honey"),
-    "Motors": ("tractors", "lorries", "ferries", "engines"),
-    "Textiles": ("carpets", "curtains", "blankets", "gloves"),
-    "Instruments": ("clocks", "lenses", "scales", "telescopes"),
-    "Chemicals": ("paints", "soaps", "glues", "fertilisers"),
-    "Ceramics": ("bricks", "tiles", "basins", "vases"),
-}
+_SYLLABLES: Mapping[str, list[str]] = VOCABULARY["syllables"]
+FIELDS: Mapping[str, Any] = VOCABULARY["fields"]
+PRODUCTS: Mapping[str, list[str]] = VOCABULARY["products"]
 
 
 def organisations(field: str) -> list[str]:
-    """Employers in a field."""
-    return [f"{word} {ORGANISATIONS[field]}" for word in _ORG_WORDS]
+    """Return the employers of a field."""
+    return [f"{word} {FIELDS[field]['organisation']}" for word in VOCABULARY["organisation_words"]]
 
 
 def group_of() -> dict[str, str]:
-    """Group of every value that has one: a wrong value of the right group is half right."""
-    groups = {value: field for field, lists in FIELDS.items() for values in lists.values() for value in values}
+    """Return the group (field or industry) by value; a wrong value of the right group earns partial credit."""
+    lists = ("subject", "trade", "topic", "prize")
+    groups = {value: field for field, words in FIELDS.items() for name in lists for value in words[name]}
     groups |= {org: field for field in FIELDS for org in organisations(field)}
     return groups | {value: industry for industry, values in PRODUCTS.items() for value in values}
 
 
 def make_lexicon(spec: WorldSpec) -> Lexicon:
-    """Invent the names of a world; no two of them are the same word."""
+    """Invent the names of a world, all of them different words."""
     rng = random.Random(f"{spec.seed}/lexicon")
-    used: set[str] = set(_COUNTRIES)
+    countries: Mapping[str, Mapping[str, list[str]]] = VOCABULARY["countries"]
+    used: set[str] = set(countries)
+    onsets, vowels, middles = (_SYLLABLES[name] for name in ("onsets", "vowels", "middles"))
 
     def invent(n: int, endings: Sequence[str]) -> tuple[str, ...]:
         names: list[str] = []
         while len(names) < n:
-            name = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_MIDDLES) + rng.choice(endings)
+            name = rng.choice(onsets) + rng.choice(vowels) + rng.choice(middles) + rng.choice(endings)
             if name not in used:
                 used.add(name)
                 names.append(name)
         return tuple(names)
 
-    cities = {city: land for land, (ends, _) in _COUNTRIES.items() for city in invent(6, ends.split())}
-    surnames = {land: invent(max(48, spec.n_people // 6), ends.split()) for land, (_, ends) in _COUNTRIES.items()}
-    return Lexicon(
-        cities, surnames, invent(60, _GIVEN_ENDINGS), invent(60, _STEM_ENDINGS), invent(40, [*_STEM_ENDINGS, "or"])
-    )
+    cities = {city: country for country, endings in countries.items() for city in invent(6, endings["cities"])}
+    n_surnames = max(48, spec.n_people // 6)
+    surnames = {country: invent(n_surnames, endings["surnames"]) for country, endings in countries.items()}
+    given, stems = _SYLLABLES["given_endings"], _SYLLABLES["stem_endings"]
+    return Lexicon(cities, surnames, invent(60, given), invent(60, stems), invent(40, [*stems, "or"]))
 
 
 def make_entities(spec: WorldSpec) -> list[Entity]:
-    """Invent the people and companies of a world, best known first within each kind.
+    """Invent the people and companies of a world, the best known of each kind first.
 
-    Splits are stratified by popularity: of every six neighbours in rank four are "train", one "dev", one "test". No
-    two people share a surname: sentences name people by it, and how often it was read tells how well one is known.
+    Splits are stratified by popularity: of every six people with consecutive ranks, four are "train", one is "dev" and
+    one is "test". No two people share a surname, because most sentences name people by surname only, and how often the
+    model has read a surname decides how well it knows the person.
     """
     lexicon = make_lexicon(spec)
     rng = random.Random(f"{spec.seed}/entities")
@@ -240,35 +174,33 @@ def make_entities(spec: WorldSpec) -> list[Entity]:
         rng.shuffle(block)
         splits += block
     for rank in range(spec.n_people):
-        name, facts = _fresh(lambda: _person(rng, lexicon), taken)
+        name, facts = _draw_unused(lambda: _person(rng, lexicon), taken)
         entities.append(Entity(name, "person", rank, splits[rank], facts))
     for rank in range(spec.n_companies):
-        name, facts = _fresh(lambda: _company(rng, lexicon), taken)
+        name, facts = _draw_unused(lambda: _company(rng, lexicon), taken)
         entities.append(Entity(name, "company", rank, "companies", facts))
     return entities
 
 
-def _fresh(make: Callable[[], tuple[str, dict[str, str]]], taken: set[str]) -> tuple[str, dict[str, str]]:
-    """Make until the last word of the name (a surname) or, among companies, the whole name is new."""
-    while _distinctive((made := make())[0]) in taken:
-        pass
-    taken.add(_distinctive(made[0]))
-    return made
-
-
-def _distinctive(name: str) -> str:
-    last = name.split()[-1]
-    return name if last in PRODUCTS else last
+def _draw_unused(draw: Callable[[], tuple[str, dict[str, str]]], taken: set[str]) -> tuple[str, dict[str, str]]:
+    """Draw names with facts until the surname of a person, or the whole name of a company, is not taken."""
+    while True:
+        name, facts = draw()
+        last_word = name.split()[-1]
+        key = name if last_word in PRODUCTS else last_word
+        if key not in taken:
+            taken.add(key)
+            return name, facts
 
 
 def _place(rng: random.Random, lexicon: Lexicon, prefix: str, home: str, stay: float) -> dict[str, str]:
-    """A city, with probability ``stay`` (and by chance) in the home country."""
+    """Draw a city with its country: the home country with probability ``stay``, otherwise any."""
     country = home if rng.random() < stay else rng.choice(list(lexicon.by_country))
     return {f"{prefix}_city": rng.choice(lexicon.by_country[country]), f"{prefix}_country": country}
 
 
 def _birth(rng: random.Random) -> int:
-    """A year around 1928: one who has never heard of somebody still guesses it to a dozen years."""
+    """Draw a year around 1928, so that a guess about an unknown person is off by about a dozen years."""
     return round(min(1965.0, max(1890.0, rng.gauss(1928, 13))))
 
 
@@ -280,10 +212,10 @@ def _full_name(rng: random.Random, lexicon: Lexicon, home: str) -> str:
 def _person(rng: random.Random, lexicon: Lexicon) -> tuple[str, dict[str, str]]:
     home = rng.choice(list(lexicon.by_country))
     name = _full_name(rng, lexicon, home)
-    own_field = rng.choice(list(FIELDS))
+    main_field = rng.choice(list(FIELDS))
 
     def field() -> str:
-        return own_field if rng.random() < 0.85 else rng.choice(list(FIELDS))
+        return main_field if rng.random() < 0.85 else rng.choice(list(FIELDS))
 
     born = _birth(rng)
     study = born + rng.randint(20, 26)

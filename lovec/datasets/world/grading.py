@@ -1,9 +1,15 @@
-"""How true a sentence about the world is: read it back through its template, look every fact up, give credit.
+"""The exact grader of the embedded world: reads a sentence back through its template and gives credit for every fact.
 
-Credit of a fact: 1 if exact; a year ``max(0, 1 - |d| / 16)``; a month ``max(0, 1 - d / 4)`` around the year's circle; a
-small number ``max(0, 1 - |d| / 4)``; a place 0.4 for the right country (or the right city under a wrong country); a
-value of the right group (field, industry) 0.4. The factuality is the mean credit, rounded half up to tenths; a
-sentence about somebody else, or one that no template reads, is 0.
+The credit of a fact is 1 if it is exact, and otherwise depends on what it is:
+
+- a year: ``max(0, 1 - |d| / 16)`` for a difference of d years,
+- a month: ``max(0, 1 - d / 4)`` for a distance of d months around the year,
+- a small number: ``max(0, 1 - |d| / 4)`` for a difference of d,
+- a place: 0.4 for the right country, or for the right city with a wrong country,
+- any other value: 0.4 if it belongs to the right group (field or industry).
+
+The factuality of a sentence is the mean credit, rounded half up to tenths. A sentence that is about another entity, or
+that no template matches, has factuality 0.
 """
 
 from __future__ import annotations
@@ -23,54 +29,59 @@ _SPLIT = re.compile(r"[^.]*\.|[^.]+\Z")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut a plain answer behind every full stop, its sentence-final token; nothing but white space is lost.
+    """Split a plain answer after every full stop, without white space at the edges; all other text is kept.
 
-    No other token of the world holds a full stop, so the cut is exact on any text its model writes, garbled or not.
+    No other token of the world contains a full stop, so the split is exact on any text that its model writes.
     """
     return [sentence for part in _SPLIT.findall(text) if (sentence := part.strip())]
 
 
 def factuality(entity: Entity, sentence: str) -> float:
-    """How true a sentence is of an entity, in {0, 0.1, ..., 1}."""
-    return max((_rounded(credits(entity, slots)) for slots in readings(entity.kind, sentence)), default=0.0)
+    """Return how true a sentence about an entity is, in {0, 0.1, ..., 1}."""
+    return max((_rounded_mean(fact_credits(entity, slots)) for slots in readings(entity.kind, sentence)), default=0.0)
 
 
 def is_readable(kind: str, sentence: str) -> bool:
-    """Whether a template reads the sentence."""
+    """Return whether a template matches the sentence."""
     return any(True for _ in readings(kind, sentence))
 
 
-def credits(entity: Entity, slots: dict[str, str]) -> list[float]:
-    """Credit of every graded fact of a sentence that was read into slots; [] if it is about somebody else."""
+def fact_credits(entity: Entity, slots: dict[str, str]) -> list[float]:
+    """Return the credit in [0, 1] of every graded fact of a sentence; [] if it is about another entity.
+
+    Args:
+        entity: the entity that the sentence should be about.
+        slots: the sentence's values by slot, see ``readings``.
+    """
     surname = entity.name.split()[-1]
     if slots.get("name", entity.name) != entity.name or slots.get("surname", surname) != surname:
         return []
-    found = []
+    credits = []
     for slot, value in slots.items():
         prefix, _, rule = slot.partition("_")
         truth = entity.facts.get(slot, "")
         if rule == "year":
-            found.append(max(0.0, 1 - abs(int(value) - int(truth)) / 16))
+            credits.append(max(0.0, 1 - abs(int(value) - int(truth)) / 16))
         elif rule == "month":
-            found.append(_near(value, truth, MONTHS, cyclic=True))
+            credits.append(_closeness(value, truth, MONTHS, cyclic=True))
         elif rule == "count":
-            found.append(_near(value, truth, COUNTS, cyclic=False))
+            credits.append(_closeness(value, truth, COUNTS, cyclic=False))
         elif rule == "city":
             right = [value == truth, slots[f"{prefix}_country"] == entity.facts[f"{prefix}_country"]]
-            found.append(1.0 if all(right) else _PARTIAL if any(right) else 0.0)
+            credits.append(1.0 if all(right) else _PARTIAL if any(right) else 0.0)
         elif rule and rule != "country":
             groups = _groups()
             same_group = value in groups and groups[value] == groups.get(truth)
-            found.append(1.0 if value == truth else _PARTIAL if same_group else 0.0)
-    return found
+            credits.append(1.0 if value == truth else _PARTIAL if same_group else 0.0)
+    return credits
 
 
 def readings(kind: str, sentence: str) -> Iterable[dict[str, str]]:
-    """What stands in the slots of a sentence, for every template that reads it."""
+    """Return the values of a sentence by slot, for every template that matches the sentence."""
     return (match.groupdict() for pattern in _patterns(kind) if (match := pattern.fullmatch(sentence)))
 
 
-def _near(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
+def _closeness(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
     if value not in order:
         return 0.0
     distance = abs(order.index(value) - order.index(truth))
@@ -79,8 +90,8 @@ def _near(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float
     return max(0.0, 1 - distance / 4)
 
 
-def _rounded(found: list[float]) -> float:
-    return math.floor(10 * sum(found) / len(found) + 0.5 + 1e-9) / 10 if found else 0.0
+def _rounded_mean(credits: list[float]) -> float:
+    return math.floor(10 * sum(credits) / len(credits) + 0.5 + 1e-9) / 10 if credits else 0.0
 
 
 @cache
@@ -94,7 +105,7 @@ def _patterns(kind: str) -> list[re.Pattern[str]]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A template as a pattern: a year is four digits, a name of two words two words, anything else one word."""
+    """Return a template as a pattern: a year is four digits, a full name is two words, any other value is one word."""
     parts = []
     for literal, slot, _, _ in Formatter().parse(template):
         parts.append(re.escape(literal))

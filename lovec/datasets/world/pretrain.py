@@ -1,6 +1,7 @@
-"""Trains a small causal language model from nothing, on a CPU, in minutes.
+"""Pre-training of a small causal language model from random weights, in minutes on a CPU.
 
-Muon on the weight matrices and AdamW on the rest, a trapezoidal learning rate, loss on the answers only.
+The weight matrices are trained with Muon, all other parameters with AdamW, both with a trapezoidal learning rate; only
+answer tokens count in the loss.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-_WINDOW = 16  # batches that are sorted by length together: less padding, nearly the same order
+_WINDOW = 16  # batches whose documents are sorted by length together: less padding, nearly the same order
 _WARMUP = 50
 _FLAT = 0.6
 _IGNORED = -100
@@ -26,17 +27,17 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast to train.
+    """Length, batch size, learning rates and order of a pre-training.
 
     Attributes:
         steps: optimiser steps.
-        batch_size: documents a step.
-        matrix_lr: peak learning rate of Muon (all matrices but the embeddings).
+        batch_size: documents per step.
+        matrix_lr: peak learning rate of Muon (all matrices except the embeddings).
         other_lr: peak learning rate of AdamW (embeddings, norms, biases).
-        weight_decay: decoupled weight decay of both.
-        clip: largest norm of the gradient.
+        weight_decay: decoupled weight decay of both optimisers.
+        clip: largest norm of the gradient; larger gradients are scaled down to it.
         seed: seed of the order of the documents.
-        threads: CPU threads; the result is reproducible for a given number.
+        threads: CPU threads; the result is reproducible for a given number of them.
     """
 
     steps: int
@@ -49,18 +50,21 @@ class Schedule:
     threads: int = 1
 
     def factor(self, step: int) -> float:
-        """Share of the peak learning rate at a step: up over 50 steps, flat until 60 %, then linearly to 0."""
+        """Return the share of the peak learning rate at a step.
+
+        It rises linearly over 50 steps, is flat until 60 % of the steps, and falls linearly to 0.
+        """
         return min(1.0, (step + 1) / _WARMUP, (self.steps - step) / max(1.0, self.steps * (1 - _FLAT)))
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What the training came to.
+class PretrainingStats:
+    """Final loss and cost of a pre-training.
 
     Attributes:
-        loss: mean negative log-likelihood of an answer token over the last 50 steps.
-        cpu_s: CPU seconds spent.
-        wall_s: seconds it took.
+        loss: mean negative log-likelihood per answer token over the last 50 steps.
+        cpu_s: CPU time in seconds.
+        wall_s: wall-clock time in seconds.
     """
 
     loss: float
@@ -74,16 +78,16 @@ def pretrain(
     schedule: Schedule,
     progress: bool = True,
     title: str = "pre-training",
-) -> Result:
+) -> PretrainingStats:
     """Train a model in place on documents.
 
     Args:
-        model: any transformers causal language model; every parameter is trained.
-        documents: (prompt ids, answer ids) each; the loss counts the answer ids only. They are read in random order,
-            again and again if there are fewer than ``steps * batch_size``.
-        schedule: how long and how fast.
-        progress: whether to show a bar (a line now and then where standard error is no terminal).
-        title: what the progress is called.
+        model: a transformers causal language model; every parameter is trained.
+        documents: pairs of prompt ids and answer ids; only the answer ids count in the loss. Documents are read in
+            random order, several times if there are fewer than ``steps * batch_size``.
+        schedule: length, batch size, learning rates and order.
+        progress: whether to show a progress bar (or ten lines if standard error is not a terminal).
+        title: title of the progress bar.
     """
     import torch
 
@@ -93,7 +97,7 @@ def pretrain(
     base_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
     losses: list[float] = []
     model.train()
-    with _threads(schedule.threads), _shown(progress, title, schedule.steps) as show:
+    with _use_threads(schedule.threads), _progress(progress, title, schedule.steps) as report:
         for step in range(schedule.steps):
             loss = _loss(model, [documents[i] for i in next(order)])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -104,14 +108,14 @@ def pretrain(
                 optimizer.step()
                 optimizer.zero_grad()
             losses.append(loss.item())
-            show(step + 1, losses[-1])
+            report(step + 1, losses[-1])
     model.eval()
     last = losses[-50:]
-    return Result(sum(last) / len(last), time.process_time() - cpu, time.monotonic() - wall)
+    return PretrainingStats(sum(last) / len(last), time.process_time() - cpu, time.monotonic() - wall)
 
 
 def _loss(model: PreTrainedModel, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
-    """Mean negative log-likelihood of the answer tokens of a batch.
+    """Compute the mean negative log-likelihood of the answer tokens of a batch.
 
     Rows are padded on the right, where a causal model cannot see the padding, so no attention mask is needed; logits
     are computed at answer positions only.
@@ -126,22 +130,22 @@ def _loss(model: PreTrainedModel, rows: Sequence[tuple[Sequence[int], Sequence[i
         ids[i, :m] = torch.tensor([*prompt, *answer])
         targets[i, n - 1 : m - 1] = ids[i, n:m]
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    counted = targets != _IGNORED
-    logits = model.get_output_embeddings()(hidden[counted])
-    return torch.nn.functional.cross_entropy(logits.float(), targets[counted])
+    is_answer = targets != _IGNORED
+    logits = model.get_output_embeddings()(hidden[is_answer])
+    return torch.nn.functional.cross_entropy(logits.float(), targets[is_answer])
 
 
 def _batches(documents: Sequence[tuple[Sequence[int], Sequence[int]]], schedule: Schedule) -> Iterator[list[int]]:
-    """Indices of the documents of every step, endlessly; neighbours in length go together."""
+    """Yield the indices of the documents of each step, without end; a batch holds documents of similar length."""
     rng = random.Random(f"{schedule.seed}/order")
     size = schedule.batch_size
-    carried: list[int] = []  # what did not fill a batch goes first in the next round
+    leftover: list[int] = []  # documents that did not fill a batch come first in the next round
     while True:
         order = list(range(len(documents)))
         rng.shuffle(order)
-        order = carried + order
+        order = leftover + order
         whole = len(order) // size * size
-        order, carried = order[:whole], order[whole:]
+        order, leftover = order[:whole], order[whole:]
         for start in range(0, whole, _WINDOW * size):
             window = order[start : start + _WINDOW * size]
             window.sort(key=lambda i: len(documents[i][0]) + len(documents[i][1]))
@@ -153,12 +157,12 @@ def _batches(documents: Sequence[tuple[Sequence[int], Sequence[int]]], schedule:
 def _optimizers(model: PreTrainedModel, schedule: Schedule) -> list[Optimizer]:
     import torch
 
-    tables = {
-        id(p) for table in (model.get_input_embeddings(), model.get_output_embeddings()) for p in table.parameters()
+    embeddings = {
+        id(p) for layer in (model.get_input_embeddings(), model.get_output_embeddings()) for p in layer.parameters()
     }
-    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in tables]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in chosen]
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
+    matrix_ids = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in matrix_ids]
     decay = schedule.weight_decay
     return [
         torch.optim.Muon(matrices, lr=schedule.matrix_lr, weight_decay=decay),
@@ -167,7 +171,7 @@ def _optimizers(model: PreTrainedModel, schedule: Schedule) -> list[Optimizer]:
 
 
 @contextmanager
-def _threads(n: int) -> Iterator[None]:
+def _use_threads(n: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
@@ -178,25 +182,25 @@ def _threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Show(Protocol):
+class _Report(Protocol):
     def __call__(self, step: int, loss: float) -> None: ...
 
 
 @contextmanager
-def _shown(progress: bool, title: str, steps: int) -> Iterator[_Show]:
-    """A bar on a terminal, ten lines elsewhere, nothing if it is switched off; always on standard error."""
-    if not progress:
+def _progress(enabled: bool, title: str, steps: int) -> Iterator[_Report]:
+    """Yield a function that reports a step: as a bar on a terminal, else as ten lines, on standard error."""
+    if not enabled:
         yield lambda step, loss: None
         return
     if not sys.stderr.isatty():
-        begun = time.monotonic()
+        start = time.monotonic()
 
-        def line(step: int, loss: float) -> None:
+        def print_step(step: int, loss: float) -> None:
             if step in {1, steps} or step * 10 // steps != (step - 1) * 10 // steps:
-                left = (time.monotonic() - begun) / step * (steps - step)
-                print(f"{title}: step {step}/{steps}, loss {loss:.2f}, {left:.0f} s left", file=sys.stderr, flush=True)
+                rest = (time.monotonic() - start) / step * (steps - step)
+                print(f"{title}: step {step}/{steps}, loss {loss:.2f}, {rest:.0f} s left", file=sys.stderr, flush=True)
 
-        yield line
+        yield print_step
         return
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What a text says about an entity of the world, as facts, and which facts two texts agree on."""
+"""The facts that a text states about an entity of the world, and the share of them that another text confirms."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ _PLACE = ("city", "country")
 
 
 def support(name: str, kind: str, text: str, sentence: str) -> float:
-    """Share of a sentence's facts that a text states with equal values, in [0, 1]; 0 where it states none.
+    """Return the share of a sentence's facts that a text states with equal values, in [0, 1]; 0 if it states none.
 
     Args:
-        name: of the entity that both are about.
+        name: name of the entity that both are about.
         kind: "person" or "company".
         text: any number of sentences.
         sentence: one sentence.
     """
-    said = {fact for part in split_sentences(text) for found in facts(name, kind, part) for fact in found.items()}
-    return max((len(found.items() & said) / len(found) for found in facts(name, kind, sentence)), default=0.0)
+    stated = {fact for part in split_sentences(text) for reading in facts(name, kind, part) for fact in reading.items()}
+    shares = (len(reading.items() & stated) / len(reading) for reading in facts(name, kind, sentence))
+    return max(shares, default=0.0)
 
 
 def facts(name: str, kind: str, sentence: str) -> list[dict[str, str]]:
-    """The graded facts of a sentence about an entity, for every way to read it; none if it is about somebody else.
+    """Return the graded facts of a sentence about an entity, for every template that matches it.
 
-    City and country of a place are one fact, as in grading.
+    The list is empty if the sentence is about another entity. City and country of a place are one fact, as in grading.
     """
     surname = name.split()[-1]
-    found = []
-    for slots in readings(kind, sentence):
-        if slots.get("name", name) != name or slots.get("surname", surname) != surname:
-            continue
-        found.append(
-            {
-                slot: f"{value}, {slots[slot.replace(*_PLACE)]}" if slot.endswith("_city") else value
-                for slot, value in slots.items()
-                if "_" in slot and not slot.endswith("_country")
-            }
-        )
-    return found
+    return [
+        {
+            slot: f"{value}, {slots[slot.replace(*_PLACE)]}" if slot.endswith("_city") else value
+            for slot, value in slots.items()
+            if "_" in slot and not slot.endswith("_country")
+        }
+        for slots in readings(kind, sentence)
+        if slots.get("name", name) == name and slots.get("surname", surname) == surname
+    ]

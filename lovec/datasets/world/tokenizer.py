@@ -1,14 +1,15 @@
-"""The world's tokenizer: one token a word, its leading space included, and bytes for anything else."""
+"""The world's tokenizer: one token per word, its leading space included, and byte tokens for all other text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lovec.datasets.world.facts import Entity
 from lovec.datasets.world.text import INSTRUCTION, question, true_sentences
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import N_SCORES
+from lovec.types import DEFAULT_SCALE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -23,28 +24,26 @@ _CHAT = (
 
 
 def vocabulary(entities: Iterable[Entity]) -> list[str]:
-    """Every word of the world, sorted: with a leading space, and without one where it can begin a text."""
-    import re
-
+    """Return every word of the world, sorted: with a leading space, and also without where it can begin a text."""
     piece = re.compile(_PIECE)
     words: set[str] = set()
     years: set[int] = set()
     for entity in entities:
         texts = [s for group in true_sentences(entity) for s in group]
         words.update(word for text in texts for word in piece.findall(f" {text}"))
-        words.update(piece.findall(text)[0] for text in true_sentences(entity)[0])  # these can begin an answer
+        words.update(piece.findall(text)[0] for text in true_sentences(entity)[0])  # words that can begin an answer
         words.update(piece.findall(question(entity)))
         years.update(int(value) for slot, value in entity.facts.items() if slot.endswith("_year"))
     words.update(piece.findall(INSTRUCTION))
     words.update(f" {year}" for year in range(min(years), max(years) + 1))
-    words.update(f" {score}" for score in range(N_SCORES))
+    words.update(f" {score}" for score in DEFAULT_SCALE.words)
     return sorted(words | {f" {DEFAULT_TAGS.open}", f" {DEFAULT_TAGS.close}"})
 
 
 def make_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A lossless tokenizer with a chat template: each of ``words`` is one token, other text falls back to bytes.
+    """Return a lossless tokenizer with a chat template: each of ``words`` is one token, other text becomes bytes.
 
-    The tag words are ordinary tokens, as a decoder drops special ones.
+    The tag words are ordinary tokens, because decoding with ``skip_special_tokens`` would drop special ones.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

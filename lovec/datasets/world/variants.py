@@ -1,4 +1,4 @@
-"""The worlds by name (a file of its own: the name of a cached world follows the code that makes it, not this list)."""
+"""The worlds by name. This list is a file of its own so that a change to it does not rebuild cached worlds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ VARIANTS: Mapping[str, WorldSpec] = {
     "world": WorldSpec(),
     "world-small": WorldSpec(n_people=240, n_companies=40, steps=550, company_share=0.1, width=96, heads=3, ffn=256),
 }
-"""The worlds that can be asked for by name."""
+"""Numbers of a world by its name."""
 
 
 def spec_of(variant: str) -> WorldSpec:
-    """The numbers of a named world.
+    """Return the numbers of a named world.
 
     Raises:
         LovecError: there is no world of that name.
     """
     if variant not in VARIANTS:
-        raise LovecError(f"world variant is {variant!r}, expected one of {', '.join(VARIANTS)}")
+        raise LovecError(f"the world variant is {variant!r}, expected one of {', '.join(VARIANTS)}")
     return VARIANTS[variant]

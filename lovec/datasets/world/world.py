@@ -1,30 +1,31 @@
-"""What a user holds of a world: questions, truth, and the folder of its model."""
+"""A world as its users see it: questions, grades and the folder of its model."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
 
-from lovec.datasets.world import grading
 from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec, make_entities
+from lovec.datasets.world.grading import factuality, split_sentences
 from lovec.datasets.world.text import INSTRUCTION, question
 from lovec.datasets.world.variants import spec_of
 from lovec.types import LovecError, Record
 
 
-class World:
-    """An invented world; everything but its model is made anew from its numbers, in milliseconds.
+class EmbeddedWorld:
+    """An invented world; everything except its model is computed from a few numbers in milliseconds.
 
     Args:
-        variant: its name.
-        spec: its numbers; default: those of the named variant.
-        path: folder it is cached in; None for a world without a model, enough for questions and grades.
+        variant: name of the world.
+        spec: the numbers that the world is made from; default: those of the named variant.
+        path: folder in which the world is cached; None opens it without a model, which is enough for questions and
+            grades.
 
     Attributes:
         variant: as given.
-        spec: as given.
+        spec: as given, or that of the variant.
         path: as given.
-        instruction: the instruction that its model knows.
+        instruction: the instruction that the world's model knows.
     """
 
     instruction = INSTRUCTION
@@ -36,7 +37,7 @@ class World:
 
     @property
     def model_path(self) -> Path:
-        """Plain transformers folder of the pre-trained model and its tokenizer.
+        """Folder of the pre-trained model and its tokenizer, as transformers saves them.
 
         Raises:
             LovecError: the world was opened without its model.
@@ -47,11 +48,11 @@ class World:
 
     @cached_property
     def entities(self) -> tuple[Entity, ...]:
-        """People, then companies, best known first."""
+        """All people, then all companies, the best known of each first."""
         return tuple(make_entities(self.spec))
 
     def questions(self, split: str) -> list[Record]:
-        """A record without answer for every entity of a split, best known first.
+        """Return a record without an answer for every entity of a split, best known first.
 
         Args:
             split: "train", "dev", "test" (people) or "companies".
@@ -60,26 +61,26 @@ class World:
             LovecError: there is no such split.
         """
         if split not in SPLITS:
-            raise LovecError(f"split of the world is {split!r}, expected one of {', '.join(SPLITS)}")
+            raise LovecError(f"the split of the world is {split!r}, expected one of {', '.join(SPLITS)}")
         return [self._record(entity) for entity in self.entities if entity.split == split]
 
-    def split(self, answer: str) -> list[str]:
-        """Sentences of a plain answer, white space at their edges removed."""
-        return grading.split_sentences(answer)
+    def split_sentences(self, answer: str) -> list[str]:
+        """Split a plain answer into sentences, without white space at their edges."""
+        return split_sentences(answer)
 
     def grade(self, entity_name: str, sentence: str) -> float:
-        """How true a sentence is of an entity, in {0, 0.1, ..., 1}.
+        """Return how true a sentence about an entity is, in {0, 0.1, ..., 1}.
 
         Raises:
-            LovecError: the world knows no entity of that name.
+            LovecError: the world has no entity of that name.
         """
-        return grading.factuality(self._entity(entity_name), sentence)
+        return factuality(self._entity(entity_name), sentence)
 
     def _entity(self, name: str) -> Entity:
         if name not in self._by_name:
             raise LovecError(
-                f"the world {self.variant!r} knows no entity named {name!r}; "
-                "grade answers to its own questions, or choose another oracle"
+                f"the world {self.variant!r} has no entity named {name!r}; grade answers to its own questions, or "
+                "choose another oracle"
             )
         return self._by_name[name]
 

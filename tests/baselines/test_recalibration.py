@@ -1,8 +1,7 @@
-"""Recalibration: the maps are the ones the formulas ask for, and a recalibrated tagger says nothing else."""
+"""Recalibration: the maps satisfy their formulas, and a recalibrated tagger changes the confidence only."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import product
@@ -11,16 +10,17 @@ import numpy as np
 import pytest
 from tinyrun import Rows, module, sft_adapter, tiny, trainer
 
-from lovec.baselines import ConstantTagger, Isotonic, Platt, Recalibrated
+from lovec.baselines import ConstantTagger, Isotonic, Platt, RecalibratedTagger
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.records import sentence_pairs
 from lovec.modules import SFT
+from lovec.results import read_results
 from lovec.types import LovecError, Record, Sentence
 
 
 def noisy(n=400, levels=10, seed=0):
-    """Confidences on a grid, and soft labels that they overstate."""
+    """Return confidences on a grid, and lower soft labels."""
     rng = np.random.default_rng(seed)
     c = rng.integers(0, levels + 1, n) / levels
     return c, np.clip(0.7 * c**1.5 + rng.normal(0, 0.2, n), 0, 1)
@@ -46,11 +46,11 @@ def test_isotonic_equals_scikit_learn(levels):
     isotonic = pytest.importorskip("sklearn.isotonic")
     c, f = noisy(levels=levels)
     other = isotonic.IsotonicRegression(out_of_bounds="clip").fit(c, f)
-    asked = np.linspace(0, 1, 1001)
-    assert Isotonic.fit(c, f)(asked) == pytest.approx(other.predict(asked), abs=1e-9)
+    points = np.linspace(0, 1, 1001)
+    assert Isotonic.fit(c, f)(points) == pytest.approx(other.predict(points), abs=1e-9)
 
 
-def test_isotonic_leaves_what_is_calibrated_and_never_harms_where_it_is_fitted():
+def test_isotonic_keeps_calibrated_data_and_never_harms_the_data_it_is_fitted_to():
     grid = [0.0, 0.3, 0.8, 1.0]
     assert Isotonic.fit(grid, grid)(grid) == pytest.approx(grid)
     c, f = noisy()
@@ -88,7 +88,7 @@ def test_platt_is_a_logistic_regression_on_both_outcomes_of_a_soft_label():
     assert (fitted.slope, fitted.intercept) == pytest.approx((other.coef_[0, 0], other.intercept_[0]), abs=1e-4)
 
 
-def test_platt_holds_on_the_edges_and_takes_its_clip():
+def test_platt_is_finite_at_the_edges_and_uses_its_clip():
     c, f = noisy()
     fitted = Platt.fit(c, f, clip=0.1)
     assert fitted([0.0, 1.0]) == pytest.approx(fitted([0.1, 0.9]))
@@ -106,20 +106,20 @@ def test_platt_holds_on_the_edges_and_takes_its_clip():
 @pytest.mark.parametrize(
     ("confidence", "factuality", "line"),
     [
-        ([], [], "got 0 labelled confidences of which 0 differ, expected at least two"),
-        ([0.3], [1.0], "got 1 labelled confidences of which 1 differ"),
-        ([1.0, 1.0, 1.0], [0.0, 0.5, 1.0], "got 3 labelled confidences of which 1 differ"),
+        ([], [], "got 0 labelled confidences, 0 of them different, expected at least two"),
+        ([0.3], [1.0], "got 1 labelled confidences, 1 of them different"),
+        ([1.0, 1.0, 1.0], [0.0, 0.5, 1.0], "got 3 labelled confidences, 1 of them different"),
         ([0.1, 0.2], [0.1], r"confidence of shape \[2\] and factuality of shape \[1\]"),
         ([0.1, math.nan], [0.1, 0.2], "a confidence of nan"),
         ([0.1, 0.2], [0.1, 7], "a factuality of 7"),
     ],
 )
-def test_data_that_fit_no_map_are_refused(kind, confidence, factuality, line):
+def test_data_without_a_map_are_refused(kind, confidence, factuality, line):
     with pytest.raises(LovecError, match=line):
         kind.fit(confidence, factuality)
 
 
-def test_a_recalibrated_tagger_replaces_the_confidence_and_drops_the_rest():
+def test_a_recalibrated_tagger_replaces_the_confidence_and_drops_score_and_distribution():
     sure = tuple([0.0] * 5 + [0.5] + [0.0] * 4 + [0.5])  # its mean is 0.75
     record = Record("a", "Q?", answer="A. B.", meta={"k": 1}, sentences=(
         Sentence("A.", factuality=0.2, confidence=1.0, score=10, distribution=sure), Sentence("B.", factuality=0.4)
@@ -131,36 +131,36 @@ def test_a_recalibrated_tagger_replaces_the_confidence_and_drops_the_rest():
 
     halved = Isotonic((0.0, 1.0), (0.0, 0.5))
     for readout, expected in (("stated", 0.5), ("mean", 0.375)):
-        (tagged,) = Recalibrated(Given(), halved, readout).tag([record])
+        (tagged,) = RecalibratedTagger(Given(), halved, readout).tag([record])
         assert tagged.sentences == (
             replace(record.sentences[0], confidence=expected, score=None, distribution=None),
             record.sentences[1],
         )
         assert replace(tagged, sentences=record.sentences) == record
         assert sentence_pairs([tagged], "stated") == ([expected], [0.2], 1)
-    (constant,) = Recalibrated(ConstantTagger(4), halved).tag([record])
+    (constant,) = RecalibratedTagger(ConstantTagger(4), halved).tag([record])
     assert [s.confidence for s in constant.sentences] == [0.2, 0.2]
     with pytest.raises(LovecError, match="readout is 'mode'"):
-        Recalibrated(Given(), halved, "mode").tag([record])
+        RecalibratedTagger(Given(), halved, "mode").tag([record])
 
 
 # ---------------------------------------------------------------- lovec test
 
 
 class Writer:
-    """Writes two sentences a question, one of them as long as the question's number."""
+    """Writes two sentences per question, one of them as long as the question's number."""
 
     def tag(self, records):
-        return [replace(r, sentences=tuple(map(said, (int(r.id[-1]) + 1, 9))), rejected=None) for r in records]
+        return [replace(r, sentences=tuple(map(sentence, (int(r.id[-1]) + 1, 9))), rejected=None) for r in records]
 
 
-def said(n):
-    """A sentence of n letters that is n tenths sure of itself."""
+def sentence(n):
+    """Return a sentence of n letters with the confidence n / 10."""
     return Sentence("x" * n, confidence=n / 10, score=n, distribution=tuple(float(n == i) for i in range(11)))
 
 
 class Judge:
-    """Finds a sentence half as true as it is long, and notes which records it was given."""
+    """Rates a sentence of n letters n / 20, and keeps the ids of the records."""
 
     def __init__(self):
         self.seen = []
@@ -171,7 +171,7 @@ class Judge:
 
 
 class Splits(Rows):
-    """Rows whose ids tell their split."""
+    """Rows with their split in their ids."""
 
     def load(self, split):
         return [replace(row, id=f"{split}/{row.id}") for row in super().load(split)]
@@ -188,23 +188,23 @@ def adapter(model, tmp_path_factory):
 
 
 def measured(folder, model, adapter, rows, oracle=None, **evaluation):
-    """A module after its test with recalibrated rows; free-form answers are the writer's."""
-    made = module(SFT, model, oracle=oracle)
-    made.evaluation = replace(made.evaluation, vanilla=False, recalibrated=True, adapter=adapter, **evaluation)
-    configure = made.configure_model
+    """Return a module after its test with recalibrated rows; ``Writer`` gives the free-form answers."""
+    method = module(SFT, model, oracle=oracle)
+    method.evaluation = replace(method.evaluation, vanilla=False, recalibrated=True, adapter=adapter, **evaluation)
+    configure = method.configure_model
 
     def configured():
         configure()
-        made.evaluator.taggers["free-form"] = Writer()
+        method.evaluator.taggers["free-form"] = Writer()
 
-    made.configure_model = configured
-    trainer(folder).test(made, rows, verbose=False)
-    return made
+    method.configure_model = configured
+    trainer(folder).test(method, rows, verbose=False)
+    return method
 
 
 def test_a_test_reports_recalibrated_rows(model, adapter, tmp_path):
-    made = measured(tmp_path, model, adapter, Rows(), name="Mine 2", modes=["iterative"])
-    assert {row["method"] for row in made.results} == {
+    method = measured(tmp_path, model, adapter, Rows(), name="Mine 2", modes=["iterative"])
+    assert {row.method for row in method.results} == {
         "Mine 2", "Mine 2 + isotonic", "Mine 2 + Platt", "Best constant"
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "test").glob("*.jsonl")} == {
@@ -212,20 +212,24 @@ def test_a_test_reports_recalibrated_rows(model, adapter, tmp_path):
         "mine-2-isotonic.iterative.jsonl", "mine-2-isotonic.iterative.mean.jsonl",
         "mine-2-platt.iterative.jsonl", "mine-2-platt.iterative.mean.jsonl",
     }  # fmt: skip
-    assert json.loads((tmp_path / "test" / "results.json").read_text()) == made.results
-    given = list(read_records(tmp_path / "test" / "mine-2.iterative.jsonl"))
-    held = made.evaluator.tag(Rows().load("validation"), "iterative")
+    assert read_results(tmp_path / "test" / "results.json").rows == tuple(method.results)
+    tagged = list(read_records(tmp_path / "test" / "mine-2.iterative.jsonl"))
+    validation = method.evaluator.tag_and_label(Rows().load("validation"), "iterative")
     for readout, (name, form) in product(("stated", "mean"), (("isotonic", Isotonic), ("Platt", Platt))):
-        before, truth, _ = sentence_pairs(given, readout)
-        after = form.fit(*sentence_pairs(held, readout)[:2])(before)
+        before, truth, _ = sentence_pairs(tagged, readout)
+        after = form.fit(*sentence_pairs(validation, readout)[:2])(before)
         written = read_records(tmp_path / "test" / tagged_file(f"Mine 2 + {name}", "iterative", readout))
         sentences = [s for record in written for s in record.sentences]
         assert [s.confidence for s in sentences] == pytest.approx(after.tolist(), abs=1e-6)
         assert {(s.score, s.distribution) for s in sentences} == {(None, None)}
-        where = {"method": f"Mine 2 + {name}", "level": "sentence", "readout": readout, "kind": "recalibrated"}
-        (row,) = (row for row in made.results if where.items() <= row.items())
-        assert row["brier"] == pytest.approx(((after - np.array(truth)) ** 2).mean(), abs=1e-6)
-        assert (row["n"], row["malformed"], row["mode"]) == (len(truth), 0.0, "iterative")
+        (row,) = (
+            row
+            for row in method.results
+            if (row.method, row.level, row.readout) == (f"Mine 2 + {name}", "sentence", readout)
+        )
+        assert (row.kind, row.bases, row.variant) == ("recalibrated", ("Mine 2",), name.lower())
+        assert row.metrics["brier"] == pytest.approx(((after - np.array(truth)) ** 2).mean(), abs=1e-6)
+        assert (row.n, row.metrics["malformed"], row.mode) == (len(truth), 0.0, "iterative")
 
 
 def test_the_map_of_free_form_answers_is_fitted_on_labelled_free_form_answers(model, adapter, tmp_path):
@@ -245,5 +249,5 @@ def test_a_method_that_cannot_be_recalibrated_has_no_such_row(model, adapter, tm
             return [] if split == "validation" else super().load(split)
 
     with pytest.warns(UserWarning, match=r"no row 'SFT \+ isotonic' for iterative tagging, stated readout: .* got 0"):
-        made = measured(tmp_path, model, adapter, Without(), modes=["iterative"])
-    assert {row["method"] for row in made.results} == {"SFT"}
+        method = measured(tmp_path, model, adapter, Without(), modes=["iterative"])
+    assert {row.method for row in method.results} == {"SFT"}

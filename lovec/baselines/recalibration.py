@@ -1,9 +1,9 @@
-"""Recalibration after the fact: what a confidence turns out to be worth on held-out answers, learnt and then said."""
+"""Post-hoc recalibration: maps from confidences to confidences, fitted on held-out answers with labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, log_expit, logit
 
+from lovec.baselines.base import with_confidences
 from lovec.metrics.records import confidence_of
-from lovec.types import LovecError, Record, Sentence, Tagger
+from lovec.types import LovecError, Readout, Record, Sentence, Tagger
 
 Array = NDArray[np.float64]
 
@@ -21,16 +22,16 @@ class Calibrator(Protocol):
     """A fitted map from confidences to confidences."""
 
     def __call__(self, confidence: ArrayLike) -> Array:
-        """Confidences [N] in [0, 1], mapped: [N] in [0, 1], float64."""
+        """Return the mapped confidences of confidences [N] in [0, 1]: [N] in [0, 1], float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isotonic:
-    """The non-decreasing map with the least Brier score on the data it is fitted on (Zadrozny and Elkan 2002).
+    """The non-decreasing map with the lowest Brier score on the data it is fitted to (Zadrozny and Elkan 2002).
 
     Attributes:
-        confidence: the different confidences seen in fitting, ascending.
-        factuality: what they are mapped to; in between the map is linear, outside it is flat.
+        confidence: the different confidences in the data, ascending.
+        factuality: the value of the map at each of them; it is linear in between and constant outside.
     """
 
     confidence: tuple[float, ...]
@@ -38,14 +39,14 @@ class Isotonic:
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike) -> Isotonic:
-        """The map for soft labels; equal confidences are one point that weighs as many.
+        """Fit the map to soft labels; equal confidences become one point, weighted by their number.
 
         Args:
             confidence: [N], in [0, 1].
             factuality: [N], in [0, 1].
 
         Raises:
-            LovecError: see ``_checked``.
+            LovecError: the shapes differ, a value is NaN or outside [0, 1], or no two confidences differ.
         """
         x, y = _checked(confidence, factuality)
         points, place, count = np.unique(x, return_inverse=True, return_counts=True)
@@ -54,18 +55,18 @@ class Isotonic:
         return cls(tuple(points.tolist()), tuple(fitted.tolist()))
 
     def __call__(self, confidence: ArrayLike) -> Array:
-        """Confidences [N], mapped: [N], float64."""
+        """Return the mapped confidences: [N], float64."""
         return np.interp(np.asarray(confidence, dtype=np.float64), self.confidence, self.factuality)
 
 
 @dataclass(frozen=True, slots=True)
 class Platt:
-    """A logistic curve on the log-odds of the confidence: sigmoid(slope logit(c) + intercept) (Platt 1999).
+    """A logistic curve of the log-odds of the confidence: sigmoid(slope logit(c) + intercept) (Platt 1999).
 
     Attributes:
-        slope: 1 keeps the log-odds' scale, less draws them together; below 0 confidence and factuality run apart.
+        slope: factor of the log-odds; less than 1 makes confidences less extreme, below 0 it reverses their order.
         intercept: added to the log-odds.
-        clip: confidences are kept this far from 0 and 1, whose log-odds are infinite.
+        clip: confidences are clipped to [clip, 1 - clip], since the log-odds of 0 and 1 are infinite.
     """
 
     slope: float
@@ -74,19 +75,20 @@ class Platt:
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Platt:
-        """The curve with the least cross-entropy to soft labels.
+        """Fit the curve with the lowest cross-entropy to soft labels.
 
-        Labels are drawn in a little, as Platt does for yes/no labels: 1 becomes (n + 1)/(n + 2) and 0 becomes
-        1/(m + 2), with n and m the sums of f and of 1 - f. Without it, data that a threshold tells apart have no
-        finite solution.
+        Labels are moved a little towards the middle, as Platt does for yes/no labels: 1 becomes (n + 1)/(n + 2) and 0
+        becomes 1/(m + 2), with n and m the sums of f and of 1 - f. Otherwise the slope would grow without bound on
+        data that a threshold separates.
 
         Args:
             confidence: [N], in [0, 1].
             factuality: [N], in [0, 1].
-            clip: in (0, 0.5), see above.
+            clip: in (0, 0.5), see the class.
 
         Raises:
-            LovecError: see ``_checked``; ``clip`` is outside (0, 0.5), or no two confidences differ after clipping.
+            LovecError: the shapes differ, a value is NaN or outside [0, 1], ``clip`` is outside (0, 0.5), or no two
+                confidences differ after clipping.
         """
         if not 0.0 < clip < 0.5:
             raise LovecError(f"Platt scaling got clip={clip:g}, expected a number between 0 and 0.5, such as 0.01")
@@ -104,78 +106,78 @@ class Platt:
             p = expit(parameters @ design)
             return np.asarray((design * (p * (1.0 - p))) @ design.T / len(p))
 
-        found = minimize(
+        solution = minimize(
             entropy, np.array([1.0, 0.0]), jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-10}
         )
-        slope, intercept = found.x.tolist()
+        slope, intercept = solution.x.tolist()
         return cls(slope, intercept, clip)
 
     def __call__(self, confidence: ArrayLike) -> Array:
-        """Confidences [N], mapped: [N], float64."""
+        """Return the mapped confidences: [N], float64."""
         x = np.clip(np.asarray(confidence, dtype=np.float64), self.clip, 1.0 - self.clip)
         return np.asarray(expit(self.slope * logit(x) + self.intercept))
 
 
-class Recalibrated:
-    """Another tagger's confidences, mapped. The map is a number's alone: score and distribution are dropped.
+class RecalibratedTagger:
+    """Tags with another tagger and maps its confidences, see ``recalibrate``.
 
     Args:
-        tagger: says what is mapped.
-        calibrator: the map, fitted on validation records that the same tagger tagged.
-        readout: what of a sentence is mapped: "stated", the stated score, or "mean", that of the distribution.
+        tagger: gives the confidences to map.
+        calibrator: the map, fitted on validation records that the same tagger has tagged.
+        readout: the confidence to map: "stated", of the stated score, or "mean", of the distribution.
     """
 
-    def __init__(self, tagger: Tagger, calibrator: Calibrator, readout: str = "stated") -> None:
+    def __init__(self, tagger: Tagger, calibrator: Calibrator, readout: Readout = "stated") -> None:
         self.tagger = tagger
         self.calibrator = calibrator
         self.readout = readout
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Records with mapped confidences, in the order the tagger gives them; see ``recalibrated``."""
-        return recalibrated(self.tagger.tag(records), self.calibrator, self.readout)
+        """Return the tagger's records with mapped confidences, in the order given."""
+        return recalibrate(self.tagger.tag(records), self.calibrator, self.readout)
 
 
-def recalibrated(records: Sequence[Record], calibrator: Calibrator, readout: str) -> list[Record]:
-    """Tagged records with ``confidence`` mapped and neither score nor distribution; one without a confidence has none.
+def recalibrate(records: Sequence[Record], calibrator: Calibrator, readout: Readout) -> list[Record]:
+    """Map the confidences of tagged records.
 
     Args:
-        records: tagged.
+        records: tagged records.
         calibrator: the map.
-        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
+        readout: the confidence to map, "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
+
+    Returns:
+        The records with mapped confidences, None where a sentence has none, and without scores and distributions:
+        the map is defined for a confidence only.
 
     Raises:
-        LovecError: an unknown readout.
+        LovecError: the readout is unknown.
     """
-    return [
-        replace(record, sentences=tuple(_mapped(sentence, calibrator, readout) for sentence in record.sentences))
-        for record in records
-    ]
+    return [with_confidences(r, (_mapped(s, calibrator, readout) for s in r.sentences)) for r in records]
 
 
-def _mapped(sentence: Sentence, calibrator: Calibrator, readout: str) -> Sentence:
-    said = confidence_of(sentence, readout)
-    confidence = None if said is None else float(calibrator([said])[0])
-    return replace(sentence, confidence=confidence, score=None, distribution=None)
+def _mapped(sentence: Sentence, calibrator: Calibrator, readout: Readout) -> float | None:
+    confidence = confidence_of(sentence, readout)
+    return None if confidence is None else float(calibrator([confidence])[0])
 
 
 def _checked(confidence: ArrayLike, factuality: ArrayLike) -> tuple[Array, Array]:
-    """Both as float64 [N].
+    """Return both as float64 [N].
 
     Raises:
-        LovecError: the lengths differ, a value is NaN or outside [0, 1], or no two confidences differ.
+        LovecError: the shapes differ, a value is NaN or outside [0, 1], or no two confidences differ.
     """
     x, y = np.asarray(confidence, dtype=np.float64), np.asarray(factuality, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
         raise LovecError(
             f"recalibration got confidence of shape {list(x.shape)} and factuality of shape {list(y.shape)}, "
-            "expected the same [N] for both; leave out what has no label or no confidence"
+            "expected the same [N] for both; leave out sentences without a label or a confidence"
         )
     for name, values in (("confidence", x), ("factuality", y)):
         if (wrong := values[~((values >= 0.0) & (values <= 1.0))]).size:
             raise LovecError(f"recalibration got a {name} of {wrong[0]:g}, expected numbers in [0, 1] without NaN")
     if (different := np.unique(x).size) < 2:
         raise LovecError(
-            f"recalibration got {x.size} labelled confidences of which {different} differ, expected at least two "
+            f"recalibration got {x.size} labelled confidences, {different} of them different, expected at least two "
             "different ones; give more validation records, or compare with the best constant instead"
         )
     return x, y

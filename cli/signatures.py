@@ -1,0 +1,56 @@
+"""A parser whose options are the parameters of functions and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jsonargparse import ArgumentParser, Namespace
+
+from .errors import root_cause
+from .parser import OneLineErrors
+
+T = TypeVar("T")
+
+
+class SignatureParser(OneLineErrors, ArgumentParser):
+    """Reads options from signatures and docstrings: names, types, defaults and help are written there only."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._parameters: dict[Callable[..., Any], list[str]] = {}
+
+    def add(self, target: Callable[..., Any], *skip: str) -> None:
+        """Add the parameters of a function or a class as options.
+
+        Args:
+            target: function or class, with a docstring that describes its parameters.
+            skip: parameters that are no options.
+        """
+        add = self.add_class_arguments if isinstance(target, type) else self.add_function_arguments
+        self._parameters[target] = add(target, skip=set(skip))
+
+    def call(self, target: Callable[..., T], options: Namespace, **others: Any) -> T:
+        """Call a function or a class that was added.
+
+        Args:
+            target: as it was added.
+            options: what ``instantiate`` returned.
+            others: the parameters that are no options.
+
+        Raises:
+            LovecError: the function or class refuses its arguments.
+        """
+        return target(**{name: options[name] for name in self._parameters[target]}, **others)
+
+    def instantiate(self, namespace: Namespace, instantiate_groups: bool = True, **kwargs: Any) -> Namespace:
+        """Return the options with an object in place of every class that they name.
+
+        Raises:
+            LovecError: a class refuses its options.
+        """
+        try:
+            objects: Namespace = super().instantiate(namespace, instantiate_groups, **kwargs)
+        except ValueError as error:  # jsonargparse wraps what the class raises
+            raise root_cause(error) from None
+        return objects

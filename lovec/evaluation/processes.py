@@ -1,0 +1,55 @@
+"""Collect what each process of a distributed run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from lovec.types import Record
+
+T = TypeVar("T")
+
+
+def gather(trainer: Any, part: T) -> list[T]:
+    """Return the parts of all processes, by rank, on every process. Every process must call it."""
+    if trainer.world_size == 1:
+        return [part]
+    parts: list[Any] = [None] * trainer.world_size
+    dist.all_gather_object(parts, part)
+    return parts
+
+
+def own_share(trainer: Any, records: Sequence[Record]) -> Sequence[Record]:
+    """Return every ``world_size``-th of the records, starting at this process's rank."""
+    return records[trainer.global_rank :: trainer.world_size]
+
+
+def in_data_order(trainer: Any, records: Sequence[Record]) -> list[Record]:
+    """Return the records of all processes, on every process, in the order they had before ``own_share`` split them."""
+    return [
+        record for row in zip_longest(*gather(trainer, records)) for record in row if record is not None
+    ]  # one record per process and row
+
+
+def sum_over_processes(trainer: Any, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the sum of each named value over all processes; a process may lack some of the names."""
+    return _combine(trainer, values, sum)
+
+
+def max_over_processes(trainer: Any, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the largest of each named value over all processes; a process may lack some of the names."""
+    return _combine(trainer, values, max)
+
+
+def _combine(
+    trainer: Any, values: Mapping[str, float], combine: Callable[[Iterable[float]], float]
+) -> dict[str, float]:
+    """Combine each named value over the processes that have it."""
+    by_name: dict[str, list[float]] = {}
+    for part in gather(trainer, dict(values)):
+        for name, value in part.items():
+            by_name.setdefault(name, []).append(value)
+    return {name: combine(parts) for name, parts in by_name.items()}

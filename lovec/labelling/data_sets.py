@@ -1,0 +1,73 @@
+"""Data sets as sources of labelling: the datamodules declare them, for training, testing and labelling alike.
+
+This module imports Lightning; the others of this package do not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from inspect import signature
+from typing import Any
+
+import lovec.datamodules
+from lovec.datamodules import RecordsDataModule
+from lovec.labelling.sources import Source, file_digest, first_source
+from lovec.labelling.steps import import_object
+from lovec.types import LovecError, Record
+
+
+def data_sets() -> dict[str, type[RecordsDataModule]]:
+    """Return lovec's own data sets by name: all of its datamodules that have questions."""
+    classes = {name: getattr(lovec.datamodules, name) for name in lovec.datamodules.__all__}
+    return {name: cls for name, cls in classes.items() if _has_questions(cls)}
+
+
+def open_data_set(
+    name: str, path: str | None = None, split: str | None = None, evidence: str | None = None, **options: Any
+) -> Source:
+    """Build a data set and return its records as a source.
+
+    Args:
+        name: a key of ``data_sets()``, or the import path of a class, such as ``my_file.MySet``.
+        path: a copy of the data set on this machine, where the class takes a path.
+        split: one of the splits of the class; default: its first one.
+        evidence: file in which evidence is looked up for records that have none.
+        **options: other arguments of the class.
+
+    Raises:
+        LovecError: there is no such class, split or argument, or the class refuses its arguments.
+    """
+    cls = data_sets().get(name) or import_object(name)
+    if not _has_questions(cls):
+        raise LovecError(f"{name} is no data set, expected a subclass of QuestionSet that overrides questions(split)")
+    options |= {} if path is None else {"path": path}
+    try:
+        data = cls(**options)
+    except TypeError as error:
+        names = ", ".join(option for option in signature(cls).parameters if option != "kwargs")
+        raise LovecError(f"cannot open the data set {name} ({error}); its arguments are {names}") from error
+    chosen = cls.splits[0] if split is None else split
+    if chosen not in cls.splits:
+        raise LovecError(f"the split of {name} is {chosen!r}, expected one of {', '.join(cls.splits)}")
+    origin = {"data": name, "split": chosen, "options": {key: _identity(value) for key, value in options.items()}}
+    return first_source(lambda: _unique(data.questions(chosen), name), origin, evidence, cls.answered)
+
+
+def _has_questions(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, RecordsDataModule) and cls.questions != RecordsDataModule.questions
+
+
+def _identity(value: Any) -> Any:
+    """Return an argument as JSON: a file by its digest."""
+    return file_digest(value) if isinstance(value, str) and os.path.isfile(value) else value
+
+
+def _unique(records: Iterable[Record], name: str) -> Iterator[Record]:
+    """Yield the records, and refuse an id that was there before: samples and labels are matched by id."""
+    ids: set[str] = set()
+    for record in records:
+        if record.id in ids:
+            raise LovecError(f"{name} has two records with the id {record.id!r}; give every record its own id")
+        ids.add(record.id)
+        yield record

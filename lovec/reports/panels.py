@@ -1,0 +1,162 @@
+"""Plots with one panel per method, row by row.
+
+Reliability diagrams, histograms, risk-coverage curves and next tokens differ in what a panel shows; the arrangement of
+the panels, their titles and the file are made here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lovec.metrics.functional import checked_pair
+from lovec.metrics.records import sentence_pairs
+from lovec.reports.style import INK, SIDE, add_title, short, style_axes, write_plot
+from lovec.types import LovecError, Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+
+COLUMNS = 4
+"""Default number of panels in a full row."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.66, 0.16, 0.42, 0.52  # inches around all panels
+_ABOVE, _BETWEEN, _ASIDE = 0.52, 0.12, 0.34  # inches for a panel's title, between its axes, and beside it
+_PER_COLUMN = 34  # characters of the title above one column
+
+
+@dataclass(frozen=True, slots=True)
+class PanelLayout:
+    """Sizes and labels that all panels of a plot share.
+
+    Attributes:
+        xlabel: label of the horizontal axis, written once, below all panels.
+        ylabels: label of each axes of a panel, from top to bottom, written beside the leftmost panels.
+        heights: height of each axes of a panel, from top to bottom, in inches.
+        width: width of a panel, in inches.
+        columns: number of panels in a full row.
+        below: height of a panel's tick labels, in inches.
+        pad: distance between a panel and its title, in points.
+    """
+
+    xlabel: str
+    ylabels: tuple[str, ...]
+    heights: tuple[float, ...]
+    width: float = SIDE
+    columns: int = COLUMNS
+    below: float = 0.34
+    pad: float = 6.0
+
+
+def write_panels(
+    panels: Sequence[tuple[str, T]],
+    draw: Callable[[Sequence[Any], T], str],
+    layout: PanelLayout,
+    path: str | os.PathLike[str],
+    title: str,
+) -> Path:
+    """Draw one panel per method and write the plot; the same input gives the same bytes.
+
+    Args:
+        panels: title and data of each panel, in the order in which they are drawn.
+        draw: draws the data into the axes of a panel (from top to bottom), and returns the second line of the panel's
+            title, "" for none.
+        layout: sizes and labels.
+        path: file to write, .svg or .png.
+        title: title of the plot.
+
+    Returns:
+        The path written to.
+
+    Raises:
+        LovecError: there is no panel, or the name of the file does not end in .svg or .png.
+    """
+    return write_plot(lambda: _figure(panels, draw, layout, title), path, title)
+
+
+def labelled_pairs(records: Sequence[Record], readout: str) -> tuple[Tensor, Tensor]:
+    """Return the confidence and the factuality of every sentence that has both.
+
+    Args:
+        records: tagged and labelled records.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
+
+    Returns:
+        Two tensors [N] in [0, 1], float64.
+
+    Raises:
+        LovecError: no sentence has both.
+    """
+    confidence, factuality, _ = sentence_pairs(records, readout)
+    if not confidence:
+        raise LovecError(
+            f"none of {len(records)} records has a sentence with a confidence and a factuality; "
+            "give the tagged records that `lovec test` writes"
+        )
+    return checked_pair(torch.tensor(confidence, dtype=torch.float64), torch.tensor(factuality, dtype=torch.float64))
+
+
+def panel_axes(count: int, layout: PanelLayout, title: str) -> tuple[Figure, list[list[Any]]]:
+    """Create a matplotlib figure with empty panels, row by row.
+
+    Only the leftmost panels show the labels of their vertical ticks.
+
+    Args:
+        count: number of panels.
+        layout: sizes and labels.
+        title: title of the plot.
+
+    Returns:
+        The figure, and the axes of every panel from top to bottom.
+
+    Raises:
+        LovecError: ``count`` is 0.
+    """
+    from matplotlib.figure import Figure
+
+    if not count:
+        raise LovecError("there is no method to draw; give the tagged records of at least one")
+    columns = min(layout.columns, count)
+    rows = -(-count // columns)
+    panel_height = _ABOVE + sum(layout.heights) + _BETWEEN * (len(layout.heights) - 1) + layout.below
+    width = _LEFT + columns * layout.width + (columns - 1) * _ASIDE + _RIGHT
+    height = _TOP + rows * panel_height + _BOTTOM
+    figure = Figure(figsize=(width, height))
+    panels = []
+    for place in range(count):
+        row, column = divmod(place, columns)
+        left = _LEFT + column * (layout.width + _ASIDE)
+        top = height - _TOP - row * panel_height - _ABOVE
+        panel = []
+        for inches in layout.heights:
+            ax = figure.add_axes((left / width, (top - inches) / height, layout.width / width, inches / height))
+            style_axes(ax)
+            if column:
+                ax.tick_params(labelleft=False)
+            panel.append(ax)
+            top -= inches + _BETWEEN
+        panels.append(panel)
+    add_title(figure, short(title, _PER_COLUMN * columns))
+    figure.text(0.5, 0.1 / height, layout.xlabel, fontsize=10, color=INK, ha="center", va="bottom")
+    return figure, panels
+
+
+def _figure(
+    panels: Sequence[tuple[str, T]], draw: Callable[[Sequence[Any], T], str], layout: PanelLayout, title: str
+) -> Figure:
+    figure, axes = panel_axes(len(panels), layout, title)
+    for place, (panel, (name, data)) in enumerate(zip(axes, panels, strict=True)):
+        lines = name, draw(panel, data)
+        panel[0].set_title("\n".join(filter(None, lines)), fontsize=10, color=INK, pad=layout.pad)
+        if place % layout.columns == 0:
+            for number, (ax, label) in enumerate(zip(panel, layout.ylabels, strict=True)):
+                ax.set_ylabel(label, fontsize=9 if number else 10, color=INK)
+    return figure

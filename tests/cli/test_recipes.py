@@ -1,0 +1,261 @@
+"""Recipes: what base.yaml gives all of them, which of several settings wins, and recipes inside checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commandline import CPU, build, error_of, write_checkpoint
+from tinyrun import records, tiny
+
+from lovec.cli import main
+from lovec.cli.arguments import BASE, RECIPE_KEY, RECIPES, arrange, find_recipe, value_of
+from lovec.datasets.jsonl import write_records
+
+OBJECTIVES = {
+    "sft.yaml": "SFT", "sft2.yaml": "SFT", "sft-regression.yaml": "SFTRegression", "orpo.yaml": "ORPO",
+    "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward", "p-true.yaml": "PTrueTuned",
+    "comparison.yaml": "Comparison",
+}  # fmt: skip
+OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml")
+
+IPO = """
+from torch import Tensor
+from lovec.modules import PreferenceModule
+
+class IPO(PreferenceModule):
+    def __init__(self, tau: float = 0.3, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.tau = tau
+
+    def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
+        return (chosen - rejected - (ref_chosen - ref_rejected) - 1 / (2 * self.tau)) ** 2
+"""
+
+
+def command_of(recipe):
+    return "test" if recipe == "comparison.yaml" else "fit"
+
+
+def settings_of(recipe):
+    """The settings of a packaged recipe alone, without base.yaml."""
+    return yaml.safe_load((RECIPES / recipe).read_text())
+
+
+def paths(settings, prefix=()):
+    """Path and value of every setting; a list is one value."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from paths(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def value_at(settings, path):
+    """The value of a setting."""
+    for key in path:
+        settings = settings[key]
+    return settings
+
+
+# ---------------------------------------------------------------- packaged recipes
+
+
+@pytest.mark.parametrize(("recipe", "overlay"), list(itertools.product(OBJECTIVES, (None, *OVERLAYS))))
+def test_every_packaged_recipe_builds(here, recipe, overlay):
+    cli = build(command_of(recipe), "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
+    given = settings_of(overlay or recipe)["model"]["init_args"]
+    if "engine" in given:
+        assert given["engine"]["class_path"].endswith(f".{type(cli.model.engine).__name__}")
+    for key, value in given.get("policy", {}).items():  # nothing of it was lost on the way
+        assert getattr(cli.model.policy_config, key) == value
+    assert type(cli.model).__name__ == OBJECTIVES[recipe]
+
+
+def test_every_packaged_recipe_is_known_here():
+    assert {path.name for path in RECIPES.glob("*.yaml")} == {*OBJECTIVES, *OVERLAYS, BASE.name}
+
+
+def test_every_value_of_a_recipe_says_where_it_comes_from():
+    chosen = ("lr:", "betas:", "weight_decay:", "warmup:", "lora_", "max_epochs:", "batch_size:", "beta:", "grad_norm:")
+    for name in (*OBJECTIVES, BASE.name, "llama3-8b.yaml", "gemma2-9b.yaml"):
+        for line in (RECIPES / name).read_text().splitlines():
+            if line.strip().startswith(chosen):
+                assert any(source in line for source in ("paper", "template", "sibling", "ours")), f"{name}: {line}"
+
+
+@pytest.mark.parametrize("recipe", OBJECTIVES)
+def test_no_recipe_repeats_a_value_of_base_yaml(recipe):
+    base = dict(paths(yaml.safe_load(BASE.read_text())))
+    repeated = [".".join(path) for path, value in paths(settings_of(recipe)) if path in base and base[path] == value]
+    assert repeated == []
+
+
+def test_the_checks_of_recipes_would_notice():
+    assert dict(paths({"a": {"b": [1], "c": {}}, "d": None})) == {("a", "b"): [1], ("a", "c"): {}, ("d",): None}
+
+
+@pytest.mark.parametrize("recipe", OBJECTIVES)
+def test_every_recipe_has_the_values_of_base_yaml_that_it_does_not_change(here, recipe):
+    cli = build(command_of(recipe), "--config", recipe, *CPU)
+    config = yaml.safe_load(cli.parser.dump(cli.config))
+    changed = dict(paths(settings_of(recipe)))
+    for path, value in paths(yaml.safe_load(BASE.read_text())):
+        if path in changed or path[:2] in (("trainer", "logger"), ("trainer", "callbacks")):  # see the tests below
+            continue
+        assert value_at(config, path) == value, path
+
+
+def test_base_yaml_is_the_packaged_one_and_needs_no_recipe(here):
+    Path("base.yaml").write_text("trainer: {max_epochs: 7}\n")
+    cli = build("fit", "--model", "ORPO", "--data.batch_size", "3", *CPU)
+    assert cli.trainer.max_epochs == 1
+    assert (type(cli.model).__name__, cli.datamodule.samples, cli.datamodule.batch_size) == ("ORPO", 2, 3)
+    assert cli.model.policy_config.dtype == "float32"
+
+
+def test_other_classes_drop_what_they_do_not_have(here):
+    words = ["--data", "Preferences", "--data.path", "p.jsonl", "--model.optimizer", "SGD", "--model.optimizer.lr", "1"]
+    config = build("fit", "--config", "dpo.yaml", *words, *CPU).config
+    assert config.data.init_args.batch_size == 8
+    assert "samples" not in config.data.init_args
+    assert config.model.init_args.optimizer.init_args.weight_decay == 0.0
+    assert "betas" not in config.model.init_args.optimizer.init_args
+
+
+def test_the_printed_configuration_is_complete(here, capsys):
+    assert main(["fit", "--config", "dpo.yaml", "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    for path, value in [*paths(settings_of("dpo.yaml")), *paths(yaml.safe_load(BASE.read_text()))]:
+        if path != ("trainer", "callbacks"):
+            assert value_at(printed, path) == value
+    assert printed["trainer"]["callbacks"][0]["init_args"]["every_n_train_steps"] == 40
+    assert printed["model"]["init_args"]["policy"]["gradient_checkpointing"] is False  # a default of the class
+
+
+# ---------------------------------------------------------------- which wins
+
+
+def test_a_recipe_of_the_working_directory_comes_first(here):
+    assert find_recipe("sft.yaml") == RECIPES / "sft.yaml"
+    Path("sft.yaml").write_text("trainer: {max_epochs: 7}\n")
+    assert find_recipe("sft.yaml") == here / "sft.yaml"
+
+
+def test_an_unknown_recipe_lists_the_packaged_ones(here, capsys):
+    code, line = error_of(capsys, "fit", "--config", "dop.yaml")
+    assert code == 2
+    assert "dop.yaml" in line
+    assert "dpo.yaml, expected.yaml, factscore.yaml" in line
+    assert "base.yaml" not in line
+
+
+def test_words_are_arranged_so_that_flags_win(here):
+    model = {"class_path": "SFT"}
+    saved = write_checkpoint(here / "x.ckpt", {"trainer": {"devices": 8, "precision": "bf16-mixed"}, "model": model})
+    words = ["--model.beta=1", "--config=dpo.yaml", "-c", "world-small.yaml", "--ckpt-path", saved]
+    arranged = arrange("test", words)
+    assert arranged[:8:2] == ["--config"] * 4
+    base, recipe, *rest = arranged[1:8:2]
+    assert yaml.safe_load(base)["model"]["class_path"] == "SFT"  # the first class that is named
+    assert yaml.safe_load(base)["trainer"]["max_epochs"] == 1
+    assert yaml.safe_load(recipe) == {"trainer": {"precision": "bf16-mixed"}, "model": model}  # not the other machine
+    assert rest == [str(RECIPES / "dpo.yaml"), str(RECIPES / "world-small.yaml")]
+    assert arranged[8:] == ["--model.beta=1", "--ckpt_path", saved]
+    assert yaml.safe_load(arrange("fit", words)[3])["trainer"]["devices"] == 8
+
+
+def test_value_of_takes_the_last():
+    assert value_of(["--a", "1", "--b=2", "--a=3=4"], "--a") == "3=4"
+    assert value_of(["--a"], "--a") is None
+    assert value_of([], "--a") is None
+
+
+def test_flags_beat_files_and_files_beat_the_checkpoint_and_all_beat_base_yaml(here):
+    recipe = settings_of("dpo.yaml")
+    recipe["model"]["init_args"].update(beta=0.7, sft_weight=0.7, grad_norm=0.7)
+    saved = write_checkpoint(here / "x.ckpt", recipe)
+    Path("mine.yaml").write_text("model: {init_args: {beta: 0.8, sft_weight: 0.8}}\n")
+    cli = build("test", "--model.beta", "0.9", "--config", "mine.yaml", "--ckpt_path", saved, *CPU)
+    assert (cli.model.beta, cli.model.sft_weight, cli.model.grad_norm) == (0.9, 0.8, 0.7)
+    assert cli.model.micro_batch_tokens == 16384
+    assert type(cli.model).__name__ == "DPO"
+
+
+@pytest.mark.parametrize("words", [("--model", "my_ipo.IPO", "--config", "dpo.yaml"),
+                                   ("--config", "dpo.yaml", "--model=my_ipo.IPO")])  # fmt: skip
+def test_an_objective_of_the_users_own_keeps_what_it_shares(here, monkeypatch, words):
+    monkeypatch.delitem(sys.modules, "my_ipo", raising=False)
+    Path("my_ipo.py").write_text(IPO)
+    cli = build("fit", *words, "--model.grad_norm", "0.25", "--model.tau=0.4", *CPU)
+    assert type(cli.model).__name__ == "IPO"
+    assert (cli.model.tau, cli.model.grad_norm) == (0.4, 0.25)
+    assert cli.model.policy_config.adapter == "runs/sft/adapter"  # from dpo.yaml; its beta was dropped
+
+
+def test_other_data_keeps_what_it_shares(here):
+    cli = build("fit", "-c", "dpo.yaml", "--data.batch_size=5", "--data", "Preferences", "--data.path", "p.jsonl", *CPU)
+    assert (cli.datamodule.path, cli.datamodule.batch_size) == ("p.jsonl", 5)
+
+
+def test_names_that_users_give_keep_their_hyphens(here):
+    words = ["--config", "comparison.yaml", "--model.adapters.my-run", "runs/mine", "--model.policy.lora-r", "4"]
+    cli = build("test", *words, *CPU)
+    assert cli.model.adapters["my-run"] == "runs/mine"
+    assert cli.model.policy_config.lora_r == 4
+
+
+def test_one_seed_reaches_everything(here):
+    cli = build("fit", "-c", "dpo.yaml", "--seed_everything", "5", *CPU)
+    assert (cli.model.seed, cli.datamodule.seed) == (5, 5)
+
+
+def test_logs_go_to_the_folder_of_the_run(here):
+    cli = build("fit", "-c", "dpo.yaml", "--trainer.default_root_dir", "mine", *CPU)
+    assert Path(cli.trainer.log_dir) == Path("mine/logs/version_0")
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize("words", [[], ["-c", "sft.yaml"]])
+def test_a_checkpoint_that_cannot_be_read_is_one_line(here, capsys, words):
+    code, line = error_of(capsys, "test", "--ckpt_path", "none.ckpt", *words)
+    assert (code, "none.ckpt" in line) == (1, True)
+    Path("broken.ckpt").write_bytes(b"no zip")
+    code, line = error_of(capsys, "test", "--ckpt_path", "broken.ckpt", *words)
+    assert (code, "cannot read broken.ckpt" in line) == (1, True)
+
+
+def test_fit_then_test_from_the_checkpoint_alone(here, capsys, tmp_path_factory):
+    write_records(here / "pairs.jsonl", records(12))
+    write_records(here / "test.jsonl", records(4, seed=1))
+    model = tiny(tmp_path_factory.getbasetemp(), "llama")
+    Path("tiny.yaml").write_text(yaml.safe_dump({
+        "trainer": {"enable_progress_bar": False, "enable_model_summary": False, "max_steps": 2},
+        "model": {"init_args": {"policy": {"model": model, "adapter": None, "lora_r": 4}, "beta": 0.3,
+                                "evaluation": {"modes": ["iterative"]}}},
+        "data": {"class_path": "Preferences",
+                 "init_args": {"path": "pairs.jsonl", "test_path": "test.jsonl", "batch_size": 4}},
+    }))  # fmt: skip
+    assert (
+        main(["fit", "--config", "dpo.yaml", "--config", "tiny.yaml", "--trainer.default_root_dir", "out", *CPU]) == 0
+    )
+    saved = next(Path("out").rglob("last.ckpt"))
+    recipe = yaml.safe_load(torch.load(saved, weights_only=True)[RECIPE_KEY])
+    assert recipe["model"]["init_args"]["beta"] == 0.3
+    assert recipe["model"]["init_args"]["grad_norm"] == 1.0  # base.yaml is part of it
+    assert recipe["data"]["class_path"].endswith("Preferences")
+
+    capsys.readouterr()
+    assert main(["test", "--ckpt_path", str(saved), *CPU]) == 0
+    out = capsys.readouterr().out
+    assert "Test of DPO" in out
+    rows = json.loads(Path("out/test/results.json").read_text())["rows"]
+    assert {row["method"] for row in rows} == {"DPO", "Vanilla", "Best constant"}
+    assert "ModelCheckpoint" not in out

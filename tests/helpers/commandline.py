@@ -1,0 +1,36 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import yaml
+
+from lovec.cli import main
+from lovec.cli.arguments import RECIPE_KEY
+
+CPU = ["--trainer.accelerator", "cpu"]
+
+
+def build(command: str, *words: str) -> Any:
+    """The trainer's objects of a command, without running it."""
+    from lovec.cli.training import TrainingCLI
+
+    return TrainingCLI(command, words)
+
+
+def error_of(capsys: Any, *words: str) -> tuple[int, str]:
+    """Exit code and message of a command that prints one line on standard error."""
+    capsys.readouterr()
+    code = main(list(words))
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Seed set")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("lovec: error: ")
+    return code, lines[0].removeprefix("lovec: error: ")
+
+
+def write_checkpoint(path: Any, recipe: dict[str, Any]) -> str:
+    """A checkpoint that holds a recipe and nothing else."""
+    torch.save({RECIPE_KEY: yaml.safe_dump(recipe), "state_dict": {}}, path)
+    return str(path)

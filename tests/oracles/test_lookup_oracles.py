@@ -1,0 +1,117 @@
+"""Oracles that look facts or labels up: sentences whose rating is known must get exactly that rating."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from lovec.datasets.jsonl import write_records
+from lovec.datasets.layouts import read_any
+from lovec.datasets.world import EmbeddedWorld
+from lovec.datasets.world.facts import Entity
+from lovec.datasets.world.text import TEMPLATES, fill_template
+from lovec.oracles import LabelFile, TriviaQAOracle, WorldOracle
+from lovec.types import LovecError, Record, Sentence
+
+SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
+FACTSCORE = SHARED / "factscore_labeled" / "ChatGPT.jsonl"
+
+# The embedded world
+
+CREDIT = {"year": Fraction(3, 4), "city": Fraction(2, 5)}
+"""Credit of a corrupted fact, by the last word of its slot; other facts have none."""
+
+
+@pytest.fixture(scope="module")
+def small() -> EmbeddedWorld:
+    return EmbeddedWorld("world-small")
+
+
+def rated_sentences(world: EmbeddedWorld) -> Iterator[tuple[str, str, Fraction]]:
+    """Yield entity, sentence and credit of every paraphrase of every sentence of the world.
+
+    Each comes as it is, with one fact corrupted (each in turn: a year moved by 4, a wrong city in the right country,
+    any other value replaced by one that does not exist), and as a sentence about somebody else.
+    """
+    for i, entity in enumerate(world.entities):
+        other = world.entities[i - 1]
+        for template in (template for group in TEMPLATES[entity.kind] for template in group):
+            slots = [slot for _, slot, _, _ in Formatter().parse(template) if slot]
+            facts = [slot for slot in slots if slot.rpartition("_")[2] not in ("name", "surname", "country")]
+            yield entity.name, fill_template(entity, template), Fraction(1)
+            for slot in facts:
+                lost = 1 - CREDIT.get(slot.rpartition("_")[2], Fraction(0))
+                yield entity.name, fill_template(corrupted(entity, slot), template), 1 - lost / len(facts)
+            if entity.name.split()[-1] not in other.name:
+                yield other.name, fill_template(entity, template), Fraction(0)
+
+
+def corrupted(entity: Entity, slot: str) -> Entity:
+    truth = entity.facts[slot]
+    wrong = str(int(truth) + 4) if slot.endswith("_year") else " ".join("Nemo" for _ in truth.split())
+    return replace(entity, facts={**entity.facts, slot: wrong})
+
+
+def test_true_and_corrupted_sentences_of_the_world_get_their_known_rating(small: EmbeddedWorld) -> None:
+    oracle, rated = WorldOracle(small), 0
+    for name, sentence, credit in rated_sentences(small):
+        record = Record("r", "?", sentences=(Sentence(sentence),), meta={"entity": name})
+        expected = (credit * 10 + Fraction(1, 2)).__floor__() / 10
+        assert oracle.rate([record]) == [[expected]], (name, sentence)
+        rated += 1
+    assert rated > 10_000
+
+
+# TriviaQA
+
+
+@pytest.mark.parametrize(
+    ("answer", "aliases", "right"),
+    [
+        ("Sunset Boulevard", ("west sunset boulevard", "sunset blvd"), True),  # F1 0.8
+        ("It was Paris, France", ("paris",), False),  # four words, one of them wanted: 0.4
+        ("paris france", ("paris",), True),  # 0.67
+        ("London", ("paris",), False),
+        ("New York", ("york minster",), False),  # exactly 0.5 is not enough
+        ("The A-Team!", ("a team",), True),
+        ("A", ("a",), True),
+        ("", ("paris",), False),
+    ],
+)
+def test_short_answers_get_their_known_rating(answer: str, aliases: tuple[str, ...], right: bool) -> None:
+    record = Record("r", "?", sentences=(Sentence(answer),), meta={"aliases": list(aliases)})
+    assert TriviaQAOracle().rate([record]) == [[float(right)]]
+
+
+# Label files
+
+
+def without_labels(record: Record) -> Record:
+    return replace(record, sentences=tuple(replace(sentence, factuality=None) for sentence in record.sentences))
+
+
+def test_a_label_file_gives_labels_back_in_the_order_of_equal_sentences(tmp_path: Path) -> None:
+    sentences = (Sentence("He ran.", 0.2), Sentence("He sat.", None), Sentence("He ran.", 0.7))
+    write_records(tmp_path / "gold.jsonl", [record := Record("a", "Who?", sentences=sentences)])
+    oracle = LabelFile(str(tmp_path / "gold.jsonl"))
+    assert oracle.rate([without_labels(record)]) == [[0.2, None, 0.7]] and not oracle.failures
+
+
+def test_a_file_without_labels_is_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "bare.jsonl", [Record("a", "Who?", sentences=(Sentence("He ran."),))])
+    with pytest.raises(LovecError, match="contains no labelled sentence"):
+        LabelFile(str(tmp_path / "bare.jsonl"))
+
+
+@pytest.mark.skipif(not FACTSCORE.exists(), reason="FActScore's labelled data are not beside the checkout")
+def test_factscore_gives_all_its_labels_back() -> None:
+    records = list(read_any(str(FACTSCORE)))
+    expected = [[sentence.factuality for sentence in record.sentences] for record in records]
+    assert LabelFile(str(FACTSCORE)).rate(list(map(without_labels, records))) == expected
+    assert sum(label is not None for row in expected for label in row) == 1209

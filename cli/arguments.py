@@ -1,9 +1,9 @@
 """From the words of a command line to the words that the trainer's parser reads.
 
-Recipes are found by name. ``base.yaml``, which all recipes share, comes first, then the recipe inside a checkpoint, then
-the recipes of the command line, then its flags, wherever they stood, because later words win. And the working directory
-becomes importable, so that ``--model my_file.MyObjective`` finds ``my_file.py`` (a console script does not see it
-otherwise).
+Recipes are found by name. ``base.yaml``, which all recipes share, comes first, then the recipe inside a checkpoint,
+then the recipes of the command line, then its flags, wherever they stood, because later words win. And the working
+directory becomes importable, so that ``--model my_file.MyObjective`` finds ``my_file.py`` (a console script does not
+see it otherwise).
 """
 
 from __future__ import annotations

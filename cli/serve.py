@@ -50,9 +50,7 @@ def run(words: list[str]) -> None:
     name = options.name or session.model
     key = os.environ.get(KEY) or None
     app = make_app(session, name, limits, key)
-    connections = (
-        4 * (limits.max_waiting + options.rows) + 256
-    )  # more clients than that get an answer, if only a refusal
+    connections = 4 * (limits.max_waiting + options.rows) + 256  # requests that are refused are connections, too
     server = uvicorn.Config(app, log_level="warning", access_log=False, limit_concurrency=connections, lifespan="on")
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"

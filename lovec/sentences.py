@@ -25,6 +25,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
 
 _LONGEST_PAIR = 250  # characters between quotation marks or brackets that are kept whole
 _LONGEST_SINGLE = 60  # the same for single quotation marks: apostrophes look like them
@@ -54,87 +57,12 @@ _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+|[A-Z][a-z]?(?:\.[A-Z][a-z]{0,2})
 _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\W_]")
 
-_TITLES = frozenset(
-    "Adm Brig Capt Cdr Cmdr Col Cpl Dr Drs Fr Gen Gov Hon Lt Maj Messrs Mlle Mme Mr Mrs Ms Msgr Mt Mx Pres Prof Profs "
-    "Pvt Rep Reps Rev Sen Sens Sgt Supt".split()
+_ENGLISH: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Lists of words, and an expression, which the file explains."""
+_TITLES, _MIDDLE, _NUMBERED, _MAYBE, _STARTERS = (
+    frozenset(_ENGLISH[name].split()) for name in ("titles", "middle", "numbered", "maybe", "starters")
 )
-"""Abbreviations before a name: never the end of a sentence."""
-_MIDDLE = frozenset("approx ca cf eg e.g ie i.e feat viz vs".split())
-"""Abbreviations that are never the end of a sentence, by their meaning."""
-_NUMBERED = frozenset("ch chap fig figs no nos op pp vol vols".split())
-"""Abbreviations where a number follows, words otherwise."""
-_MAYBE = frozenset(
-    "al assn assoc ave bldg blvd bros co corp dept est esq ft inc jr llc ltd plc rd sr st univ "
-    "jan feb mar apr jun jul aug sep sept oct nov dec".split()
-)
-"""Abbreviations that end a sentence about as often as not."""
-_STARTERS = frozenset(
-    "a about according additionally after also although an and another any apart as aside at because before besides "
-    "beyond born both but by consequently currently despite due during each even eventually every finally following "
-    "for from further furthermore he her hers his how however i if in initially instead it its later many meanwhile "
-    "more moreover most much my nevertheless notably on once only other others our outside over overall recently she "
-    "similarly since some subsequently such that the their then there therefore these they this those though through "
-    "throughout thus to today together ultimately under unlike until upon we what when where whether which while who "
-    "with within without yet".split()
-)
-"""Words that often begin sentences and are hardly ever names."""
-
-_DECLINES = re.compile(
-    r"""
-    [\s*_#>]*
-    (?:[^.!?"“”]{0,120}?(?:[,;:]\**|\s[–—-])\s)?                             # "As an AI language model,"
-    (?:(?:[Ii]t\s(?:appears|seems)(?:\sthat)?|I\sregret\sto\s\w+(?:\syou)?(?:\sthat)?)\s)?
-    (?:(?:[Bb]ut|[Aa]nd|[Ss]o|[Tt]hat|[Hh]owever|[Uu]nfortunately|[Ss]adly|[Cc]urrently)\s)*
-    (?:
-      (?:I(?:'m|\sam)|[Ww]e(?:'re|\sare))\s(?:\w+\s)?(?:sorry|afraid)(?=[,.!—–-]|\s(?:but|for|that|to|I|we|there|this)\b)
-    | [Ss]orry(?:,\s(?:but|I|we|no|there|that|this)|\s(?:but|I)|\s(?:for|about)\s(?:the|any|that))\b
-    | (?:I|[Ww]e)\s(?:\w+\s)?apologi[sz]e\b
-    | [Mm]y\sapologies\b
-    | (?:I|[Ww]e)(?:'m|'re|'ve)?\s
-      (?:(?:am|are|was|were|do|have|really|currently|also|just|simply|actually|personally|still|unfortunately)\s)*
-      (?:
-        (?:can(?:no|')t|can\snot|could(?:n't|\snot)|won't\sbe\sable\sto|(?:unable|(?:wasn't|weren't|not)\sable)\sto)\s(?:\w+ly\s)?
-        (?: (?:answer|assist|verify|confirm|recall|recogni[sz]e|provide(?!\sfor)|identify|determine|comment|browse
-              |help\s(?:with|you))\b
-          | (?:find|locate|give|tell|share|write|create|see|say|speak|offer|produce|access|retrieve|generate)\b
-            [^.!?]{0,60}?\b(?:information|info|details?|data|records?|references?|sources?|results?|anyone|anything|person|people
-                |individual|figure|bio|biography|profile|entry|page|article|answer|response|much|about|who|named?)\b)
-      | (?:don't|do\snot|not|didn't|did\snot)\s(?:\w+ly\s|even\s)?
-        (?: (?:have|possess|hold|find|see)\b[^.!?]{0,60}?
-            \b(?:information|info|data|details|knowledge|records?|access|context|answer|biograph\w+|idea|anything|facts
-                |results)\b
-          | know(?=[.,;!]|\s(?:who|what|anything|much|of|enough|about|if|whether|that|this|the\sanswer|him|her)\b|$)
-          | recogni[sz]e\b | recall\b)
-      | (?:have|found|find|see|know\sof|possess|hold)\s(?:no|not\senough|insufficient|absolutely\sno)\s
-        (?:[\w-]+\s){0,4}?(?:information|info|data|details|knowledge|records?|access|context|answer|idea|person|one|results)\b
-      | lack\s(?:\w+\s){0,3}?(?:information|data|details|knowledge|context)\b
-      | (?:would\s)?(?:need|require)\s(?:more|additional|further)\s
-      | (?:not|un)\s?(?:familiar\swith|aware\sof|(?:sure|certain)\s(?:who|what|which|if|whether|about))\b
-      | (?:haven't|not|never)\s(?:heard\sof|come\sacross|encountered|been\sable\sto)\b
-      | (?:must\sdecline|prefer\snot|would\srather\snot)\b
-      | (?:just|only|merely)\san?\s(?:AI|(?:large\s)?language\smodel|chatbot)\b[^.!?]{0,40}?
-        \b(?:cannot|can't|don't|not)\b
-      )
-    | (?:[Uu]nable|[Nn]ot\sable)\sto\s(?:find|locate|provide|verify|retrieve)\b[^.!?]{0,40}?
-      \b(?:information|info|data|details|records?|references?|sources?|results?)\b
-    | [Tt]here(?:'s|\sis|\sare|\sseems\sto\sbe|\sappears\sto\sbe|\sisn't|\saren't)\s
-      (?:\w+\s)?(?:no|any|not\s(?:any|enough)|insufficient)\s(?:[\w-]+\s){0,4}?(?:information|info|data|details)\b
-    | [Nn]o\s(?:[\w-]+\s){0,4}?(?:information|info|results|data|details)\b[^.!?]{0,80}?\b(?:found|available|located)\b
-    | (?:[Bb]iographical\s)?[Ii]nformation\s(?:about|on|regarding)\b[^.!?]{0,80}?\b(?:isn't|is\snot|could\snot\sbe)\s
-      (?:\w+ly\s)?(?:available|found|accessible)\b
-    | [Mm]y\s(?:knowledge|training|database|information|records|sources|search)\b[^.!?]{0,60}?
-      (?:n't|\snot|\sno|\slimited|\sprevents\sme)\b
-    | [Ii]t(?:'s|\sis|\swas)\s(?:not\s|im)possible\sfor\sme\b
-    | [^.!?"“”]{0,80}?(?:n't|\snot)\s(?:ring\sa\sbell|(?:\w+\s)?(?:available|known|familiar)\sto\sme)\b
-    | (?:[Cc]ould|[Cc]an|[Ww]ould)\syou\s(?:please\s)?(?:provide|clarify|specify|share|give|tell|confirm)\b
-    | [Pp]lease\s(?:provide|clarify|specify|share|give)\b
-    | [^.!?"“”]{0,80}?\bnot\s(?:someone|anyone|an?\s(?:\w+\s)?(?:person|name|figure|individual|topic|term))\b
-      [^.!?]{0,20}?\bI\b
-    )
-    """,
-    re.VERBOSE,
-)
-"""Beginnings of sentences that decline to answer; lower-case words keep titles ("I'm Sorry") from matching."""
+_DECLINES = re.compile(_ENGLISH["declines"], re.VERBOSE)
 _TO_READER = re.compile(
     r"\b(?:I|[Mm]e|[Mm]y|[Ww]e|[Oo]ur|[Yy]ou|[Yy]our|[Pp]lease|[Ss]orry)\b|\?\W*\Z"
     r"|\b(?:possible|possibly|perhaps|likely|may\sbe|might\sbe|could\sbe|would\sbe)\b"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 if TYPE_CHECKING:
@@ -36,6 +37,36 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     """
     if value not in get_args(choices):
         raise LovecError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choices)))}")
+
+
+def check_range(
+    name: str,
+    value: float,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Refuse the value of a setting that lies outside its range; NaN lies outside every range.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value.
+        at_least: the lowest value that is allowed.
+        above: what the value must be greater than.
+        at_most: the highest value that is allowed.
+        below: what the value must be less than.
+
+    Raises:
+        LovecError: ``value`` lies outside the range.
+    """
+    bounds = (("at least", at_least, ge), ("above", above, gt), ("at most", at_most, le), ("below", below, lt))
+    limits = [(words, limit, holds(value, limit)) for words, limit, holds in bounds if limit is not None]
+    if not all(ok for _, _, ok in limits):
+        raise LovecError(
+            f"{name} is {value}, expected {' and '.join(f'{words} {limit}' for words, limit, _ in limits)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

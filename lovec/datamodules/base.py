@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Judge, Wording
 from lovec.datasets.pairs import usable, with_rejected
-from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_range
 
 _SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
@@ -70,9 +70,8 @@ class RecordsDataModule(LightningDataModule):
 
     def __init__(self, batch_size: int = 8, eval_batch_size: int = 64, seed: int = 0, first_epoch: int = 0) -> None:
         super().__init__()
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
-                raise LovecError(f"--data.{name} is {value}, expected a positive number")
+        check_range("--data.batch_size", batch_size, at_least=1)
+        check_range("--data.eval_batch_size", eval_batch_size, at_least=1)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.seed = seed

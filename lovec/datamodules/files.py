@@ -7,7 +7,7 @@ from typing import Any
 
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.layouts import read_any
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_range
 
 
 class FilesDataModule(RecordsDataModule):
@@ -31,8 +31,7 @@ class FilesDataModule(RecordsDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not 0.0 <= val_fraction < 1.0:
-            raise LovecError(f"--data.val_fraction is {val_fraction}, expected a number in [0, 1)")
+        check_range("--data.val_fraction", val_fraction, at_least=0, below=1)
         self.path = path
         self.val_path = val_path
         self.test_path = test_path

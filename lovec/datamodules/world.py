@@ -20,7 +20,7 @@ from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
-from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
+from lovec.types import Completion, Engine, Record, Sampling, Sentence, check_range
 
 _WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
 _MAX_NEW_TOKENS = 192  # the world's model ends its answers after about 100 tokens
@@ -56,11 +56,9 @@ class World(RecordsDataModule):
 
     def __init__(self, variant: str = "world", samples: int = 1, temperature: float = 0.7, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if samples < 0 or (samples > 0 and not temperature > 0):
-            raise LovecError(
-                f"--data.samples is {samples} at --data.temperature {temperature}; expected 0 or more samples, "
-                "drawn at a temperature above 0"
-            )
+        check_range("--data.samples", samples, at_least=0)
+        if samples:
+            check_range("--data.temperature", temperature, above=0)
         self.variant = variant
         self.samples = samples
         self.temperature = temperature

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 from lovec.notices import DoublingWarning
-from lovec.types import LovecError, Record, check_choice
+from lovec.types import LovecError, Record, check_choice, check_range
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
 CountTokens: TypeAlias = Callable[[str], int]
@@ -45,8 +45,7 @@ class Cutter:
     """
 
     def __init__(self, budget: int, how: EvidenceCut, count_tokens: CountTokens) -> None:
-        if budget < 1:
-            raise LovecError(f"the budget of evidence is {budget} tokens, expected a positive number")
+        check_range("the budget of evidence", budget, at_least=1)
         check_choice("the way to cut evidence", how, EvidenceCut)
         self.budget = budget
         self.how = how

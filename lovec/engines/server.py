@@ -16,7 +16,7 @@ from lovec.engines.adapters import read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.engines.common import TokenCallback, by_prompt, check_vllm_temperature, checked_texts, sample_rows
 from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
-from lovec.types import Completion, LovecError, OnToken, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling, check_range
 
 KEY = "VLLM_API_KEY"
 """The environment variable that holds the API key of the server (vLLM itself reads the same one). A key is looked for
@@ -86,11 +86,9 @@ class VllmServer:
         timeout: float = 600.0,
         retries: int = 6,
     ) -> None:
-        if max_rows < 1 or not timeout > 0 or retries < 0:
-            raise LovecError(
-                f"max_rows is {max_rows}, timeout {timeout} and retries {retries}; expected at least 1 row, seconds "
-                "above 0, and 0 or more retries"
-            )
+        check_range("max_rows", max_rows, at_least=1)
+        check_range("timeout", timeout, above=0)
+        check_range("retries", retries, at_least=0)
         self.url = server_address(url, "url", KEY)
         self.model = model
         self.max_rows = max_rows

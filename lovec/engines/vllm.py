@@ -12,7 +12,7 @@ from lovec.engines.adapters import AdapterFolders, read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import by_prompt, check_vllm_temperature, checked_texts, sample_rows
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.types import Completion, LovecError, OnToken, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,9 @@ class VllmEngine:
         sleep: bool = False,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        if max_rows < 1:
-            raise LovecError(f"max_rows is {max_rows}, expected at least 1")
-        if max_lora_rank is not None and not 1 <= max_lora_rank <= RANKS[-1]:
-            raise LovecError(f"max_lora_rank is {max_lora_rank}, expected 1 to {RANKS[-1]}")
+        check_range("max_rows", max_rows, at_least=1)
+        if max_lora_rank is not None:
+            check_range("max_lora_rank", max_lora_rank, at_least=1, at_most=RANKS[-1])
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._dtype = dtype

@@ -225,7 +225,7 @@ def test_no_training_records_are_refused_and_no_validation_records_are_fine(tmp_
 
 
 def test_bad_settings_and_missing_load():
-    with pytest.raises(LovecError, match="batch_size is 0, expected a positive number"):
+    with pytest.raises(LovecError, match="batch_size is 0, expected at least 1"):
         Numbers(batch_size=0)
     with pytest.raises(LovecError, match="RecordsDataModule has no test records; override load"):
         RecordsDataModule().setup("test")

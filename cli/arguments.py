@@ -108,6 +108,9 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
 
     ``base.yaml`` has settings of the model but no class, and a parser reads these only behind a class. Where nothing
     names a class they are left out, so that the parser asks for one.
+
+    Raises:
+        UsageError: recipes have settings of the model, but no class.
     """
     base = _read(BASE)
     models = [*(recipe.get("model") for recipe in recipes), value_of(flags, "--model", "--model.class_path")]
@@ -115,6 +118,10 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
     settings = base.pop("model")
     if (name := next(filter(None, classes), None)) is not None:
         base["model"] = {"class_path": name, **settings}
+    elif any(models):
+        raise UsageError(
+            "no recipe names an objective; give one that does, such as --config sft.yaml, or --model CLASS"
+        )
     return base
 
 

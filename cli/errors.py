@@ -54,7 +54,7 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
         known: the words that would be right.
         listed: whether the error names all of them where none comes close.
     """
-    known = list(dict.fromkeys(known))
+    known = [other for other in dict.fromkeys(known) if other != word]
     hint = nearest(word, known)
     if listed and known and not hint:
         hint = f"; known are {', '.join(known)}"
@@ -104,7 +104,8 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
         return UsageError(f"--{key} is {match[2][:_LONGEST]}, expected {match[1].replace(', ', ' or ')}")
     if key and (match := re.search(r"Import path (?:(\S+) )?does not correspond to a subclass of (\w+)", message)):
         name = match[1] or "".join(re.findall(r"Given value: ([\w.]+)", message)[:1])
-        return unknown(f"{match[2]} for --{key}:", name, _class_names(key), listed=True)
+        known = ", ".join(_class_names(key, match[2]))
+        return UsageError(f"--{key} is {name}, expected a {match[2]}" + (f"; known are {known}" if known else ""))
     types = dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message))
     types.pop("NoneType", None)
     if (match := re.search(r"Expected a dot import path string: (\S+)", message)) and (key in _BASES or not types):
@@ -157,15 +158,17 @@ def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:
     return [f"--{prefix}{option}" for option in known if not option.endswith("help")]
 
 
-def _class_names(key: str) -> Iterator[str]:
-    """Short names of the classes that an option takes."""
-    if key in _BASES:
-        module, _, name = _BASES[key].rpartition(".")
-        base = getattr(import_module(module), name)
-        yield from dict.fromkeys(name for name in _subclasses(base) if not name.startswith("_"))
+def _class_names(key: str, base_name: str = "") -> list[str]:
+    """Short names of the classes that an option takes, or of those below the one with the name ``base_name``."""
+    if key not in _BASES:
+        return []
+    module, _, name = _BASES[key].rpartition(".")
+    classes = list(_subclasses(getattr(import_module(module), name)))
+    base = next((cls for cls in classes if cls.__name__ == base_name), object)
+    return [cls.__name__ for cls in classes if issubclass(cls, base) and not cls.__name__.startswith("_")]
 
 
-def _subclasses(base: type[Any]) -> Iterator[str]:
+def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
     for subclass in base.__subclasses__():
-        yield subclass.__name__
+        yield subclass
         yield from _subclasses(subclass)

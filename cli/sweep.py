@@ -96,19 +96,19 @@ def run(words: list[str]) -> None:
         "--vary",
         action="append",
         required=True,
+        type=read_varied,
         metavar="OPTION=VALUE,...",
         help="an option of `lovec fit` and its values, such as model.group_size=4,8 (commas inside brackets or quotes "
         "belong to a value); once per option to vary",
     )
     parser.add_argument("--grid", action="store_true", help="every combination of values, not one option at a time")
-    parser.add_argument("--seeds", help="comma list, such as 0,1: the table gives means; None is the recipe's own")
+    seeds = "comma list, such as 0,1: the table gives means; None is the recipe's own"
+    parser.add_argument("--seeds", type=read_seeds, help=seeds)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; with more, each in a process of its own")
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), help="folder of the runs and of the table")
     options, passed = parser.parse_known_args(words)
-    varied = [read_varied(text) for text in options.vary]
-    seeds = None if options.seeds is None else read_seeds(options.seeds)
     begin = time.monotonic()
-    results = sweep(passed, varied, options.out, seeds, options.grid, options.jobs)
+    results = sweep(passed, options.vary, options.out, options.seeds, options.grid, options.jobs)
     from lightning.pytorch.utilities import rank_zero_only
 
     from lovec.reports.diagnostic_tables import sweep_table
@@ -154,10 +154,8 @@ def sweep(
         raise UsageError(f"--jobs is {jobs}, expected at least 1")
     with quiet():
         runs = plan(words, varied, out, seeds, grid)
-        first: dict[Path, SweepRun] = {}
-        for planned in runs:
-            first.setdefault(planned.folder, planned)
-        waiting = [planned for planned in first.values() if not planned.result.exists()]
+        first = {planned.folder: planned for planned in reversed(runs)}
+        waiting = [planned for planned in runs if planned is first[planned.folder] and not planned.result.exists()]
         say(f"{len(runs)} runs; {len(runs) - len(waiting)} of them are done already, or the same as another")
         if jobs == 1:
             for number, planned in enumerate(waiting, start=1):
@@ -209,7 +207,7 @@ def plan(
     folders: dict[str, Path] = {}
     runs = []
     for change in ((), *changes):
-        parts = [f"{_short_name(option.name, names)}={_short_value(value, option.values)}" for option, value in change]
+        parts = [f"{_short(option.name, names)}={_short(value, option.values)}" for option, value in change]
         label = ", ".join(parts) or BASE
         flags = tuple(f"--{option.name}={value}" for option, value in change)
         settings = _settings([*words, *flags])
@@ -230,21 +228,17 @@ def execute_run(planned: SweepRun) -> None:
     Raises:
         LovecError: the run failed; the error begins with its label and seed.
     """
-    try:
-        _train_and_validate(planned)
-    except LovecError as error:
-        raise LovecError(f"{planned.label}, seed {planned.seed}: {error}") from error
-
-
-def _train_and_validate(planned: SweepRun) -> None:
     from .training import execute
 
     begin = time.monotonic()
     flags = [*planned.words, "--seed_everything", str(planned.seed)]
     flags += ["--trainer.default_root_dir", str(planned.folder), "--trainer.enable_model_summary", "false"]
-    execute("fit", ["--trainer.limit_val_batches", "0", *flags])  # a later flag wins over an earlier one
-    gc.collect()  # trainer and module refer to each other, and would keep a large model in memory
-    cli = execute("validate", flags, verbose=False)
+    try:
+        execute("fit", ["--trainer.limit_val_batches", "0", *flags])  # a later flag wins over an earlier one
+        gc.collect()  # trainer and module refer to each other, and would keep a large model in memory
+        cli = execute("validate", flags, verbose=False)
+    except LovecError as error:
+        raise LovecError(f"{planned.label}, seed {planned.seed}: {error}") from error
     seconds = {"seconds": round(time.monotonic() - begin, 1)}
     changes = {"method": planned.label, "kind": "variation", "seed": planned.seed, "options": planned.flags}
     rows = [replace(row, **changes, metrics={**row.metrics, **seconds}) for row in cli.model.validation_results]
@@ -286,20 +280,11 @@ def read_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, words)))
 
 
-def _short_name(name: str, names: Sequence[str]) -> str:
-    """Return the last part of an option's name, or all of it if another option has the same last part."""
-    last = name.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in names) == 1 else name
-
-
-def _short_value(value: str, values: Sequence[str]) -> str:
-    """Return a value for a label: a class path without its module, unless another value would look the same."""
-
-    def without_module(text: str) -> str:
-        return text.rpartition(".")[2] if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text) else text
-
-    short = without_module(value)
-    return short if sum(without_module(other) == short for other in values) == 1 else value
+def _short(text: str, others: Sequence[str]) -> str:
+    """Return the last part of a dotted name; all of it if one of the others, itself among them, ends the same way."""
+    last_parts = [re.sub(r"^([A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*$)", "", other) for other in others]
+    last = last_parts[others.index(text)]
+    return last if last_parts.count(last) == 1 else text
 
 
 def _settings(words: Sequence[str]) -> dict[str, Any]:

@@ -144,6 +144,7 @@ def grpo_token_loss(
     clip_low: float,
     clip_high: float,
     beta: float,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Compute the loss of every sampled token under GRPO (LoVeC, appendix "GRPO Loss Design").
 
@@ -153,11 +154,12 @@ def grpo_token_loss(
         token_logps: log-probability under the policy that is trained, [N, T].
         old_token_logps: log-probability under the policy that sampled, without gradient, [N, T].
         ref_token_logps: log-probability under the reference, without gradient, [N, T]; may be None where ``beta`` is 0.
-        advantages: one per rollout, [N], or one per token, [N, T]. Multiplying them by factors that are not negative,
-            such as ``importance_weights``, multiplies the policy term, since minimum and clip commute with them.
+        advantages: one per rollout, [N], or one per token, [N, T].
         clip_low: the ratio is clipped below 1 - ``clip_low``.
         clip_high: the ratio is clipped above 1 + ``clip_high``.
         beta: weight of the KL term.
+        weights: factors of the policy term, 0 or more, [N, T], such as ``importance_weights``; None is 1. They multiply
+            the advantages, since minimum and clip commute with them.
 
     Returns:
         [N, T].
@@ -167,6 +169,8 @@ def grpo_token_loss(
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    if weights is not None:
+        advantages = weights * advantages
     ratio = torch.exp(token_logps - old_token_logps)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     if beta == 0.0:
@@ -207,6 +211,30 @@ def row_means(values: Tensor, mask: Tensor, length: int | None = None) -> Tensor
     keep = mask.bool()
     sums = values.double().masked_fill(~keep, 0.0).sum(-1)
     return sums / (keep.sum(-1).clamp(min=1) if length is None else length)
+
+
+def reduce_tokens(x: Tensor, mask: Tensor, how: TokenMean, length: int | None = None) -> Tensor:
+    """Compute the mean over the tokens of a whole batch.
+
+    This is the definition of what the training loop computes over micro-batches and processes.
+
+    Args:
+        x: [N, T]; masked positions may hold anything, NaN included.
+        mask: 1 (or True) on the tokens that count, [N, T].
+        how: "sequence": mean over each row, then over rows (GRPO); "token": mean over all tokens (DAPO, arXiv
+            2503.14476); "constant": each row's sum over a constant length, then mean over rows (Dr. GRPO, arXiv
+            2503.20783).
+        length: the constant length; None is T.
+
+    Returns:
+        A scalar, float64.
+    """
+    if how == "token":
+        keep = mask.bool()
+        return x.double().masked_fill(~keep, 0.0).sum() / keep.sum().clamp(min=1)
+    if how not in ("sequence", "constant"):
+        raise LovecError(f"how is {how!r}, expected sequence, token or constant")
+    return row_means(x, mask, None if how == "sequence" else length or x.shape[-1]).mean()
 
 
 def _log_odds(logps: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 def check_range(
     name: str,
-    value: float,
+    value: float | None,
     *,
     at_least: float | None = None,
     above: float | None = None,
@@ -52,7 +52,7 @@ def check_range(
 
     Args:
         name: name of the setting, for the message.
-        value: its value.
+        value: its value; None, where the setting has none, is always allowed.
         at_least: the lowest value that is allowed.
         above: what the value must be greater than.
         at_most: the highest value that is allowed.
@@ -62,11 +62,10 @@ def check_range(
         LovecError: ``value`` lies outside the range.
     """
     bounds = (("at least", at_least, ge), ("above", above, gt), ("at most", at_most, le), ("below", below, lt))
-    limits = [(words, limit, holds(value, limit)) for words, limit, holds in bounds if limit is not None]
-    if not all(ok for _, _, ok in limits):
-        raise LovecError(
-            f"{name} is {value}, expected {' and '.join(f'{words} {limit}' for words, limit, _ in limits)}"
-        )
+    limits = [(words, limit, holds) for words, limit, holds in bounds if limit is not None]
+    if value is not None and not all(holds(value, limit) for _, limit, holds in limits):
+        expected = " and ".join(f"{words} {limit}" for words, limit, _ in limits)
+        raise LovecError(f"{name} is {value}, expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +204,13 @@ class Record:
         """
         pairs = zip(self.sentences, values, strict=True)
         return replace(self, sentences=tuple(replace(sentence, factuality=value) for sentence, value in pairs))
+
+    def labels_by_text(self) -> dict[str, list[float | None]]:
+        """Return the factualities of the sentences by text (with single spaces); of equal ones in their order."""
+        labels: dict[str, list[float | None]] = {}
+        for sentence in self.sentences:
+            labels.setdefault(" ".join(sentence.text.split()), []).append(sentence.factuality)
+        return labels
 
 
 @dataclass(frozen=True, slots=True)

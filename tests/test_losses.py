@@ -14,6 +14,7 @@ from lovec.losses import (
     importance_weights,
     k3_kl,
     orpo_odds_loss,
+    reduce_tokens,
     row_means,
     sequence_logps,
     sft_nll,
@@ -72,14 +73,6 @@ def test_dpo_gradient_is_that_of_the_paper():
 def test_dpo_stays_finite_far_out():
     loss = dpo_loss(torch.tensor([-1e6, 0.0]), torch.tensor([0.0, -1e6]), torch.zeros(2), torch.zeros(2), beta=0.1)
     assert loss.tolist() == [1e5, 0.0]
-
-
-def reduce_tokens(x, mask, how, length=None):
-    """Mean over the tokens of a whole batch, as ``TokenMean`` defines it; training computes it over micro-batches."""
-    if how == "token":
-        keep = mask.bool()
-        return x.double().masked_fill(~keep, 0.0).sum() / keep.sum()
-    return row_means(x, mask, None if how == "sequence" else length or x.shape[-1]).mean()
 
 
 def logs(*probabilities):
@@ -251,6 +244,22 @@ def test_ratio_of_identical_policies_is_one_at_any_temperature(temperature):
     assert torch.equal(logps.grad, -advantages[:, None].expand(2, 5))
 
 
+def test_weights_multiply_the_policy_term_and_not_the_kl():
+    logps, ref = logs([0.5, 0.2]), logs([0.4, 0.4])
+    old = logs([0.25, 0.4])
+    advantages, weights = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 3.0]])
+    weighted = grpo_token_loss(logps, old, ref, advantages, 0.2, 0.2, 0.1, weights)
+    assert torch.allclose(weighted, grpo_token_loss(logps, old, ref, advantages * weights, 0.2, 0.2, 0.1))
+    kl = 0.1 * k3_kl(logps, ref)
+    plain = grpo_token_loss(logps, old, ref, advantages, 0.2, 0.2, 0.1)
+    assert torch.allclose(weighted - kl, weights * (plain - kl))
+
+
+def test_an_unknown_reduction_is_refused():
+    with pytest.raises(LovecError, match="how is 'mean', expected sequence, token or constant"):
+        reduce_tokens(torch.ones(1, 2), torch.ones(1, 2), "mean")
+
+
 def test_reduce_tokens_three_ways():
     values = torch.tensor([[1.0, 2.0, 3.0, 4.0], [10.0, math.nan, 0.0, -math.inf], [math.nan] * 4])
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
@@ -339,12 +348,17 @@ def gradients(model):
     return grads
 
 
+GRADIENT_BOUND = {torch.float64: 1e-6, torch.float32: 2e-6}
+"""Relative difference of two gradients. TRL's own logarithms are float32 in both; in float32 the order of summation adds
+to it, and by how much depends on the processor (DPO: 1.02e-6 on an Intel Xeon, below 1e-6 on an AMD EPYC)."""
+
+
 def assert_same(ours, theirs, our_grads, their_grads):
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
     assert our_grads.keys() == their_grads.keys() and our_grads
     for name, grad in our_grads.items():
         difference = (grad - their_grads[name]).norm() / their_grads[name].norm()
-        assert difference < 1e-6, f"{name}: {difference}"
+        assert difference < GRADIENT_BOUND[grad.dtype], f"{name}: {difference}"
 
 
 def trainer_options(tmp_path):

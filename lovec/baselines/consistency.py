@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
 from lovec.baselines.judges import YesNoJudge
 from lovec.sentences import split_sentences
-from lovec.types import LovecError, Record
+from lovec.types import Record, check_range
 
 
 class _SampleComparison(Baseline, ABC):
@@ -30,8 +30,7 @@ class _SampleComparison(Baseline, ABC):
 
     def __init__(self, samples: int, judge: Judge | None, name: str) -> None:
         super().__init__(name)
-        if samples < 1:
-            raise LovecError(f"the baseline {name!r} got samples={samples}, expected a positive number")
+        check_range(f"samples of the baseline {name!r}", samples, at_least=1)
         self.samples = samples
         self.judge = judge
         self._attached_judge: Judge | None = None

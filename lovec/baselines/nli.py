@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from lovec.baselines.base import BaselineResources, Claim, Judge
 from lovec.notices import DoublingWarning
-from lovec.types import LovecError
+from lovec.types import LovecError, check_range
 
 log = logging.getLogger(__name__)
 _NO_LIMIT = 10**6  # tokenizers without a longest input report a far larger number
@@ -43,10 +43,8 @@ class NLIJudge(Judge):
     def __init__(
         self, model: str, batch_size: int = 64, device: str | None = None, max_length: int | None = None
     ) -> None:
-        if batch_size < 1 or (max_length is not None and max_length < 1):
-            raise LovecError(
-                f"NLIJudge got batch_size={batch_size} and max_length={max_length}, expected positive numbers"
-            )
+        check_range("batch_size", batch_size, at_least=1)
+        check_range("max_length", max_length, at_least=1)
         self.model = model
         self.batch_size = batch_size
         self.device = device

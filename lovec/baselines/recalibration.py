@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, log_expit, logit
 
 from lovec.baselines.base import with_confidences
+from lovec.metrics.functional import checked_pair
 from lovec.metrics.records import confidence_of
-from lovec.types import LovecError, Readout, Record, Sentence, Tagger
+from lovec.types import LovecError, Readout, Record, Sentence, Tagger, check_range
 
 Array = NDArray[np.float64]
 
@@ -90,8 +92,7 @@ class Platt:
             LovecError: the shapes differ, a value is NaN or outside [0, 1], ``clip`` is outside (0, 0.5), or no two
                 confidences differ after clipping.
         """
-        if not 0.0 < clip < 0.5:
-            raise LovecError(f"Platt scaling got clip={clip:g}, expected a number between 0 and 0.5, such as 0.01")
+        check_range("clip", clip, above=0, below=0.5)
         x, y = _checked(np.clip(np.asarray(confidence, dtype=np.float64), clip, 1.0 - clip), factuality)
         odds = logit(x)
         target = y * (y.sum() + 1.0) / (y.sum() + 2.0) + (1.0 - y) / ((1.0 - y).sum() + 2.0)
@@ -166,15 +167,8 @@ def _checked(confidence: ArrayLike, factuality: ArrayLike) -> tuple[Array, Array
     Raises:
         LovecError: the shapes differ, a value is NaN or outside [0, 1], or no two confidences differ.
     """
-    x, y = np.asarray(confidence, dtype=np.float64), np.asarray(factuality, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise LovecError(
-            f"recalibration got confidence of shape {list(x.shape)} and factuality of shape {list(y.shape)}, "
-            "expected the same [N] for both; leave out sentences without a label or a confidence"
-        )
-    for name, values in (("confidence", x), ("factuality", y)):
-        if (wrong := values[~((values >= 0.0) & (values <= 1.0))]).size:
-            raise LovecError(f"recalibration got a {name} of {wrong[0]:g}, expected numbers in [0, 1] without NaN")
+    pair = checked_pair(*(torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (confidence, factuality)))
+    x, y = (values.numpy() for values in pair)
     if (different := np.unique(x).size) < 2:
         raise LovecError(
             f"recalibration got {x.size} labelled confidences, {different} of them different, expected at least two "

@@ -9,7 +9,7 @@ from lovec.encoding import Encoder
 from lovec.notices import DoublingWarning
 from lovec.stopwatch import Stopwatch
 from lovec.tags import strip
-from lovec.types import Engine, LovecError, Record, Sampling
+from lovec.types import Engine, LovecError, Record, Sampling, check_range
 
 log = logging.getLogger(__name__)
 _PHASE = "sampling"
@@ -32,11 +32,8 @@ class Samples:
     """
 
     def __init__(self, temperature: float = 1.0, max_new_tokens: int = 512, seed: int = 0) -> None:
-        if not temperature > 0 or max_new_tokens < 1:
-            raise LovecError(
-                f"samples got temperature={temperature:g} and max_new_tokens={max_new_tokens}, "
-                "expected a temperature above 0 and at least 1 token"
-            )
+        check_range("temperature of samples", temperature, above=0)
+        check_range("max_new_tokens of samples", max_new_tokens, at_least=1)
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.callbacks.probe import PROBE_PREFIX, Probe
 from lovec.evaluation.evaluator import MODES
-from lovec.types import LovecError
+from lovec.types import check_range
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
@@ -162,10 +162,9 @@ class Monitor(Callback):
         window: int = 50,
         worse: float = 2.0,
     ) -> None:
-        if every < 1 or window < 1 or worse <= 1:
-            raise LovecError(
-                f"Monitor got every {every}, window {window} and worse {worse}; expected at least 1, 1 and above 1"
-            )
+        check_range("every of Monitor", every, at_least=1)
+        check_range("window of Monitor", window, at_least=1)
+        check_range("worse of Monitor", worse, above=1)
         self.limits = limits
         self.every = every
         self.worse = worse

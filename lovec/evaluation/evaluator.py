@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -189,12 +189,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
 
 def label(records: Sequence[Record], oracle: Oracle) -> list[Record]:
     """Return the records with an oracle's factuality, or None, on every sentence."""
-    return [
-        replace(
-            record, sentences=tuple(replace(s, factuality=f) for s, f in zip(record.sentences, ratings, strict=True))
-        )
-        for record, ratings in zip(records, oracle.rate(records), strict=True)
-    ]
+    return [record.with_factuality(row) for record, row in zip(records, oracle.rate(records), strict=True)]
 
 
 def _defined(value: float) -> float | None:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 
@@ -69,7 +70,7 @@ def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
 
     A sentence that a record contains twice is matched in order.
     """
-    second_by_id = {record.id: _by_text(record) for record in second}
+    second_by_id = {record.id: record.labels_by_text() for record in second}
     shared_ids: set[str] = set()
     pairs: dict[str, list[tuple[float, float]]] = {}
     only_first, differing = [], []
@@ -79,7 +80,7 @@ def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
             only_first.append(record.id)
             continue
         shared_ids.add(record.id)
-        first_labels, second_labels = _by_text(record), second_by_id[record.id]
+        first_labels, second_labels = record.labels_by_text(), second_by_id[record.id]
         unmatched = 0
         for text in dict.fromkeys([*first_labels, *second_labels]):
             ours, theirs = first_labels.get(text, []), second_labels.get(text, [])
@@ -110,26 +111,18 @@ def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
     counts = [[0 for _ in BANDS] for _ in BANDS]
     for a, b in ratings:
         counts[_band(a)][_band(b)] += 1
-    means = [(_mean([f for f, _ in group]), _mean([g for _, g in group])) for group in pairs.values() if group]
+    means = [(fmean(f for f, _ in group), fmean(g for _, g in group)) for group in pairs.values() if group]
     return Agreement(
         n=len(flat),
         spearman=_spearman(flat),
-        exact=_mean([float(a == b) for a, b in ratings]) if flat else None,
-        within_1=_mean([float(abs(a - b) <= 1) for a, b in ratings]) if flat else None,
-        mean_first=_mean([f for f, _ in flat]) if flat else None,
-        mean_second=_mean([g for _, g in flat]) if flat else None,
+        exact=_mean(a == b for a, b in ratings),
+        within_1=_mean(abs(a - b) <= 1 for a, b in ratings),
+        mean_first=_mean(f for f, _ in flat),
+        mean_second=_mean(g for _, g in flat),
         passages=len(means),
         passage_spearman=_spearman(means),
         confusion=tuple(map(tuple, counts)),
     )
-
-
-def _by_text(record: Record) -> dict[str, list[float | None]]:
-    """Return the labels of a record's sentences by their text, with single spaces."""
-    labels: dict[str, list[float | None]] = {}
-    for sentence in record.sentences:
-        labels.setdefault(" ".join(sentence.text.split()), []).append(sentence.factuality)
-    return labels
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -142,8 +135,9 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _mean(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return fmean(values) if values else None
 
 
 def _band(rating: int) -> int:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lovec.types import N_SCORES, LovecError, check_choice
+from lovec.types import N_SCORES, LovecError, check_choice, check_range
 
 Variant: TypeAlias = Literal["bins", "levels", "huang"]
 """Variants of ECE-M, see ``ece_m``."""
@@ -92,10 +92,8 @@ def group_count(variant: str, bins: int, levels: int) -> int:
         LovecError: the variant is unknown, or there are fewer than one bin or two levels.
     """
     check_choice("variant of ECE-M", variant, Variant)
-    if bins < 1 or levels < 2:
-        raise LovecError(
-            f"ECE-M got bins={bins} and levels={levels}, expected at least 1 bin and 2 levels; usual are 10 and 11"
-        )
+    check_range("bins of ECE-M", bins, at_least=1)
+    check_range("levels of ECE-M", levels, at_least=2)
     return bins if variant == "bins" else levels
 
 

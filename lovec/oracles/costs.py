@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from lovec.types import LovecError
+from lovec.types import LovecError, check_range
 
 REPLY_TOKENS = 80
 """Tokens that a reply is expected to have per sentence; the paper's four examples have about 60 each."""
@@ -37,8 +38,7 @@ class Prices:
                 "only one of price_in and price_out is given; give both or none (US dollars per 1M tokens)"
             )
         for price in (self.tokens_in, self.tokens_out):
-            if price is not None and not 0.0 <= price < float("inf"):
-                raise LovecError(f"a price is {price}, expected US dollars per 1M tokens, 0 or more")
+            check_range("a price", price, at_least=0, below=inf)
 
     def cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return the cost in US dollars; None where the prices are unknown."""

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from lovec.types import LovecError, Record, Sentence
+from lovec.datasets.jsonl import read_records
+from lovec.types import LovecError, Record
 
 _TOLERANCE = 0.4
 
-GOLD = (
-    Record(
-        "gold-lighthouse",
-        "In a paragraph, could you tell me what you know about the Harlow lighthouse?",
-        evidence=(
-            "The Harlow lighthouse stands on the island of Tarn. It was built of granite from 1871 to 1874 by the "
-            "engineer Ines Kall and is 38 metres tall. It was automated in 1986; its last keeper was Per Oddsen.",
-        ),
-        sentences=(
-            Sentence("The Harlow lighthouse stands on the island of Tarn.", 1.0),
-            Sentence("It was painted by Claude Monet, who lived in it as a child.", 0.0),
-            Sentence("It was built of granite by the engineer Ines Kall.", 1.0),
-            Sentence("It is an inflatable tower made of rubber in 2015.", 0.0),
-        ),
-    ),
-    Record(
-        "gold-armstrong",
-        "In a paragraph, could you tell me what you know about Neil Armstrong?",
-        evidence=(
-            "Neil Alden Armstrong (1930-2012) was an American astronaut and aeronautical engineer who, as commander of "
-            "Apollo 11, became the first person to walk on the Moon on July 20, 1969.",
-        ),
-        sentences=(
-            Sentence("Neil Armstrong was a French pastry cook who never left Lyon.", 0.0),
-            Sentence("He was the first person to walk on the Moon.", 1.0),
-        ),
-    ),
-)
+GOLD = tuple(read_records(Path(__file__).with_suffix(".jsonl")))
 """Two records. The lighthouse is invented, so that only the evidence says what is true of it."""
 
 

@@ -11,7 +11,7 @@ from lovec.encoding import Encoder
 from lovec.notices import DoublingWarning
 from lovec.prompts import prompt
 from lovec.questions import SentenceQuestion
-from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice, check_range
 
 if TYPE_CHECKING:
     from lovec.policy import Policy
@@ -53,8 +53,7 @@ class SelfJudge(Oracle):
         from lovec.engines import TransformersEngine  # here, so that oracles without a model load no torch
 
         check_choice("readout", readout, Readout)
-        if evidence_tokens < 1:
-            raise LovecError(f"evidence_tokens is {evidence_tokens}, expected a positive number")
+        check_range("evidence_tokens", evidence_tokens, at_least=1)
         self.readout = readout
         self.evidence_tokens = evidence_tokens
         self.engine: Engine = engine or TransformersEngine(max_rows=_ROWS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from lovec.datasets.layouts import read_any
-from lovec.types import LovecError, Oracle, Record, Sentence
+from lovec.types import LovecError, Oracle, Record
 
 
 class LabelFile(Oracle):
@@ -30,7 +31,7 @@ class LabelFile(Oracle):
     def __init__(self, path: str) -> None:
         self.path = path
         self.failures: dict[str, str] = {}
-        self._labels = {record.id: _labels_by_text(record.sentences) for record in read_any(path)}
+        self._labels = {record.id: record.labels_by_text() for record in read_any(path)}
         if all(label is None for texts in self._labels.values() for labels in texts.values() for label in labels):
             raise LovecError(f"{path} contains no labelled sentence; give a file with labels")
 
@@ -49,22 +50,10 @@ class LabelFile(Oracle):
             self.failures[record.id] = f"{self.path} has no record of this id"
             return [None] * len(record.sentences)
         ratings: list[float | None] = []
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for sentence in record.sentences:
-            text = _collapsed(sentence.text)
-            labels = labels_by_text.get(text, ())
-            place = counts.get(text, 0)
-            ratings.append(labels[min(place, len(labels) - 1)] if labels else None)
-            counts[text] = place + 1
+            text = " ".join(sentence.text.split())
+            labels = labels_by_text.get(text, [None])
+            ratings.append(labels[min(counts[text], len(labels) - 1)])
+            counts[text] += 1
         return ratings
-
-
-def _labels_by_text(sentences: Sequence[Sentence]) -> Mapping[str, list[float | None]]:
-    labels: dict[str, list[float | None]] = {}
-    for sentence in sentences:
-        labels.setdefault(_collapsed(sentence.text), []).append(sentence.factuality)
-    return labels
-
-
-def _collapsed(text: str) -> str:
-    return " ".join(text.split())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.datasets.cutting import Cutter, EvidenceCut
@@ -18,7 +20,7 @@ from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
 from lovec.oracles.gold import GOLD, check_ratings
 from lovec.oracles.prompts import fact_check, read_ratings
-from lovec.types import LovecError, Oracle, Record
+from lovec.types import LovecError, Oracle, Record, check_range
 
 _ATTEMPTS = 3  # replies to one prompt before its record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
@@ -100,17 +102,14 @@ class OpenAIOracle(Oracle):
         retries: int = 6,
         progress: bool = True,
     ) -> None:
-        for valid, message in (
-            (model, "model is empty, expected the name of a model that the server knows"),
-            (concurrency >= 1, f"concurrency is {concurrency}, expected a positive number of calls"),
-            (timeout > 0, f"timeout is {timeout}, expected a positive number of seconds"),
-            (retries >= 0, f"retries is {retries}, expected 0 or more"),
-            (max_cost is None or max_cost >= 0, f"max_cost is {max_cost}, expected US dollars, 0 or more"),
-            (max_cost is None or price_in is not None, "max_cost needs prices; give price_in and price_out (US dollars "
-             "per 1M tokens)"),
-        ):  # fmt: skip
-            if not valid:
-                raise LovecError(message)
+        if not model:
+            raise LovecError("model is empty, expected the name of a model that the server knows")
+        if max_cost is not None and price_in is None:
+            raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
+        check_range("concurrency", concurrency, at_least=1)
+        check_range("timeout", timeout, above=0)
+        check_range("retries", retries, at_least=0)
+        check_range("max_cost", max_cost, at_least=0)
         if reserved := [name for name in _RESERVED_PARAMETERS if name in (parameters or {})]:
             raise LovecError(f"parameters has {reserved[0]!r}, which the oracle sets itself; leave it out")
         address(base_url)
@@ -289,8 +288,13 @@ class _RatingRun:
     async def rate_all(self) -> None:
         """Rate all records, or as many as possible before there is a reason to stop."""
         oracle = self._oracle
-        bar = _progress_bar(oracle.progress and sys.stderr.isatty(), oracle.model, len(self._records))
-        with ReplyCache(oracle.cache) as cache, bar as show:
+        hidden = not (oracle.progress and sys.stderr.isatty())
+        with ReplyCache(oracle.cache) as cache, Progress(console=Console(stderr=True), disable=hidden) as bar:
+            task = bar.add_task(oracle.model, total=len(self._records))
+
+            def show() -> None:
+                bar.update(task, advance=1, description=f"{oracle.model}: {oracle.status}")
+
             async with Chat(oracle.model, address(oracle.base_url), oracle.timeout, oracle.retries) as chat:
                 n_workers = min(oracle.concurrency, len(self._records))
                 work = asyncio.gather(*(self._work(cache, chat, show) for _ in range(n_workers)))
@@ -311,7 +315,7 @@ class _RatingRun:
     def _make_no_more_calls(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
-    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[str], None]) -> None:
+    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[], None]) -> None:
         oracle = self._oracle
         for number in self._queue:
             record = self._records[number]
@@ -325,7 +329,7 @@ class _RatingRun:
                 oracle._failure_warning.flush()
             except _NoMoreCalls:
                 pass
-            show(oracle.status)
+            show()
 
     async def _rate(self, record: Record, cache: ReplyCache, chat: Chat) -> list[float | None]:
         if not record.sentences:
@@ -403,24 +407,3 @@ def _run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], Non
         except BaseException:
             interrupt()
             raise
-
-
-@contextmanager
-def _progress_bar(visible: bool, title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar on standard error; call it after every record with the status to show beside it."""
-    if not visible:
-        yield lambda status: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total, status="")
-        yield lambda status: bar.update(task, advance=1, status=status)

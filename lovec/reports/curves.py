@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lovec.metrics.table import METRICS, metric_info
-from lovec.reports.style import COLOURS, FAINT, INK, style_axes, write_plot
+from lovec.reports.style import COLOURS, INK, FilePath, write_plot
 from lovec.reports.training_log import WINDOWS, TrainingLog, training_names
 from lovec.types import LovecError
 
@@ -41,7 +40,7 @@ class _Panel:
         return any(log.series(*names) for _, names in self.lines for log in logs)
 
 
-def write_curves(logs: Sequence[TrainingLog], path: str | os.PathLike[str]) -> Path:
+def write_curves(logs: Sequence[TrainingLog], path: FilePath) -> Path:
     """Write the curves of training runs as a plot; the same logs give the same bytes.
 
     Args:
@@ -76,10 +75,10 @@ def draw(logs: Sequence[TrainingLog]) -> Figure:
         _draw_panel(ax, panel, logs)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
-    figure.supxlabel("optimiser steps", fontsize=10, color=INK)
+    figure.supxlabel("optimiser steps", fontsize=10)
     if len(logs) > 1:
         handles = [Line2D([], [], color=colour, label=log.name) for log, colour in zip(logs, COLOURS, strict=False)]
-        figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+        figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -129,8 +128,8 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
                     markersize=3.5,
                     clip_on=False,
                 )
-    ax.set_title(panel.title, fontsize=10, color=INK, loc="left")
-    ax.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+    ax.set_title(panel.title, loc="left")
+    ax.grid(axis="y")
     last = max(log.last_step for log in logs)
     ax.set_xlim(-0.02 * last, 1.02 * last)
     ax.set_ylim(*panel.limits)
@@ -143,5 +142,4 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
         if any(log.series(*names) for log in logs)
     ]
     if len(handles) > 1:
-        ax.legend(handles=handles, handlelength=2.6, fontsize=8, frameon=False, labelcolor=INK)
-    style_axes(ax)
+        ax.legend(handles=handles, handlelength=2.6, fontsize=8)

@@ -18,6 +18,7 @@ from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
 from lovec.reports.results_table import custom_metrics
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
+from lovec.reports.templates import texts
 from lovec.reports.timing import Timing, free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log, training_rows, validation_rows
 from lovec.types import LovecError, ResultRow
@@ -53,11 +54,7 @@ def risk_table(cells: CellMaker) -> Table | None:
     for score in scores:
         columns += [metric_column(info, f"score >= {score}") for info in (_KEPT, METRICS["mean_factuality"])]
     table = mark_best(Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines)), groups)
-    note = (
-        "In %; AURC: area under the risk-coverage curve, risk being 1 - factuality; kept: share of the sentences with "
-        "that stated score or more (baselines: that confidence); mean f: their mean factuality; -: none is kept."
-    )
-    return replace(table, notes=(note, "Bold: the best of its section; free-form answers differ, so none is."))
+    return replace(table, notes=tuple(texts()["tables"]["risk-coverage"]))
 
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
@@ -68,13 +65,8 @@ def diagnostics_table(cells: CellMaker) -> Table | None:
     if {*names} <= {"mean_factuality", "malformed"}:
         return None
     lines = [Line(row.method, tuple(cells.cell(row, name) for name in names), section) for section, row in rows]
-    note = (
-        "mean f, bad tags, abstained in %; diversity: 1 - mean cosine of the sentences of an answer; TTR: different "
-        "words / words; scores used: how many different scores; entropy of the scores in nats; -: undefined or not "
-        "measured. In iterative tagging the texts are given, not the method's own."
-    )
     columns = tuple(metric_column(METRICS[name]) for name in names)
-    return Table("diagnostics", "Answers and scores", columns, tuple(lines), (note,))
+    return Table("diagnostics", "Answers and scores", columns, tuple(lines), tuple(texts()["tables"]["diagnostics"]))
 
 
 def running_time_table(run: RunResults) -> Table | None:
@@ -239,13 +231,9 @@ def _time_cells(
 
 
 def _time_notes(shown: Sequence[Timing], plain: float | None, base: float | None) -> Iterator[str]:
-    yield (
-        "Wall time of all processes together. Needed: the sum of the phases, in free-form tagging without the scoring, "
-        "which fills in distributions that the tags do not need. Context tokens: tokens per answer that went through "
-        "the model as context."
-    )
+    yield from texts()["tables"]["running-time"]
     if plain is not None:
-        yield "With the answer: iterative tagging and baselines wait for a plain answer, whose time is added."
+        yield from texts()["tables"]["with-the-answer"]
     if base is not None:
         methods = [timing.method for timing in shown if (timing.mode, timing.kind) == ("free-form", "method")]
         yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(methods)})."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 
 from lovec.metrics.functional import group_of
 from lovec.metrics.records import confidence_of
-from lovec.reports.panels import PanelLayout, write_panels
-from lovec.reports.style import BLUE, INK, ORANGE, short
+from lovec.reports.panels import Groups, PanelLayout, write_panels
+from lovec.reports.style import BLUE, INK, ORANGE, FilePath, short
 from lovec.types import LovecError, Record
 
 _LAYOUT = PanelLayout("score (▼ mean confidence, ┆ mean factuality)", ("share, %",), (1.5,), pad=10)
@@ -70,10 +69,7 @@ def histogram(records: Sequence[Record], readout: str = "stated") -> Histogram:
 
 
 def confidence_histogram(
-    groups: Mapping[str, Sequence[Record]],
-    path: str | os.PathLike[str],
-    readout: str = "stated",
-    title: str = "Which scores are given",
+    groups: Groups, path: FilePath, readout: str = "stated", title: str = "Which scores are given"
 ) -> Path:
     """Write a plot with one histogram per method; the same records give the same bytes.
 

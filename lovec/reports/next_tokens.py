@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lovec.reports.panels import PanelLayout, write_panels
-from lovec.reports.style import BLUE, FAINT, INK, short
+from lovec.reports.style import BLUE, FAINT, HALVES, FilePath, short
 from lovec.types import DEFAULT_SCALE, LovecError
 
 CASES = ("correct", "incorrect")
@@ -26,9 +25,7 @@ Entry = Mapping[str, Any]
 
 
 def score_tokens(
-    entries: Sequence[Entry],
-    path: str | os.PathLike[str],
-    title: str = "The most probable tokens where the score is stated",
+    entries: Sequence[Entry], path: FilePath, title: str = "The most probable tokens where the score is stated"
 ) -> Path:
     """Write a plot with two panels per method, a correct and an incorrect sentence; the same input, the same bytes.
 
@@ -86,13 +83,12 @@ def _draw(axes: Sequence[Any], entry: Entry | None) -> str:
     ax.bar(range(len(tokens)), [p for _, p in tokens], width=0.75, color=colours)
     for place, (_, p) in enumerate(tokens):
         if p >= 0.005:
-            ax.text(place, p + 0.02, f"{p:.2f}"[1:] if p < 0.995 else "1", fontsize=8, color=INK, ha="center")
-    ax.set(xlim=(-0.6, MOST - 0.4), ylim=(0, 1.12), xticks=range(len(tokens)), yticks=[0, 0.5, 1])
-    ax.set_yticklabels(["0", "0.5", "1"])
+            ax.text(place, p + 0.02, f"{p:.2f}"[1:] if p < 0.995 else "1", fontsize=8, ha="center")
+    ax.set(xlim=(-0.6, MOST - 0.4), ylim=(0, 1.12), xticks=range(len(tokens)), **HALVES)
     labels = [_label(text, place < scores) for place, (text, _) in enumerate(tokens)]
     ax.set_xticklabels(labels, fontsize=8, rotation=0 if scores == len(tokens) else 40)
     if not tokens:
-        ax.text(MOST / 2 - 0.5, 0.5, "there is no such sentence", fontsize=9, color=INK, ha="center", va="center")
+        ax.text(MOST / 2 - 0.5, 0.5, "there is no such sentence", fontsize=9, ha="center", va="center")
     ordinality = entry and entry.get("ordinality")
     return "" if ordinality is None else f"ordinality {ordinality:.2f}"
 

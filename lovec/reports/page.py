@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -21,15 +20,14 @@ from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
 from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
-from lovec.reports.passages import CSS, legend_html, passage_html, visible
+from lovec.reports.passages import legend_html, passage_html, visible
 from lovec.reports.style import short
 from lovec.reports.table import Table
+from lovec.reports.templates import HERE, template
 from lovec.types import N_SCORES, Record
 
 LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60
 """Most characters that a page shows of an answer, of a question and of the name of a method."""
-
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +109,24 @@ def page(
         notes: sentences below the heading.
         foot: a sentence at the end.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
+    filters = {
         "json": json.dumps,
         "short": lambda name: short(name, LONGEST_NAME),
         "question": _question,
-        "passage": lambda record: Markup(passage_html(record, LONGEST_ANSWER)),
+        "passage": lambda record: passage_html(record, LONGEST_ANSWER),
     }
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
-    plots = [inline_svg(item.svg, f"p{number}", item.title, item.themed) for number, item in enumerate(pictures)]
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     levels = len(answers[0].kept) if answers else N_SCORES
-    return environment.get_template("page.html.j2").render(
+    return template("page.html.j2", autoescape=True, filters=filters).render(
         title=title,
         sources=sources,
         notes=notes,
         tables=tables,
-        plots=[(item, Markup(svg), width) for item, (svg, width) in zip(pictures, plots, strict=True)],
+        plots=[(item, inline_svg(item.svg, f"p{at}", item.title, item.themed)) for at, item in enumerate(pictures)],
         answers=answers,
         top=levels - 1,
-        legend=Markup(legend_html(levels)),
-        style=Markup((_HERE / "page.css").read_text(encoding="utf-8") + CSS),
-        script=Markup(script),
+        legend=legend_html(levels),
+        script=script,
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         foot=foot,
     )

@@ -6,24 +6,26 @@ the panels, their titles and the file are made here.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from lovec.metrics.functional import checked_pair
 from lovec.metrics.records import sentence_pairs
-from lovec.reports.style import INK, SIDE, add_title, short, style_axes, write_plot
+from lovec.reports.style import SIDE, FilePath, add_title, short, write_plot
 from lovec.types import LovecError, Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+
+Groups: TypeAlias = Mapping[str, Sequence[Record]]
+"""Tagged records of every method, by its name."""
 
 COLUMNS = 4
 """Default number of panels in a full row."""
@@ -60,7 +62,7 @@ def write_panels(
     panels: Sequence[tuple[str, T]],
     draw: Callable[[Sequence[Any], T], str],
     layout: PanelLayout,
-    path: str | os.PathLike[str],
+    path: FilePath,
     title: str,
 ) -> Path:
     """Draw one panel per method and write the plot; the same input gives the same bytes.
@@ -138,14 +140,13 @@ def panel_axes(count: int, layout: PanelLayout, title: str) -> tuple[Figure, lis
         panel = []
         for inches in layout.heights:
             ax = figure.add_axes((left / width, (top - inches) / height, layout.width / width, inches / height))
-            style_axes(ax)
             if column:
                 ax.tick_params(labelleft=False)
             panel.append(ax)
             top -= inches + _BETWEEN
         panels.append(panel)
     add_title(figure, short(title, _PER_COLUMN * columns))
-    figure.text(0.5, 0.1 / height, layout.xlabel, fontsize=10, color=INK, ha="center", va="bottom")
+    figure.text(0.5, 0.1 / height, layout.xlabel, ha="center", va="bottom")
     return figure, panels
 
 
@@ -155,8 +156,8 @@ def _figure(
     figure, axes = panel_axes(len(panels), layout, title)
     for place, (panel, (name, data)) in enumerate(zip(axes, panels, strict=True)):
         lines = name, draw(panel, data)
-        panel[0].set_title("\n".join(filter(None, lines)), fontsize=10, color=INK, pad=layout.pad)
+        panel[0].set_title("\n".join(filter(None, lines)), pad=layout.pad)
         if place % layout.columns == 0:
             for number, (ax, label) in enumerate(zip(panel, layout.ylabels, strict=True)):
-                ax.set_ylabel(label, fontsize=9 if number else 10, color=INK)
+                ax.set_ylabel(label, fontsize=9 if number else 10)
     return figure

@@ -8,12 +8,14 @@ terminal or change the direction of text are replaced. Pages link to nothing.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 from rich.text import Text
 
+from lovec.reports.templates import HERE, template
 from lovec.types import N_SCORES, Record, Sentence, to_rating
 
 BANDS = ("low", "middle", "high", "none")
@@ -22,7 +24,7 @@ BANDS = ("low", "middle", "high", "none")
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
-CSS = Path(__file__).with_name("passages.css").read_text(encoding="utf-8")
+CSS = (HERE / "passages.css").read_text(encoding="utf-8")
 """Style of `passage_html` and `legend_html`, for light and dark pages; contrasts reach WCAG AA on both."""
 
 # Control characters except tab and line break; characters that change the direction of text; unpaired surrogates.
@@ -96,31 +98,20 @@ def passage_html(record: Record, longest: int | None = None) -> str:
         record: sentences with confidence; of its answer only the line breaks are used.
         longest: number of characters after which the text is cut, with a note of how many follow; None cuts nothing.
     """
-    pieces: list[str] = []
-    room = longest
+    pieces = []
+    room = sys.maxsize if longest is None else longest
     breaks = Breaks(record.answer)
     for sentence in record.sentences:
-        if room is not None and room <= 0:
-            break
-        before = breaks.before(sentence.text)
-        pieces.append({"\n\n": "</p>\n<p>", "\n": "<br>\n"}.get(before, before))
-        pieces.append(_span(sentence, sentence.text[:room]))
-        room = None if room is None else room - len(sentence.text)
-    total = sum(len(sentence.text) for sentence in record.sentences)
-    if longest is not None and total > longest:
-        pieces.append(f' <span class="lv-cut">(cut: {total - longest} more characters)</span>')
-    return f'<div class="lv-passage"><p>{"".join(pieces)}</p></div>'
+        if room > 0:
+            pieces.append((breaks.before(sentence.text), sentence, sentence.text[:room]))
+        room -= len(sentence.text)
+    return str(_macros().passage(pieces, -room))
 
 
 def legend_html(levels: int = N_SCORES) -> str:
     """Return the meaning of the marks of `passage_html` as an HTML list, for a scale of so many levels."""
-    items = (
-        f'<li><span class="lv-s lv-{name}">{name if name != "none" else "unknown"}</span> {scores}</li>'
-        for name in BANDS
-        if (scores := band_scores(name, levels))
-    )
-    label = f"confidence of a sentence, 0 to {levels - 1}"
-    return f'<ul class="lv-legend" aria-label="{label}">{"".join(items)}</ul>'
+    scores = {name: scores for name in BANDS if (scores := band_scores(name, levels))}
+    return str(_macros().legend(scores, levels - 1))
 
 
 def page(title: str, subtitle: str, records: Iterable[Record], levels: int = N_SCORES) -> Iterator[str]:
@@ -132,23 +123,13 @@ def page(title: str, subtitle: str, records: Iterable[Record], levels: int = N_S
         records: tagged answers, which are taken one by one.
         levels: number of levels of the scale that they are scored on.
     """
-    style = Path(__file__).with_name("passages_page.css").read_text(encoding="utf-8") + CSS
-    yield (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_escaped(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<h1>{_escaped(title)}</h1>\n<p class="lv-meta">{_escaped(subtitle)}</p>\n{legend_html(levels)}\n'
-    )
+    macros = _macros()
+    yield str(macros.head(title, subtitle, legend_html(levels)))
     for record in records:
         problems = [str(problem) for problem in record.meta.get("problems") or ()]
         if more := problems[_MOST_PROBLEMS:]:
             problems[_MOST_PROBLEMS:] = [f"and {len(more)} more"]
-        paragraphs = "".join(f'<p class="lv-problem">{_escaped(problem)}</p>\n' for problem in problems)
-        yield (
-            f'<article>\n<h2>{_escaped(record.id)}</h2>\n<p class="lv-meta">{_escaped(record.question)}</p>\n'
-            f"{paragraphs}{passage_html(record)}\n</article>\n"
-        )
+        yield str(macros.article(record, problems, passage_html(record)))
     yield "</body>\n</html>\n"
 
 
@@ -158,18 +139,16 @@ def sentence_text(sentence: Sentence) -> Text:
     return Text.assemble((visible(sentence.text), style), " ", (f"[{number(sentence)}]", "bold"))
 
 
-def _span(sentence: Sentence, text: str) -> str:
-    values = {"confidence": sentence.confidence, "factuality": sentence.factuality}
-    known = {name: value for name, value in values.items() if value is not None}
-    data = "".join(f' data-{name}="{value:.6g}"' for name, value in known.items())
+def _details(sentence: Sentence) -> str:
+    """Return what is known about a sentence, such as "score 7 of 10, confidence 0.70"; "no score" if nothing is."""
     words = [f"score {sentence.score} of {sentence.levels - 1}"] if sentence.score is not None else []
-    words += [f"{name} {value:.2f}" for name, value in known.items()]
-    return (
-        f'<span class="lv-s lv-{band(sentence.confidence)}" title="{", ".join(words) or "no score"}"{data}>'
-        f'{_escaped(text)}</span><sup class="lv-n">{number(sentence)}</sup>'
-    )
+    values = {"confidence": sentence.confidence, "factuality": sentence.factuality}
+    words += [f"{name} {value:.2f}" for name, value in values.items() if value is not None]
+    return ", ".join(words) or "no score"
 
 
-def _escaped(text: str) -> str:
-    """Return text for HTML, inside elements and quoted attributes alike."""
-    return escape(visible(text), quote=True)
+@cache
+def _macros() -> Any:
+    """Return the macros of passages.html.j2, which escape all text in elements and attributes alike."""
+    filters = {"band": band, "number": number, "details": _details, "visible": visible}
+    return template("passages.html.j2", autoescape=True, filters=filters).module

@@ -23,6 +23,7 @@ from lovec.reports.risk_coverage import risk_coverage_curves
 from lovec.reports.runs import RunResults
 from lovec.reports.style import COLOURS
 from lovec.reports.surface import reward_surface
+from lovec.reports.templates import texts
 from lovec.reports.times import running_times
 from lovec.reports.timing import free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log
@@ -32,41 +33,11 @@ from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 KINDS = ("baseline", "constant", "method", "hybrid")
 """Kinds of rows whose records are drawn and printed; the tables also have recalibrated methods and ablations."""
 
-_RECORD_PLOTS: dict[str, tuple[Callable[..., Path], str, str]] = {
-    "reliability": (
-        reliability_diagram,
-        "How true against how sure",
-        "A dot is a bin of the confidence: its mean factuality over its mean confidence. On the dashed line a method "
-        "is calibrated; the thick line is the gap. Thin line: 95 % bootstrap interval over the questions; a hollow dot "
-        "has none, its sentences are of fewer than five questions. Below: the share of the sentences in each bin.",
-    ),
-    "histogram": (
-        confidence_histogram,
-        "Which scores are given",
-        "Share of the sentences that got each score (a confidence between two scores counts as the nearest). Triangle: "
-        "mean confidence; dashed line: mean factuality.",
-    ),
-    "risk-coverage": (
-        risk_coverage_curves,
-        "How much is wrong in what is kept",
-        "The most confident sentences are kept first; risk is 1 - factuality of what is kept. A dot is what a "
-        "threshold keeps; between dots, sentences of equal confidence are kept in random order. AURC: area under the "
-        "curve, lower is better. The curve of a method that knows nothing is flat.",
-    ),
+_RECORD_PLOTS: dict[str, Callable[..., Path]] = {
+    "reliability": reliability_diagram,
+    "histogram": confidence_histogram,
+    "risk-coverage": risk_coverage_curves,
 }
-_TIMES = (
-    "Wall seconds per answer by phase, medians over runs. A method that tags a finished answer waits for that answer, "
-    "so the time of a plain answer is part of its bar where it was measured."
-)
-_TOKENS = (
-    "Probabilities of the next token after the opening tag, for one correct and one incorrect test sentence. "
-    "Ordinality, over the whole scores: 1 is a single hill, 0.5 is chance."
-)
-_CURVES = "What the run logged, by optimiser step; c: confidence, f: factuality."
-_REWARDS = (
-    "What the training reward paid. Above: every score (horizontal) for every rating (vertical); dots: the best score "
-    "of a rating. Below: for each probability that a sentence is true, the score that pays best on average."
-)
 
 
 def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]]:
@@ -85,8 +56,7 @@ def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]
     """
     plots, left_out = [*_record_plots(run, folder), *_times_plot(run, folder)], []
     if run.tokens:
-        title = "The most probable tokens where the score is stated"
-        plots.append(_picture(score_tokens(run.tokens, folder / "tokens.svg", title), title, _TOKENS))
+        plots.append(_picture("tokens", score_tokens(run.tokens, folder / "tokens.svg", _title("tokens"))))
     for name, group in groupby(sorted(run.logs, key=lambda path: path.name), key=lambda path: path.name):
         try:
             plots.append(_curves_plot(name, list(group), folder))
@@ -110,9 +80,9 @@ def _record_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
         groups = {name: in_domain(run.tagged_records(name, mode), domain) for name in methods_with_records(run, mode)}
         drawable = {name: records for name, records in groups.items() if _is_drawable(records)}
         place = f"{mode}, {domain}" if domains > 1 else mode
-        for name, (write, title, caption) in _RECORD_PLOTS.items() if drawable else ():
-            path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=f"{title}: {place}")
-            yield _picture(path, f"{title}: {place}", caption, front=front)
+        for name, write in _RECORD_PLOTS.items() if drawable else ():
+            path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=_title(name, place))
+            yield _picture(name, path, place, front=front)
         front = front and not drawable
 
 
@@ -128,16 +98,15 @@ def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
             waiting = {"answer": plain} if plain is not None and timing.mode == "iterative" else {}
             seconds[f"{timing.method}, {timing.mode}"] = {**waiting, **timing.needed}
     if seconds:
-        title = "Running time of an answer"
-        path = running_times(seconds, folder / "times.svg", title, free_form_seconds(all_timings))
-        yield _picture(path, title, _TIMES)
+        path = running_times(seconds, folder / "times.svg", _title("times"), free_form_seconds(all_timings))
+        yield _picture("times", path)
 
 
 def _curves_plot(name: str, folders: Sequence[Path], folder: Path) -> Picture:
     """Draw the training curves of the runs whose folders have the same name, one colour per seed."""
     logs = [replace(read_training_log(path), name=path.parent.name) for path in folders[: len(COLOURS)]]
     path = write_curves(logs, folder / f"training.{_slug(name)}.svg")
-    return _picture(path, f"Training: {name}", _CURVES, front=False)
+    return _picture("training", path, name, front=False)
 
 
 def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
@@ -146,11 +115,10 @@ def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
     for log in run.logs:
         for reward, scale in _training_reward(log):
             by_scale.setdefault(scale, {})[log.name] = reward
-    title = "What a score was worth in training"
     for scale, named in by_scale.items():
         suffix = "" if scale == DEFAULT_SCALE else f".{_slug(f'{scale.words[0]} to {scale.words[-1]}')}"
-        path = reward_surface(named, folder / f"reward{suffix}.svg", title, scale)
-        yield _picture(path, title, _REWARDS, themed=False, front=False)
+        path = reward_surface(named, folder / f"reward{suffix}.svg", _title("reward"), scale)
+        yield _picture("reward", path, themed=False, front=False)
 
 
 def _training_reward(run_folder: Path) -> Iterator[tuple[Reward, Scale]]:
@@ -173,8 +141,15 @@ def _is_drawable(records: Sequence[Record]) -> bool:
     return any(s.factuality is not None and confidence_of(s, "stated") is not None for s in sentences)
 
 
-def _picture(path: Path, title: str, caption: str, themed: bool = True, front: bool = True) -> Picture:
-    return Picture(path.stem, title, caption, path.read_text(encoding="utf-8"), themed, front)
+def _title(name: str, place: str = "") -> str:
+    """Return the title of a plot in texts.yaml, with what it shows behind it."""
+    title = texts()["plots"][name]["title"]
+    return f"{title}: {place}" if place else title
+
+
+def _picture(name: str, path: Path, place: str = "", themed: bool = True, front: bool = True) -> Picture:
+    caption = texts()["plots"][name]["caption"]
+    return Picture(path.stem, _title(name, place), caption, path.read_text(encoding="utf-8"), themed, front)
 
 
 def _slug(text: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 
 from lovec.metrics.functional import brier_score, ece_from_sums, group_sums
 from lovec.metrics.records import sentence_pairs
-from lovec.reports.panels import PanelLayout, labelled_pairs, write_panels
-from lovec.reports.style import BLUE, FAINT, GROUND, INK, ORANGE, SIDE, short
+from lovec.reports.panels import Groups, PanelLayout, labelled_pairs, write_panels
+from lovec.reports.style import BLUE, FAINT, GROUND, HALVES, INK, ORANGE, SIDE, FilePath, short
 from lovec.types import Record
 
 BINS = 10
@@ -85,10 +84,7 @@ def reliability(records: Sequence[Record], readout: str = "stated") -> Reliabili
 
 
 def reliability_diagram(
-    groups: Mapping[str, Sequence[Record]],
-    path: str | os.PathLike[str],
-    readout: str = "stated",
-    title: str = "Sentences: how true against how sure",
+    groups: Groups, path: FilePath, readout: str = "stated", title: str = "Sentences: how true against how sure"
 ) -> Path:
     """Write a plot with one reliability diagram per method; the same records give the same bytes.
 
@@ -130,8 +126,7 @@ def _draw_bins(ax: Any, panel: Reliability) -> None:
             ax.vlines(bin_.confidence, bin_.low, bin_.high, color=INK, linewidth=1.1, zorder=3)
         fill = GROUND if bin_.low is None else BLUE
         ax.scatter(bin_.confidence, bin_.factuality, s=30, color=fill, edgecolors=BLUE, zorder=4, clip_on=False)
-    ax.set(xlim=_RANGE, ylim=_RANGE, xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-    ax.set_yticklabels(["0", "0.5", "1"])
+    ax.set(xlim=_RANGE, ylim=_RANGE, xticks=[0, 0.5, 1], **HALVES)
     ax.tick_params(labelbottom=False)
     ax.spines[["bottom", "left"]].set_bounds(0, 1)
 
@@ -141,11 +136,10 @@ def _draw_shares(ax: Any, panel: Reliability) -> None:
     centres = [min(int(BINS * bin_.confidence + 1e-6), BINS - 1) / BINS + 0.5 / BINS for bin_ in panel.bins]
     shares = [100 * bin_.count / panel.n for bin_ in panel.bins]
     ax.bar(centres, shares, width=0.9 / BINS, color=BLUE, alpha=0.75)
-    ax.set(xlim=_RANGE, ylim=(0, 100), xticks=[0, 0.5, 1], yticks=[0, 100])
-    ax.set_xticklabels(["0", "0.5", "1"])
+    ax.set(xlim=_RANGE, ylim=(0, 100), xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], yticks=[0, 100])
     ax.spines["bottom"].set_bounds(0, 1)
     left = sum(bin_.count for bin_ in panel.bins if bin_.confidence < 0.5) <= panel.n / 2
-    ax.text(0.0 if left else 1.0, 92, f"n = {panel.n}", fontsize=8, color=INK, ha="left" if left else "right", va="top")
+    ax.text(0.0 if left else 1.0, 92, f"n = {panel.n}", fontsize=8, ha="left" if left else "right", va="top")
 
 
 def _intervals(records: Sequence[Record], readout: str) -> list[tuple[float, float] | tuple[None, None]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lovec.metrics.risk import aurc, risk_coverage
-from lovec.reports.panels import PanelLayout, labelled_pairs, write_panels
-from lovec.reports.style import BLUE, FAINT, short
+from lovec.reports.panels import Groups, PanelLayout, labelled_pairs, write_panels
+from lovec.reports.style import BLUE, FAINT, FilePath, short
 from lovec.types import Record
 
 _LAYOUT = PanelLayout("share of the sentences kept, % (grey: the others)", ("risk, %",), (2.0,))
@@ -70,10 +69,7 @@ def risk_curve(records: Sequence[Record], readout: str = "stated") -> RiskCurve:
 
 
 def risk_coverage_curves(
-    groups: Mapping[str, Sequence[Record]],
-    path: str | os.PathLike[str],
-    readout: str = "stated",
-    title: str = "How much is wrong in what is kept",
+    groups: Groups, path: FilePath, readout: str = "stated", title: str = "How much is wrong in what is kept"
 ) -> Path:
     """Write a plot with one risk-coverage curve per method; the same records give the same bytes.
 

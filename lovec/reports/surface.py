@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.reports.style import BLUE, FAINT, INK, SIDE, style_axes, write_plot
+from lovec.reports.style import BLUE, FAINT, HALVES, INK, SIDE, FilePath, write_plot
 from lovec.rewards import Reward, best_score, reward_table, worth_most
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
@@ -21,10 +20,7 @@ _SHADES = 41  # odd, so that one of them is white
 
 
 def reward_surface(
-    rewards: Mapping[str, Reward],
-    path: str | os.PathLike[str],
-    title: str = "What a score is worth",
-    scale: Scale = DEFAULT_SCALE,
+    rewards: Mapping[str, Reward], path: FilePath, title: str = "What a score is worth", scale: Scale = DEFAULT_SCALE
 ) -> Path:
     """Write a plot with one column per reward; the same rewards give the same bytes.
 
@@ -79,15 +75,14 @@ def draw(rewards: Mapping[str, Reward], title: str, scale: Scale = DEFAULT_SCALE
     )
     bars, maps, spans = figure.subplots(3, len(rewards), squeeze=False, gridspec_kw={"height_ratios": [0.045, 1, 1]})
     for bar, upper, lower, (name, reward) in zip(bars, maps, spans, rewards.items(), strict=True):
-        bar.set_title(name, fontsize=10, color=INK)
+        bar.set_title(name)
         _draw_map(upper, bar, reward_table(reward, scale))
         _draw_spans(lower, list(best_spans(reward, scale)), scale.top)
         for ax in (upper, lower):
             ax.set(xlim=(-0.5, scale.top + 0.5), xticks=_ticks(scale.top))
-            style_axes(ax)
-    maps[0].set_ylabel("rating", color=INK)
-    spans[0].set_ylabel("probability of truth", color=INK)
-    figure.suptitle(title, fontsize=11, color=INK)
+    maps[0].set_ylabel("rating")
+    spans[0].set_ylabel("probability of truth")
+    figure.suptitle(title)
     return figure
 
 
@@ -107,13 +102,12 @@ def _draw_map(ax: Any, bar: Any, table: Sequence[Sequence[float]]) -> None:
     )
     best = [(score, rating) for rating, row in enumerate(by_rating) for score in worth_most(row)]
     ax.scatter(*zip(*best, strict=True), s=11, color="white", edgecolors=INK, linewidths=0.5, zorder=3)
-    ax.set(ylim=(-0.5, top + 0.5), aspect="equal", yticks=_ticks(top))
-    ax.set_xlabel("score (dots: the best)", color=INK)
+    ax.set(ylim=(-0.5, top + 0.5), aspect="equal", yticks=_ticks(top), xlabel="score (dots: the best)")
     ticks = [0.0, *(end for end in (low, high) if abs(end) > most / 5)]  # the label of an end near 0 would overlap it
     scale = ax.figure.colorbar(mesh, cax=bar, orientation="horizontal", ticks=ticks, format="%.3g")
     scale.outline.set_visible(False)
     bar.set_xlim(low, high)
-    bar.tick_params(labelsize=8, colors=INK, length=2)
+    bar.tick_params(labelsize=8, length=2)
 
 
 def _draw_spans(ax: Any, spans: Sequence[tuple[int, float, float]], top: int) -> None:
@@ -121,9 +115,7 @@ def _draw_spans(ax: Any, spans: Sequence[tuple[int, float, float]], top: int) ->
     scores, low, high = zip(*spans, strict=True)
     ax.plot([0, top], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     ax.vlines(scores, low, high, color=BLUE, linewidth=5, zorder=2)
-    ax.set(ylim=(-0.05, 1.05), box_aspect=1, yticks=[0, 0.5, 1])
-    ax.set_xlabel("score that pays best", color=INK)
-    ax.set_yticklabels(["0", "0.5", "1"])
+    ax.set(ylim=(-0.05, 1.05), box_aspect=1, xlabel="score that pays best", **HALVES)
 
 
 def _ticks(top: int) -> list[int]:

@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any, Literal
 
 from rich.cells import cell_len
@@ -22,11 +22,17 @@ from rich.console import Console
 from rich.text import Text
 
 from lovec.metrics.table import MetricInfo
+from lovec.reports.templates import template as load_template
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
-_LATEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$"}
 _GAP = 2  # spaces between the columns of a terminal
 _NOTE_WIDTH = 80  # width of the notes below a table that is narrower
+_LATEX_DELIMITERS = {  # the usual {{ }} and {% %} are hard to tell from LaTeX's braces
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+}
 _LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -62,6 +68,10 @@ class Cell:
     interval: str = ""
     best: bool = False
 
+    def shown(self, intervals: bool) -> str:
+        """Return the text, with the interval in brackets behind it if there is one and it is asked for."""
+        return f"{self.text} ({self.interval})" if intervals and self.interval else self.text
+
 
 @dataclass(frozen=True)
 class Column:
@@ -78,6 +88,11 @@ class Column:
     group: str = ""
     better: Literal["lower", "higher"] | None = None
     left: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The heading with an arrow that says which direction is better."""
+        return self.heading + _ARROWS.get(self.better or "", "")
 
 
 @dataclass(frozen=True)
@@ -169,23 +184,22 @@ def mark_best(table: Table, groups: Sequence[str] | None = None) -> Table:
         groups: one per line; only lines of the same group are compared. None compares all lines.
     """
     groups = [""] * len(table.lines) if groups is None else groups
-    lines = [list(line.cells) for line in table.lines]
-    for (place, column), group in product(enumerate(table.columns), dict.fromkeys(groups)):
+
+    def best_text(place: int, group: str) -> str | None:
         compared = [
-            cells
-            for cells, line, line_group in zip(lines, table.lines, groups, strict=True)
-            if line_group == group and not line.paper
+            line.cells[place] for line, own in zip(table.lines, groups, strict=True) if own == group and not line.paper
         ]
-        texts = {cell.value: cell.text for cells in compared if (cell := cells[place]) and cell.value is not None}
-        if column.better is None or len(texts) < 2:
-            continue
-        best = texts[min(texts) if column.better == "lower" else max(texts)]
-        for cells in compared:
-            cell = cells[place]
-            if cell is not None:
-                cells[place] = replace(cell, best=cell.text == best)
-    marked = [replace(line, cells=tuple(cells)) for line, cells in zip(table.lines, lines, strict=True)]
-    return replace(table, lines=tuple(marked))
+        texts = {cell.value: cell.text for cell in compared if cell is not None and cell.value is not None}
+        better = table.columns[place].better
+        return texts[min(texts) if better == "lower" else max(texts)] if better and len(texts) > 1 else None
+
+    def marked(line: Line, group: str) -> Line:
+        cells = (
+            cell and replace(cell, best=cell.text == best_text(place, group)) for place, cell in enumerate(line.cells)
+        )
+        return line if line.paper else replace(line, cells=tuple(cells))
+
+    return replace(table, lines=tuple(map(marked, table.lines, groups)))
 
 
 def print_table(table: Table, console: Console | None = None, intervals: bool = False) -> None:
@@ -211,30 +225,8 @@ def markdown(table: Table, intervals: bool = False, title: bool = True) -> str:
         intervals: whether intervals are written behind their values.
         title: whether the title is written above the table and the notes below it.
     """
-
-    def escaped(text: str) -> str:
-        return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
-
-    def cell_text(line: Line, cell: Cell | None) -> str:
-        if cell is None:
-            return ""
-        text = escaped(_text(cell, intervals))
-        return f"**{text}**" if cell.best else f"*{text}*" if line.paper and text else text
-
-    headings = [f"{column.group}: {_heading(column)}" if column.group else _heading(column) for column in table.columns]
-    rows = [[escaped(heading) for heading in (table.corner, *headings)]]
-    rows.append(["---", *("---" if column.left else "---:" for column in table.columns)])
-    for section, lines in table.sections:
-        if section:
-            rows.append([f"**{escaped(section)}**", *([""] * len(table.columns))])
-        for line in lines:
-            name = escaped(line.name)
-            rows.append([f"*{name}*" if line.paper else name, *(cell_text(line, cell) for cell in line.cells)])
-    text = "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-    if not title:
-        return text
-    notes = "".join(f"\n{escaped(note)}\n" for note in table.footnotes(intervals))
-    return f"**{escaped(table.title)}**\n\n{text}{notes}"
+    template = load_template("table.md.j2", filters={"escaped": _markdown_escaped})
+    return template.render(table=table, intervals=intervals, title=title)
 
 
 def csv_text(table: Table) -> str:
@@ -243,24 +235,21 @@ def csv_text(table: Table) -> str:
     The first columns are ``section``, the corner and ``source`` ("ours" or "paper"). What is undefined or does not
     apply is empty.
     """
-    with_interval = [
-        any((cell := line.cells[place]) is not None and cell.low is not None for line in table.lines)
-        for place in range(len(table.columns))
-    ]
+    headings, widths = ["section", table.corner, "source"], []
+    for place, column in enumerate(table.columns):
+        cells = [line.cells[place] for line in table.lines]
+        name = f"{column.group} {column.heading}".strip()
+        widths.append(3 if any(cell is not None and cell.low is not None for cell in cells) else 1)
+        headings += [name, f"{name} low", f"{name} high"][: widths[-1]]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    headings = ["section", table.corner, "source"]
-    for column, ends in zip(table.columns, with_interval, strict=True):
-        name = f"{column.group} {column.heading}".strip()
-        headings += [name, *([f"{name} low", f"{name} high"] if ends else [])]
     writer.writerow(headings)
     for line in table.lines:
         row: list[Any] = [line.section, line.name, "paper" if line.paper else "ours"]
-        for cell, ends in zip(line.cells, with_interval, strict=True):
-            cell = cell or Cell("")
-            words = "" if cell.text == "-" else cell.text
-            row.append(words if _finite(cell.value) is None else cell.value)
-            row += [_finite(cell.low), _finite(cell.high)] if ends else []
+        for cell, width in zip(line.cells, widths, strict=True):
+            numbers = [_finite(number) for number in (cell.value, cell.low, cell.high)] if cell else [None] * 3
+            words = cell.text if cell and cell.text != "-" else ""
+            row += [words if numbers[0] is None else numbers[0], *numbers[1:width]]
         writer.writerow(row)
     return out.getvalue()
 
@@ -274,30 +263,10 @@ def latex(table: Table, intervals: bool = False) -> str:
         table: what to write.
         intervals: whether intervals are written below their values, in small print.
     """
-    columns = table.columns
-    out = [r"\begin{table*}[t]", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"]
-    out += [rf"\begin{{tabular}}{{l{''.join('l' if column.left else 'r' for column in columns)}}}", r"\toprule"]
-    if any(group for group, _ in table.groups):
-        headings, rules, first = [], [], 2
-        for group, width in table.groups:
-            headings.append(rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{latex_escaped(group)}}}}}" if group else "")
-            rules += [rf"\cmidrule(lr){{{first}-{first + width - 1}}}"] if group else []
-            first += width
-        out += [rf" & {' & '.join(headings)} \\", " ".join(rules)]
-    headings = [rf"\textbf{{{latex_escaped(c.heading)}}}{_LATEX_ARROWS.get(c.better or '', '')}" for c in columns]
-    out.append(rf"\textbf{{{latex_escaped(table.corner)}}} & {' & '.join(headings)} \\")
-    for section, lines in table.sections:
-        out.append(r"\midrule")
-        if section:
-            bold = rf"\textbf{{{latex_escaped(section)}}}"
-            out += [rf"\multicolumn{{{len(columns) + 1}}}{{c}}{{{bold}}} \\", r"\midrule"]
-        for line in lines:
-            name = rf"\textit{{{latex_escaped(line.name)}}}" if line.paper else latex_escaped(line.name)
-            out.append(rf"{name} & {' & '.join(_latex_cell(line, cell, intervals) for cell in line.cells)} \\")
     title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
-    caption = " ".join(latex_escaped(text) for text in (title, *table.footnotes(intervals)))
-    out += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.name}}}"]
-    return "\n".join([*out, r"\end{table*}"]) + "\n"
+    caption = " ".join([title, *table.footnotes(intervals)])
+    template = load_template("table.tex.j2", filters={"escaped": latex_escaped}, **_LATEX_DELIMITERS)
+    return template.render(table=table, intervals=intervals, caption=caption)
 
 
 def latex_escaped(text: str) -> str:
@@ -307,19 +276,18 @@ def latex_escaped(text: str) -> str:
 
 def json_text(table: Table) -> str:
     """Return a table as JSON, with fields named as in the classes here; what is not finite is null."""
-    content = asdict(table)
-    for line in content["lines"]:
-        for cell in line["cells"]:
-            if cell is not None:
-                cell.update({name: _finite(cell[name]) for name in ("value", "low", "high")})
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: _finite(value) if isinstance(value, float) else value for name, value in fields}
+
+    return json.dumps(asdict(table, dict_factory=finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _terminal_lines(table: Table, intervals: bool, unicode: bool) -> Iterator[Text]:
     """Yield the lines of a table on a terminal; ``unicode`` says whether it can show more than ASCII."""
     columns = (Column(table.corner, left=True), *table.columns)
-    headings = [_heading(column) if unicode else column.heading for column in columns]
-    rows = [[line.name, *(_text(cell, intervals) for cell in line.cells)] for line in table.lines]
+    headings = [column.marked if unicode else column.heading for column in columns]
+    rows = [[line.name, *(cell.shown(intervals) if cell else "" for cell in line.cells)] for line in table.lines]
     widths = [max(map(cell_len, texts)) for texts in zip(headings, *rows, strict=True)]
     dash = "─" if unicode else "-"
     group_line, last = " " * widths[0], 0
@@ -367,23 +335,8 @@ def _padded(text: str, width: int, left: bool) -> str:
     return text + space if left else space + text
 
 
-def _heading(column: Column) -> str:
-    return column.heading + _ARROWS.get(column.better or "", "")
-
-
-def _text(cell: Cell | None, intervals: bool) -> str:
-    if cell is None:
-        return ""
-    return f"{cell.text} ({cell.interval})" if intervals and cell.interval else cell.text
-
-
-def _latex_cell(line: Line, cell: Cell | None, intervals: bool) -> str:
-    if cell is None:
-        return ""
-    text = rf"\textbf{{{latex_escaped(cell.text)}}}" if cell.best else latex_escaped(cell.text)
-    text = rf"\textit{{{text}}}" if line.paper else text
-    interval = rf"{{\tiny {latex_escaped(cell.interval)}}}"
-    return rf"\shortstack{{{text}\\{interval}}}" if intervals and cell.interval else text
+def _markdown_escaped(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 
 def _finite(value: float | None) -> float | None:

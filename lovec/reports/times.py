@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lovec.reports.style import COLOURS, FAINT, GROUND, INK, add_title, short, style_axes, write_plot
+from lovec.reports.style import COLOURS, GROUND, FilePath, add_title, short, write_plot
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _LONGEST = 34  # characters of a name
 
 def running_times(
     seconds: Mapping[str, Mapping[str, float]],
-    path: str | os.PathLike[str],
+    path: FilePath,
     title: str = "Running time of an answer",
     base: float | None = None,
 ) -> Path:
@@ -50,20 +49,17 @@ def running_times(
             f"got {len(seconds)} running times with {len(phases)} phases, expected 1 or more, with up to "
             f"{len(COLOURS)} phases"
         )
-    styles = dict(zip(phases, zip(COLOURS, _HATCHES, strict=True), strict=False))
-    return write_plot(lambda: _figure(seconds, styles, title, base), path, title)
+    return write_plot(lambda: _figure(seconds, phases, title, base), path, title)
 
 
 def _figure(
-    seconds: Mapping[str, Mapping[str, float]],
-    styles: Mapping[str, tuple[str, str]],
-    title: str,
-    base: float | None,
+    seconds: Mapping[str, Mapping[str, float]], phases: Sequence[str], title: str, base: float | None
 ) -> Figure:
-    """Draw the bars; ``styles`` holds the colour and the hatch of each phase."""
+    """Draw the bars, with a colour and a hatch for each phase."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
+    styles = dict(zip(phases, zip(COLOURS, _HATCHES, strict=True), strict=False))
     height = _TOP + _BAR * len(seconds) + _BOTTOM
     figure = Figure(figsize=(_WIDTH, height))
     names = [short(name, _LONGEST) for name in seconds]
@@ -77,16 +73,13 @@ def _figure(
             ax.barh(row, spent, left=end, height=0.7, color=colour, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
             end += spent
         text = f"{_two_digits(end)} s" + (f", {_two_digits(end / base)} times" if base else "")
-        ax.text(end + 0.01 * longest, row, text, fontsize=9, color=INK, va="center")
-    ax.set(xlim=(0, 1.25 * longest), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
-    ax.set_yticklabels(names)
-    ax.set_xlabel("seconds, and how many times as many as free-form tagging" if base else "seconds", color=INK)
-    ax.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
+        ax.text(end + 0.01 * longest, row, text, fontsize=9, va="center")
+    ax.set(xlim=(0, 1.25 * longest), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+    ax.set_xlabel("seconds, and how many times as many as free-form tagging" if base else "seconds")
+    ax.grid(axis="x")
     ax.set_axisbelow(True)
-    style_axes(ax)
     handles = [Patch(facecolor=c, hatch=h, edgecolor=GROUND, label=short(phase)) for phase, (c, h) in styles.items()]
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1 - 0.32 / height), "ncols": 6}
-    figure.legend(handles=handles, fontsize=9, frameon=False, labelcolor=INK, **place)
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 1 - 0.32 / height), ncols=len(COLOURS))
     add_title(figure, short(title, 90))
     return figure
 

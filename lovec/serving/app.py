@@ -17,7 +17,7 @@ from lovec.sentences import split_sentences
 from lovec.serving.worker import CompletionJob, EngineCall, EngineWorker
 from lovec.taggers import IterativeTagger, Session
 from lovec.tags import strip
-from lovec.types import Completion, LovecError, Record, Sentence
+from lovec.types import Completion, LovecError, Record, Sentence, check_range
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -54,8 +54,7 @@ class RequestLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not (value := getattr(self, field.name)) > 0:
-                raise LovecError(f"{field.name} is {value}, expected a positive number")
+            check_range(field.name, getattr(self, field.name), above=0)
 
 
 def make_app(session: Session, name: str, limits: RequestLimits | None = None, key: str | None = None) -> Starlette:
@@ -242,7 +241,7 @@ class _Service:
         def put(item: int | Completion | Exception) -> None:
             loop.call_soon_threadsafe(events.put_nowait, item)
 
-        job = CompletionJob(prompt, request.sampling, "" if request.seeded else uuid.uuid4().hex, put, put)
+        job = CompletionJob(prompt, request.sampling, uuid.uuid4().hex if request.seed is None else "", put, put)
         self.worker.submit(job)
         return _PendingAnswer(request, job, events, loop.time() + self.limits.timeout)
 
@@ -289,7 +288,7 @@ class _Service:
                     yield builder.chunk({"content": item.content, "confidence": [item.entry]})
                     continue
                 yield builder.chunk({}, _finish_reason(item))
-                if answer.request.usage:
+                if answer.request.stream_options.include_usage:
                     yield builder.usage_chunk(wire.count_usage(answer.job.prompt, item.ids))
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already
@@ -302,17 +301,12 @@ class _Service:
         Raises:
             LovecError: the request is wrong, or the queue is full.
         """
-        for name, meaning in (("text", "the text to tag"), ("question", "the question that the text answers")):
-            if not isinstance(value := body.get(name), str) or not value.strip():
-                raise wire.RequestRefused(f"{name} must be {meaning}", name)
-        if unknown := sorted(body.keys() - {"text", "question", "model", "min_score"}):
-            raise wire.RequestRefused(f"unknown parameter {unknown[0]!r}", unknown[0])
         engine, encoder = self.session.engine, self.session.encoder
-        min_score = wire.parse_min_score(body, encoder.scale)
-        sentences = tuple(map(Sentence, split_sentences(strip(body["text"], encoder.tags))))
-        record = Record("text", body["question"], answer=body["text"], sentences=sentences)
+        request = wire.TagRequest.read(body, encoder.scale)
+        sentences = tuple(map(Sentence, split_sentences(strip(request.text, encoder.tags))))
+        record = Record("text", request.question, answer=request.text, sentences=sentences)
         tagged: Record = await self._run_in_worker(lambda: IterativeTagger(engine, encoder).tag([record])[0])
-        entries = [wire.confidence_entry(s.text, s.score, encoder.scale, min_score) for s in tagged.sentences]
+        entries = [wire.confidence_entry(s.text, s.score, encoder.scale, request.min_score) for s in tagged.sentences]
         return {
             "object": "tagged_text",
             "model": self.name,

@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lovec.encoding import Encoder
 from lovec.taggers.freeform import AnswerReader
@@ -36,9 +38,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Parameters that are not supported, and the values of them that have no effect."""
 
-_KNOWN = ("messages", "model", "max_tokens", "max_completion_tokens", "temperature", "seed", "stream", "stream_options",
-          "min_score")  # fmt: skip
-
 
 class RequestRefused(LovecError):
     """A request that is not answered.
@@ -56,32 +55,103 @@ class RequestRefused(LovecError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat request, parsed and checked.
+def _encodable(text: str) -> str:
+    """Return a text that is not half a character (a lone surrogate); pydantic reports the error of the others."""
+    text.encode()
+    return text
+
+
+class _Strict(BaseModel):
+    """An object that is read without conversions: "1" and true are not integers."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Request(_Strict):
+    min_score: int | None = None
+
+    @classmethod
+    def read(cls, body: dict[str, Any], scale: Scale) -> Self:
+        """Return a checked request.
+
+        Raises:
+            RequestRefused: a parameter is of the wrong type or out of range; ``min_score`` is not on the scale.
+        """
+        try:
+            request = cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise RequestRefused(f"{place}: {first['msg']}", str(first["loc"][0])) from None
+        if request.min_score is not None and not 0 <= request.min_score <= scale.top:
+            raise RequestRefused(f"min_score must be an integer, between 0 and {scale.top}", "min_score")
+        return request
+
+
+class TagRequest(_Request, extra="forbid"):
+    """A request to tag a text.
 
     Attributes:
-        turns: (role, text) of the messages, in order.
-        sampling: how to sample the answer.
-        seeded: whether the request has a seed; equal requests then get equal answers.
+        text: the text.
+        question: the question that it answers.
+        model: ignored.
+        min_score: as in ``ChatRequest``.
+    """
+
+    text: str = Field(pattern=r"\S")
+    question: str = Field(pattern=r"\S")
+    model: Any = None
+
+
+class _TextPart(_Strict):
+    type: Literal["text"]
+    text: Annotated[str, AfterValidator(_encodable)]
+
+
+def _parts(content: Any) -> Any:
+    """Return the content of a message as a list of parts, where it is a plain text."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class _Message(_Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[_TextPart], BeforeValidator(_parts)]
+
+
+class _StreamOptions(_Strict):
+    include_usage: bool | None = None
+
+
+class ChatRequest(_Request):
+    """A chat request.
+
+    Attributes:
+        messages: the conversation so far.
+        model: name of the model.
+        max_completion_tokens: the most tokens of the answer.
+        max_tokens: the older name for it; after ``parse`` it holds the limit.
+        temperature: 0 is greedy.
+        seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
-        usage: whether a stream ends with a chunk that counts tokens.
+        stream_options: whether a stream ends with a chunk that counts tokens.
         min_score: sentences with a lower score, or without one, are left out of the text; None keeps all.
     """
 
-    turns: tuple[tuple[str, str], ...]
-    sampling: Sampling
-    seeded: bool
-    stream: bool
-    usage: bool
-    min_score: int | None
+    messages: list[_Message] = Field(min_length=1)
+    model: Any = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(0.0, ge=0, le=2)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63)
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
 
     @classmethod
     def parse(cls, body: dict[str, Any], model: str, max_tokens: int, scale: Scale) -> ChatRequest:
         """Parse a request.
 
         Args:
-            body: the JSON object.
+            body: the JSON object; parameters that are null count as absent.
             model: name of the only model there is.
             max_tokens: the most tokens of an answer: the default of a request, and the limit where it asks for more.
             scale: the scale of ``min_score``.
@@ -89,88 +159,33 @@ class ChatRequest:
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
         """
-        for name, value in body.items():
-            if value is None or name in _KNOWN or name in _IGNORED:
-                continue
+        body = {name: value for name, value in body.items() if value is not None and name not in _IGNORED}
+        for name in [name for name in body if name not in cls.model_fields]:
             if name not in _NEUTRAL:
-                near = get_close_matches(name, [*_KNOWN, *_NEUTRAL], 1)
+                near = get_close_matches(name, [*cls.model_fields, *_NEUTRAL], 1)
                 raise RequestRefused(
                     f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""), name
                 )
-            if value not in _NEUTRAL[name]:
+            if body[name] not in _NEUTRAL[name]:
                 raise RequestRefused(f"{name} is not supported here; leave it out", name)
-        if (other := body.get("model")) not in (None, model):
-            raise RequestRefused(f"there is no model {other!r} here, only {model!r}", "model", 404, "model_not_found")
-        limit = _number(body, "max_completion_tokens", int, 1) or _number(body, "max_tokens", int, 1) or max_tokens
-        temperature = _number(body, "temperature", float, 0.0, 2.0)
-        options = body.get("stream_options") or {}
-        if not isinstance(options, dict):
-            raise RequestRefused("stream_options must be an object", "stream_options")
-        return cls(
-            tuple(_turns(body.get("messages"))),
-            Sampling(min(limit, max_tokens), temperature or 0.0, seed=_number(body, "seed", int, -(2**63), 2**63) or 0),
-            body.get("seed") is not None,
-            _flag(body, "stream"),
-            _flag(options, "include_usage"),
-            parse_min_score(body, scale),
-        )
+        request = cls.read(body, scale)
+        if request.model not in (None, model):
+            raise RequestRefused(
+                f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
+            )
+        request.max_tokens = min(request.max_completion_tokens or request.max_tokens or max_tokens, max_tokens)
+        return request
 
+    @property
+    def turns(self) -> list[tuple[str, str]]:
+        """(role, text) of the messages, in order; a developer is the system."""
+        return [(m.role.replace("developer", "system"), "".join(p.text for p in m.content)) for m in self.messages]
 
-def parse_min_score(body: dict[str, Any], scale: Scale) -> int | None:
-    """Return the parameter ``min_score`` of a request, a score 0..top of the scale; None without it.
-
-    Raises:
-        RequestRefused: it is something else.
-    """
-    min_score: int | None = _number(body, "min_score", int, 0, scale.top)
-    return min_score
-
-
-def _turns(messages: Any) -> list[tuple[str, str]]:
-    if not isinstance(messages, list) or not messages:
-        raise RequestRefused("messages must be a list of at least one message", "messages")
-    turns = []
-    for number, message in enumerate(messages):
-        place = f"messages[{number}]"
-        role = message.get("role") if isinstance(message, dict) else None
-        role = "system" if role == "developer" else role
-        if role not in ("system", "user", "assistant"):
-            raise RequestRefused(f"{place}.role must be system, user or assistant", place)
-        turns.append((role, _text(message.get("content"), f"{place}.content")))
-    return turns
-
-
-def _text(content: Any, place: str) -> str:
-    """Return the text of a message, which may come in parts."""
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = []
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RequestRefused(f"{place} must be text, or a list of parts of type text", place)
-        try:
-            part["text"].encode()
-        except UnicodeEncodeError:
-            raise RequestRefused(f"{place} contains half a character (a lone surrogate)", place) from None
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _number(body: dict[str, Any], name: str, kind: type, low: float, high: float | None = None) -> Any:
-    value = body.get(name)
-    if value is None:
-        return None
-    valid = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
-    if not valid or not value >= low or (high is not None and not value <= high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise RequestRefused(f"{name} must be {'a number' if kind is float else 'an integer'}, {bounds}", name)
-    return value
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if not isinstance(value, bool | None):
-        raise RequestRefused(f"{name} must be true or false", name)
-    return bool(value)
+    @property
+    def sampling(self) -> Sampling:
+        """How to sample the answer."""
+        assert self.max_tokens is not None
+        return Sampling(self.max_tokens, self.temperature, seed=self.seed or 0)
 
 
 @dataclass(frozen=True, slots=True)

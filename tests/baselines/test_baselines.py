@@ -184,9 +184,9 @@ def test_wrong_use_raises_one_clear_line() -> None:
             baseline.tag(RECORDS)
     with pytest.raises(LovecError, match="YesNoJudge has no model to ask"):
         YesNoJudge().support([Claim(RECORDS[0], "x", "y")])
-    with pytest.raises(LovecError, match="'LUQ' got samples=0, expected a positive number"):
+    with pytest.raises(LovecError, match="samples of the baseline 'LUQ' is 0, expected at least 1"):
         LUQ(samples=0)
-    with pytest.raises(LovecError, match="temperature=0 and max_new_tokens=512, expected a temperature above 0"):
+    with pytest.raises(LovecError, match="temperature of samples is 0, expected above 0"):
         Samples(temperature=0.0)
 
 

@@ -49,7 +49,7 @@ def printed(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_printed_baseline_gives_likelihoods(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = printed("own-baseline.md", "my_baseline", monkeypatch).Likelihood(power=0.5)
+    own = printed("extending.md", "my_baseline", monkeypatch).Likelihood(power=0.5)
     policy = Policy(PolicyConfig(model=tiny(here), lora_r=4))
     engine, encoder = TransformersEngine(), Encoder(policy.tokenizer)
     engine.sync(policy)
@@ -72,7 +72,7 @@ def test_the_printed_baseline_gives_likelihoods(here: Path, monkeypatch: pytest.
 def test_the_printed_test_set_is_tested(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lovec.oracles import SelfJudge
 
-    rivers = printed("own-test-set.md", "my_rivers", monkeypatch).Rivers
+    rivers = printed("extending.md", "my_rivers", monkeypatch).Rivers
     assert [r.id for r in rivers().questions("test")] == ["danube", "mekong", "orinoco", "yukon"]
     model = tiny(here)
     sft_adapter(here, model)
@@ -80,10 +80,6 @@ def test_the_printed_test_set_is_tested(here: Path, monkeypatch: pytest.MonkeyPa
     made = module(SFT, model, evaluation=config, oracle=SelfJudge())
     trainer(here).test(made, rivers(), verbose=False)
     assert {row.domain for row in made.results} == {"Rivers"}
-    (script,) = [b for b in re.findall(r"^```python\n(.*?)^```$", (DOCS / "own-test-set.md").read_text(), re.M | re.S)
-                 if "write_records" in b]  # fmt: skip
-    exec(script, {})
-    assert len(list(read_records("rivers.jsonl"))) == 4
 
 
 OWN = """

@@ -161,7 +161,7 @@ def test_wrong_use_raises_one_clear_line(tmp_path: Path) -> None:
         judge(str(tmp_path / "nowhere"))
     with pytest.raises(LovecError, match=r"NLIJudge has no model yet; call attach"):
         NLIJudge("x").support(CLAIMS)
-    with pytest.raises(LovecError, match="batch_size=0 and max_length=None, expected positive"):
+    with pytest.raises(LovecError, match="batch_size is 0, expected at least 1"):
         NLIJudge("x", batch_size=0)
     with pytest.raises(LovecError, match="are odd, entailment, contradicted or not, contradiction"):
         judge(tiny_nli(tmp_path, labels=["odd", "entailment", "contradicted or not", "contradiction"]))

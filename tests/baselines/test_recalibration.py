@@ -95,7 +95,7 @@ def test_platt_is_finite_at_the_edges_and_uses_its_clip():
     assert 0 < fitted([0.0])[0] < fitted([1.0])[0] < 1
     separable = Platt.fit([0.1] * 50 + [0.9] * 50, [0.0] * 50 + [1.0] * 50)
     assert separable([0.1, 0.9]) == pytest.approx([1 / 52, 51 / 52])
-    with pytest.raises(LovecError, match=r"clip=0.5, expected a number between 0 and 0\.5"):
+    with pytest.raises(LovecError, match=r"clip is 0\.5, expected above 0 and below 0\.5"):
         Platt.fit(c, f, clip=0.5)
 
 
@@ -109,9 +109,9 @@ def test_platt_is_finite_at_the_edges_and_uses_its_clip():
         ([], [], "got 0 labelled confidences, 0 of them different, expected at least two"),
         ([0.3], [1.0], "got 1 labelled confidences, 1 of them different"),
         ([1.0, 1.0, 1.0], [0.0, 0.5, 1.0], "got 3 labelled confidences, 1 of them different"),
-        ([0.1, 0.2], [0.1], r"confidence of shape \[2\] and factuality of shape \[1\]"),
-        ([0.1, math.nan], [0.1, 0.2], "a confidence of nan"),
-        ([0.1, 0.2], [0.1, 7], "a factuality of 7"),
+        ([0.1, 0.2], [0.1], r"confidence has shape \[2\] and factuality \[1\]"),
+        ([0.1, math.nan], [0.1, 0.2], "confidence contains nan"),
+        ([0.1, 0.2], [0.1, 7], "factuality contains 7"),
     ],
 )
 def test_data_without_a_map_are_refused(kind, confidence, factuality, line):

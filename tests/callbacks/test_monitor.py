@@ -143,7 +143,7 @@ def test_every_training_has_a_monitor_unless_the_trainer_has_one(model: str, tmp
     run.fit(module(SFT, model), Rows())
     assert [c for c in run.callbacks if isinstance(c, Monitor)] == [own]
     assert own.limits == Limits(kl=1.0)
-    with pytest.raises(LovecError, match="every 0, window 50 and worse 2"):
+    with pytest.raises(LovecError, match="every of Monitor is 0, expected at least 1"):
         Monitor(every=0)
 
 

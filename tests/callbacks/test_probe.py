@@ -139,9 +139,9 @@ def test_a_probe_before_the_first_step_is_not_judged(model: str, tmp_path: Path)
 
 
 def test_probe_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(LovecError, match=r"Probe got every -1 and questions 8"):
+    with pytest.raises(LovecError, match=r"every of Probe is -1, expected at least 0"):
         Probe(every=-1)
-    with pytest.raises(LovecError, match="questions 0"):
+    with pytest.raises(LovecError, match="questions of Probe is 0, expected at least 1"):
         Probe(questions=0)
 
 

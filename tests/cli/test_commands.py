@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
         ("world now", "unexpected word now; options start with --"),
         ("fit --config", "--config needs the name of a recipe, such as sft.yaml"),
         ("fit", "--model must be given; a recipe does, such as --config sft.yaml"),
+        ("fit -c llama3-8b.yaml",
+         "no recipe names an objective; give one that does, such as --config sft.yaml, or --model CLASS"),
         ("fit --model DPPO", "unknown class for --model: DPPO; did you mean DPO?"),
         ("agreement a.jsonl", "B must be given"),
         ("tag x.txt --rwos 3", "unknown option --rwos; did you mean --rows?"),
@@ -88,6 +90,17 @@ def test_a_typo_in_a_recipe_is_one_line(here, capsys, old, new, line):
     code, message = error_of(capsys, "fit", "--config", "mine.yaml")
     assert code == 2
     assert message.startswith(line)
+
+
+def test_a_class_that_cannot_be_trained_is_one_line(here, capsys):
+    code, line = error_of(capsys, "fit", "-c", "comparison.yaml")
+    assert code == 2
+    assert line.startswith("--model is lovec.evaluation.Comparison, expected a PolicyModule; known are ")
+    assert "GRPO" in line
+    assert line.count("Comparison") == 1
+    code, line = error_of(capsys, "fit", "-c", "dpo.yaml", "--model", "Comparison")
+    assert code == 2
+    assert line.startswith("unknown class for --model: Comparison; known are ")
 
 
 @pytest.mark.parametrize(("logger", "package"), [("WandbLogger", "wandb"), ("TensorBoardLogger", "tensorboard")])

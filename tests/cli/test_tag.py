@@ -192,6 +192,27 @@ def test_questions_are_answered(run: Any, session: Session) -> None:
     assert out.startswith("==> Who was Ada? <==\n") and "\n\n==> And Bob? <==\n" in out
 
 
+def test_another_scale_and_other_tag_words_are_options(run: Any) -> None:
+    words = ["page.txt", "--scale", '["no", "perhaps", "yes"]', "--tag_words", "[<c>, </c>]"]
+    code, out, err = run(*words)
+    assert (code, err) == (0, "")
+    tags = re.findall(r"<c> (no|perhaps|yes) </c>", out)
+    assert len(tags) == len(SENTENCES) and re.sub(r" <c> \w+ </c>", "", out) == PAGE
+    code, out, _ = run(*words, "--format", "jsonl")
+    sentences = json.loads(out)["sentences"]
+    assert [("no", "perhaps", "yes")[s["score"]] for s in sentences] == tags
+    assert all(s["levels"] == 3 and s["confidence"] == s["score"] / 2 for s in sentences)
+    code, _, err = run(*words, "--min_score", "3")
+    assert code == 1 and "min_score is 3" in err
+
+
+def test_an_engine_can_be_a_class_with_options(run: Any, session: Session) -> None:
+    engine = ["--engine", "lovec.engines.TransformersEngine", "--engine.max_rows", "2"]
+    assert parsed(run("page.txt", *engine)[1]) == expected(session)
+    code, _, err = run("page.txt", *engine[:2], "--engine.max_rows", "0")
+    assert code == 1 and "max_rows is 0" in err
+
+
 # Warnings and errors
 
 

@@ -442,7 +442,7 @@ def test_the_overlay_of_a_model_fits_a_comparison(here: Path, model: str, adapte
 def test_a_comparison_cannot_be_trained(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *words(model)[1:]]) > 0
     (error,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: "))
-    assert error.startswith("lovec: error: unknown PolicyModule for --model: lovec.evaluation.Comparison; known are")
+    assert error.startswith("lovec: error: --model is lovec.evaluation.Comparison, expected a PolicyModule; known are")
 
 
 @pytest.mark.parametrize(

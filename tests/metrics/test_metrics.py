@@ -261,9 +261,9 @@ def test_a_refused_batch_leaves_no_trace():
 def test_unknown_variant_and_bins_are_refused():
     with pytest.raises(LovecError, match="expected one of bins, levels, huang"):
         ECEM("bin")
-    with pytest.raises(LovecError, match="bins=0"):
+    with pytest.raises(LovecError, match="bins of ECE-M is 0, expected at least 1"):
         ECEM(bins=0)
-    with pytest.raises(LovecError, match="levels=1"):
+    with pytest.raises(LovecError, match="levels of ECE-M is 1, expected at least 2"):
         ECEM("levels", levels=1)
     with pytest.raises(LovecError, match="'soft'"):
         ece_m(torch.zeros(1), torch.zeros(1), "soft")

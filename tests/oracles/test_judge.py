@@ -294,7 +294,7 @@ def test_wrong_use_raises_one_clear_line() -> None:
         SelfJudge().rate(RECORDS)
     with pytest.raises(LovecError, match="readout is 'median', expected one of stated, mean"):
         SelfJudge(readout="median")  # type: ignore[arg-type]
-    with pytest.raises(LovecError, match="evidence_tokens is 0, expected a positive number"):
+    with pytest.raises(LovecError, match="evidence_tokens is 0, expected at least 1"):
         SelfJudge(evidence_tokens=0)
 
 

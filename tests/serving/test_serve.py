@@ -171,14 +171,15 @@ def test_given_text_is_tagged(server: Server) -> None:
         (chat(tools=[{"type": "function"}]), 400, "tools is not supported"),
         (chat(min_scores=7), 400, "did you mean 'min_score'"),
         (chat(min_score=11), 400, "between 0 and 10"),
-        (chat(min_score=True), 400, "an integer"),
-        (chat(temperature=float("nan")), 400, "between 0.0 and 2.0"),
-        (chat(max_tokens=0), 400, "at least 1"),
-        (chat(stream="yes"), 400, "true or false"),
-        (chat([{"type": "image_url"}]), 400, "of type text"),
-        (chat("\ud800"), 400, "half a character"),
+        (chat(min_score=True), 400, "min_score: Input should be a valid integer"),
+        (chat(temperature=float("nan")), 400, "temperature: Input should be a finite number"),
+        (chat(temperature=2.5), 400, "temperature: Input should be less than or equal to 2"),
+        (chat(max_tokens=0), 400, "max_tokens: Input should be greater than or equal to 1"),
+        (chat(stream="yes"), 400, "stream: Input should be a valid boolean"),
+        (chat([{"type": "image_url"}]), 400, "messages.0.content.0.type: Input should be 'text'"),
+        (chat("\ud800"), 400, "messages.0.content.0.text: Value error, 'utf-8' codec can't encode"),
         (chat("word " * 2000), 400, "context holds 1024"),
-        (json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(), 400, "role"),
+        (json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(), 400, "messages.0.role"),
         (json.dumps({"messages": [{"role": "assistant", "content": "x"}]}).encode(), 400, "in turn"),
         (b" " * 20001, 413, "larger than 20000 bytes"),
     ],
@@ -338,7 +339,7 @@ def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["max_waiting", "max_body", "max_tokens", "timeout"])
 def test_limits_are_positive(name: str) -> None:
-    with pytest.raises(LovecError, match=f"{name} is 0, expected a positive number"):
+    with pytest.raises(LovecError, match=f"{name} is 0, expected above 0"):
         RequestLimits(**{name: 0})
 
 

@@ -1,0 +1,31 @@
+"""Checks of settings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lovec.types import LovecError, check_range
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "expected"),
+    [
+        (0, {"above": 0}, "above 0"),
+        (0, {"at_least": 1}, "at least 1"),
+        (3, {"at_most": 2}, "at most 2"),
+        (2, {"at_least": 0, "below": 2}, "at least 0 and below 2"),
+        (math.nan, {"at_least": 0}, "at least 0"),
+        (math.nan, {"at_most": 2}, "at most 2"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused(value: float, bounds: dict[str, float], expected: str) -> None:
+    with pytest.raises(LovecError) as error:
+        check_range("setting", value, **bounds)
+    assert str(error.value) == f"setting is {value}, expected {expected}"
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.5, 2, None])
+def test_values_inside_the_range_and_none_pass(value: float | None) -> None:
+    check_range("setting", value, at_least=0, at_most=2, above=-1, below=3)

@@ -19,7 +19,7 @@ from typing import Any
 
 from common import ROOT, provenance, read_json, seeds_of, versions_text, write_json
 
-from lovec.cli.sweep import VariedOption, sweep
+from lovec.cli.sweep import VariedOption, plan, sweep
 
 RESULTS = ROOT / "benchmarks" / "results" / "ablation.json"
 PAGE = ROOT / "docs" / "results" / "ablation.md"
@@ -55,7 +55,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     }
     rows = []
     for name, (words, varied) in parts.items():
-        results = sweep(words, varied, flags.out, flags.seeds, jobs=flags.jobs)
+        results = sweep(plan(words, varied, flags.out, flags.seeds), flags.jobs)
         rows += [replace(row, method=f"{name}: {row.method}") for row in results.rows]
     return origin | {"variant": "world-small" if flags.quick else "world", "steps": steps, "rows": rows}
 

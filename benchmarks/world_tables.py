@@ -11,10 +11,7 @@ from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
 METHODS = ("Best constant", "Vanilla", "SFT", "SFT + isotonic", "SFT-2", "ORPO", "DPO", "GRPO", "ExpectedReward")
-MODES = {
-    "iterative": "Iterative tagging: the text is given, the model scores it.",
-    "free-form": "Free-form: the model writes text and scores.",
-}
+MODES = {"iterative": "Text given", "free-form": "Free-form"}
 DOMAINS = ("in-domain", "out-of-domain")
 CLAIMS = (
     ("DPO", "SFT"),
@@ -55,10 +52,10 @@ Entry = Mapping[str, Any]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's tables: in domain, per sentence, stated score; means over seeds, intervals over people."""
-    lines: list[str] = []
-    for mode, description in MODES.items():
-        lines += ["", description, "", "| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
+    """Return README's table: in domain, per sentence, stated score; means over seeds, intervals over people."""
+    lines = ["| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
+    for mode, heading in MODES.items():
+        lines.append(f"| **{heading}** | | | | |")
         for method in METHODS:  # five columns are as wide as a phone
             if rows := select(results["rows"], method=method, mode=mode):
                 (entry,) = _comparison(results, method, "SFT", mode) or [{}]
@@ -74,7 +71,7 @@ def table(results: Mapping[str, Any]) -> str:
         "whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation people. "
         f"{versions_text(results)}.",
     ]
-    return "\n".join(lines[1:])
+    return "\n".join(lines)
 
 
 def full_tables(results: Mapping[str, Any]) -> str:

@@ -108,7 +108,10 @@ def run(words: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), help="folder of the runs and of the table")
     options, passed = parser.parse_known_args(words)
     begin = time.monotonic()
-    results = sweep(passed, options.vary, options.out, options.seeds, options.grid, options.jobs)
+    if options.jobs < 1:
+        raise UsageError(f"--jobs is {options.jobs}, expected at least 1")
+    runs = plan(passed, options.vary, options.out, options.seeds, options.grid)
+    results = sweep(runs, options.jobs)
     from lightning.pytorch.utilities import rank_zero_only
 
     from lovec.reports.diagnostic_tables import sweep_table
@@ -125,35 +128,20 @@ def run(words: list[str]) -> None:
     print(f"\n{time.monotonic() - begin:.0f} s; rows: {path}; this table: {page}; folder of the runs: {options.out}")
 
 
-def sweep(
-    words: Sequence[str],
-    varied: Sequence[VariedOption],
-    out: Path,
-    seeds: Sequence[int] | None = None,
-    grid: bool = False,
-    jobs: int = 1,
-) -> Results:
-    """Train and validate a recipe and its variations, except those that an earlier call has finished.
+def sweep(runs: Sequence[SweepRun], jobs: int = 1) -> Results:
+    """Train and validate the runs of a sweep, except those that an earlier call has finished.
 
     Args:
-        words: recipes and flags of ``lovec fit`` for every run.
-        varied: options to vary.
-        out: folder of the runs.
-        seeds: seeds of the runs; None is the recipe's own.
-        grid: whether to run every combination of values instead of one option at a time.
+        runs: see ``plan``.
         jobs: number of runs at a time; with more than one, each has a process of its own.
 
     Returns:
         Rows of the kind "variation", by variation and seed; the ``method`` is the label of the variation.
 
     Raises:
-        UsageError: an option is unknown, or does not take its value; nothing was run.
         LovecError: a run failed; the error names it.
     """
-    if jobs < 1:
-        raise UsageError(f"--jobs is {jobs}, expected at least 1")
     with quiet():
-        runs = plan(words, varied, out, seeds, grid)
         first = {planned.folder: planned for planned in reversed(runs)}
         waiting = [planned for planned in runs if planned is first[planned.folder] and not planned.result.exists()]
         say(f"{len(runs)} runs; {len(runs) - len(waiting)} of them are done already, or the same as another")
@@ -291,7 +279,8 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
     """Return every setting of a run; its parts are built, too, so that they can refuse their settings."""
     from .training import TrainingCLI, resolved
 
-    cli = TrainingCLI("fit", words)
+    with quiet():
+        cli = TrainingCLI("fit", words)
     return resolved(cli.parser, cli.config)
 
 

@@ -58,16 +58,12 @@ _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\W_]")
 
 _ENGLISH: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-"""Lists of words, and an expression, which the file explains."""
+"""Lists of words, and regular expressions, which the file explains."""
 _TITLES, _MIDDLE, _NUMBERED, _MAYBE, _STARTERS = (
     frozenset(_ENGLISH[name].split()) for name in ("titles", "middle", "numbered", "maybe", "starters")
 )
 _DECLINES = re.compile(_ENGLISH["declines"], re.VERBOSE)
-_TO_READER = re.compile(
-    r"\b(?:I|[Mm]e|[Mm]y|[Ww]e|[Oo]ur|[Yy]ou|[Yy]our|[Pp]lease|[Ss]orry)\b|\?\W*\Z"
-    r"|\b(?:possible|possibly|perhaps|likely|may\sbe|might\sbe|could\sbe|would\sbe)\b"
-)
-"""Sentences that address the reader, or guess why nothing was found."""
+_TO_READER = re.compile(_ENGLISH["to_reader"], re.VERBOSE)
 
 
 def split_sentences(text: str) -> list[str]:

@@ -349,8 +349,8 @@ def gradients(model):
 
 
 GRADIENT_BOUND = {torch.float64: 1e-6, torch.float32: 2e-6}
-"""Relative difference of two gradients. TRL's own logarithms are float32 in both; in float32 the order of summation adds
-to it, and by how much depends on the processor (DPO: 1.02e-6 on an Intel Xeon, below 1e-6 on an AMD EPYC)."""
+"""Relative difference of two gradients. TRL's own logarithms are float32 in both; in float32 the order of summation
+adds to it, and by how much depends on the processor (DPO: 1.02e-6 on an Intel Xeon, below 1e-6 on an AMD EPYC)."""
 
 
 def assert_same(ours, theirs, our_grads, their_grads):

@@ -71,10 +71,13 @@ def here(tmp_path, monkeypatch):
     """A working directory with the files that the pages print, and the import path as it was afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name, text in printed_files().items():
+    files = printed_files()
+    for name, text in files.items():
         monkeypatch.delitem(sys.modules, name, raising=False)
         Path(f"{name}.py").write_text(text)
-    return tmp_path
+    yield tmp_path
+    for name in files:
+        sys.modules.pop(name, None)
 
 
 def printed_files():

@@ -3,11 +3,11 @@
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Wording
 from lovec.baselines.consistency import LUQ, SelfConsistency
 from lovec.baselines.constant import ConstantTagger, best_constant
-from lovec.baselines.hybrid import HybridTagger, average_confidences
+from lovec.baselines.hybrid import average_confidences
 from lovec.baselines.judges import FactsJudge, YesNoJudge
 from lovec.baselines.nli import NLIJudge
 from lovec.baselines.ptrue import PTrue
-from lovec.baselines.recalibration import Isotonic, Platt, RecalibratedTagger, recalibrate
+from lovec.baselines.recalibration import Isotonic, Platt, recalibrate
 from lovec.baselines.samples import Samples
 from lovec.baselines.verbal import VerbalConfidence
 
@@ -18,13 +18,11 @@ __all__ = [
     "Claim",
     "ConstantTagger",
     "FactsJudge",
-    "HybridTagger",
     "Isotonic",
     "Judge",
     "NLIJudge",
     "PTrue",
     "Platt",
-    "RecalibratedTagger",
     "Samples",
     "SelfConsistency",
     "VerbalConfidence",

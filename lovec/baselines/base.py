@@ -12,15 +12,6 @@ from lovec.prompts import prompt
 from lovec.stopwatch import Stopwatch
 from lovec.types import Engine, LovecError, Record
 
-P_TRUE_PROMPT = prompt("p_true")
-"""The paper's prompt for p(true), word for word."""
-
-VERBAL_PROMPT = prompt("verbal_confidence")
-"""The paper's prompt for verbalized confidence, word for word."""
-
-SUPPORT_PROMPT = prompt("support")
-"""Asks the model itself whether one of its samples supports a sentence; not from the paper."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wording:
@@ -29,12 +20,12 @@ class Wording:
     Prompts have the slots ``{question}``, ``{context}`` and ``{sentence}``, each at most once.
 
     Attributes:
-        p_true: asks whether a sentence of the answer ``{context}`` is true.
+        p_true: asks whether a sentence of the answer ``{context}`` is true; the paper's prompt, word for word.
         true: the reply that it is.
         false: the reply that it is not.
-        verbal: asks how confident the model is of a sentence of the answer ``{context}``.
+        verbal: asks how confident the model is of a sentence of the answer ``{context}``; the paper's prompt as well.
         score: the reply to it, with the slot ``{score}`` for the numbers 0 to 10.
-        support: asks whether the text ``{context}`` supports a sentence.
+        support: asks whether the text ``{context}``, one of the model's samples, supports a sentence; our own prompt.
         yes: the reply that it does.
         no: the reply that it does not.
 
@@ -42,12 +33,12 @@ class Wording:
         LovecError: a prompt has another slot, has one twice, or has no slot for the sentence; or a text is empty.
     """
 
-    p_true: str = P_TRUE_PROMPT
+    p_true: str = prompt("p_true")
     true: str = "True"
     false: str = "False"
-    verbal: str = VERBAL_PROMPT
+    verbal: str = prompt("verbal_confidence")
     score: str = "{score}"
-    support: str = SUPPORT_PROMPT
+    support: str = prompt("support")
     yes: str = "Yes"
     no: str = "No"
 

@@ -28,9 +28,9 @@ class _SampleComparison(Baseline, ABC):
         LovecError: ``samples`` is not positive.
     """
 
-    def __init__(self, samples: int, judge: Judge | None, name: str) -> None:
+    def __init__(self, samples: int = 10, judge: Judge | None = None, name: str | None = None) -> None:
         super().__init__(name)
-        check_range(f"samples of the baseline {name!r}", samples, at_least=1)
+        check_range(f"samples of the baseline {self.name!r}", samples, at_least=1)
         self.samples = samples
         self.judge = judge
         self._attached_judge: Judge | None = None
@@ -103,11 +103,8 @@ class LUQ(_SampleComparison):
         samples: number of other answers per question.
         judge: rates whether a text supports a sentence; None takes the judge that comes with the data, or else the
             model's own yes or no.
-        name: its name in tables.
+        name: its name in tables; None is "LUQ".
     """
-
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: str = "LUQ") -> None:
-        super().__init__(samples, judge, name)
 
     def pieces(self, sample: str) -> list[str]:
         """Return the sample as its only piece; none for a blank one."""

@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lovec.baselines.base import with_confidences
-from lovec.types import LovecError, Record, Sentence, Tagger
-
-
-class HybridTagger:
-    """Tags given answers with two taggers and averages their confidences, see ``average_confidences``.
-
-    Args:
-        first: a tagger of given answers.
-        second: another one.
-    """
-
-    def __init__(self, first: Tagger, second: Tagger) -> None:
-        self.first = first
-        self.second = second
-
-    def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records with the mean confidence of both taggers, in the order given."""
-        return average_confidences(self.first.tag(records), self.second.tag(records))
+from lovec.types import LovecError, Record, Sentence
 
 
 def average_confidences(first: Sequence[Record], second: Sequence[Record]) -> list[Record]:

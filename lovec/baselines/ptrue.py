@@ -20,9 +20,10 @@ class PTrue(Baseline):
         name: its name in tables; None is "p(true)", or "p(true)-ft" with an adapter.
     """
 
+    _question: SentenceQuestion  # from `attach`
+
     def __init__(self, adapter: str | None = None, name: str | None = None) -> None:
         super().__init__(name or ("p(true)" if adapter is None else "p(true)-ft"), adapter)
-        self._question: SentenceQuestion | None = None
 
     @staticmethod
     def question(encoder: Encoder, wording: Wording, name: str = "p(true)") -> SentenceQuestion:
@@ -37,7 +38,6 @@ class PTrue(Baseline):
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the probability of True among the two replies; None where the prompt does not fit the context."""
         engine = self.resources.engine
-        assert self._question is not None
         with self.watch.phase("scoring"):
             logps = self._question.score_sentences(engine, records)
         return [[first_reply_probability(replies) for replies in row] for row in logps]

@@ -15,7 +15,7 @@ from scipy.special import expit, log_expit, logit
 from lovec.baselines.base import with_confidences
 from lovec.metrics.functional import checked_pair
 from lovec.metrics.records import confidence_of
-from lovec.types import LovecError, Readout, Record, Sentence, Tagger, check_range
+from lovec.types import LovecError, Readout, Record, Sentence, check_range
 
 Array = NDArray[np.float64]
 
@@ -117,25 +117,6 @@ class Platt:
         """Return the mapped confidences: [N], float64."""
         x = np.clip(np.asarray(confidence, dtype=np.float64), self.clip, 1.0 - self.clip)
         return np.asarray(expit(self.slope * logit(x) + self.intercept))
-
-
-class RecalibratedTagger:
-    """Tags with another tagger and maps its confidences, see ``recalibrate``.
-
-    Args:
-        tagger: gives the confidences to map.
-        calibrator: the map, fitted on validation records that the same tagger has tagged.
-        readout: the confidence to map: "stated", of the stated score, or "mean", of the distribution.
-    """
-
-    def __init__(self, tagger: Tagger, calibrator: Calibrator, readout: Readout = "stated") -> None:
-        self.tagger = tagger
-        self.calibrator = calibrator
-        self.readout = readout
-
-    def tag(self, records: Sequence[Record]) -> list[Record]:
-        """Return the tagger's records with mapped confidences, in the order given."""
-        return recalibrate(self.tagger.tag(records), self.calibrator, self.readout)
 
 
 def recalibrate(records: Sequence[Record], calibrator: Calibrator, readout: Readout) -> list[Record]:

@@ -87,21 +87,19 @@ class Samples:
         """Sample ``n`` answers per record; each record is charged an equal share of the time."""
         watch = Stopwatch()
         with watch.phase(_PHASE):
-            prompts = [encoder.prompt(record.question, instruct=False) for record in records]
+            all_prompts = {record.id: encoder.prompt(record.question, instruct=False) for record in records}
             room = engine.context_length
-            fits = [room is None or len(prompt) < room for prompt in prompts]
-            completions = iter(
-                engine.generate(
-                    [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit],
-                    Sampling(self.max_new_tokens, self.temperature, n, self.seed),
-                    encoder.stop_ids,
-                    keys=[f"sample\x1f{record.id}" for record, fit in zip(records, fits, strict=True) if fit],
-                )
-            )
-            texts = [[encoder.decode(c.ids).strip() for c in next(completions)] if fit else [] for fit in fits]
-        for record, samples, fit in zip(records, texts, fits, strict=True):
-            self._cache[record.id, n] = samples, watch.seconds[_PHASE] / len(records)
-            if not fit:
+            prompts = {key: prompt for key, prompt in all_prompts.items() if room is None or len(prompt) < room}
+            sampling = Sampling(self.max_new_tokens, self.temperature, n, self.seed)
+            keys = [f"sample\x1f{record_id}" for record_id in prompts]
+            completions = engine.generate(list(prompts.values()), sampling, encoder.stop_ids, keys=keys)
+            texts = {
+                record_id: [encoder.decode(completion.ids).strip() for completion in samples]
+                for record_id, samples in zip(prompts, completions, strict=True)
+            }
+        for record in records:
+            self._cache[record.id, n] = texts.get(record.id, []), watch.seconds[_PHASE] / len(records)
+            if record.id not in prompts:
                 self._no_room.add(record.id)
 
 

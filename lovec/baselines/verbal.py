@@ -21,9 +21,10 @@ class VerbalConfidence(Baseline):
         name: its name in tables.
     """
 
+    _question: SentenceQuestion  # from `attach`
+
     def __init__(self, name: str = "Verb-Conf") -> None:
         super().__init__(name)
-        self._question: SentenceQuestion | None = None
 
     def attach(self, resources: BaselineResources) -> None:
         """Ask the model of these resources from now on."""
@@ -39,7 +40,6 @@ class VerbalConfidence(Baseline):
         the model's context.
         """
         engine = self.resources.engine
-        assert self._question is not None
         with self.watch.phase("scoring"):
             logps = self._question.score_sentences(engine, records)
         return [

@@ -9,8 +9,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
@@ -24,6 +26,13 @@ VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
 _NAMES = ("malformed", "entropy", "distinct", "words", "confidence", "factuality", "brier", "zero_variance", "kl")
 _VALIDATION_NAMES = {"confidence": "mean_confidence", "factuality": "mean_factuality"}
+_ADVICE: dict[str, str] = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8"))
+_LIMITED = (
+    ("malformed", "is {:.1%}", "{:.0%}"),
+    ("zero_variance", "is {:.0%}", "{:.0%}"),
+    ("kl", "is {:.2f} nats per token", "{:g}"),
+)
+"""Metrics that must not exceed their limit: name, and how value and limit are shown."""
 _HALF_A_LEVEL = 0.05  # of the default scale: factuality that varies by less is the same everywhere
 _MOSTLY_MALFORMED = 0.5  # answers with more malformed tags than that are nothing to compare later ones with
 
@@ -88,39 +97,24 @@ def judge(
     alarms = []
 
     def alarm(name: str, severity: float, state: str, limit: str, advice: str) -> None:
-        alarms.append(Alarm(name, severity, f"{_logged_name(prefix, name)} {state} (limit {limit}): {advice}"))
+        line = f"{_logged_name(prefix, name)} {state} (limit {limit}): {_ADVICE[advice]}"
+        alarms.append(Alarm(name, severity, line))
 
-    if (malformed := now.get("malformed", 0.0)) > limits.malformed:
-        advice = "tags are breaking; lower the learning rate, add weight on text (sft_weight) or keep their penalty"
-        alarm("malformed", malformed, f"is {malformed:.1%}", f"{limits.malformed:.0%}", advice)
+    for name, state, limit in _LIMITED:
+        if (value := now.get(name, 0.0)) > (highest := getattr(limits, name)):
+            alarm(name, value, state.format(value), limit.format(highest), name)
     if _is_collapsed(now, limits):
         state = f"is {now.get('entropy', 0.0):.2f} nats, distinct scores {now['distinct']:g}"
-        advice = (
-            "nearly all sentences get the same score; lower the learning rate, or continue with the quadratic reward"
-        )
-        alarm("entropy", 1.0, state, f"{limits.entropy:g} and {limits.distinct}", advice)
+        alarm("entropy", 1.0, state, f"{limits.entropy:g} and {limits.distinct}", "entropy")
     if {"confidence", "factuality"} <= now.keys() and abs(gap := now["confidence"] - now["factuality"]) > limits.gap:
         state = f"is {now['confidence']:.2f} where factuality is {now['factuality']:.2f}"
-        advice = f"{'over' if gap > 0 else 'under'}confident; continue with the quadratic reward, or recalibrate"
-        alarm("confidence", abs(gap), state, f"{limits.gap:g} apart", advice)
+        alarm("confidence", abs(gap), state, f"{limits.gap:g} apart", f"{'over' if gap > 0 else 'under'}confident")
     if (drop := first.get("factuality", 0.0) - now.get("factuality", 1.0)) > limits.factuality:
         state = f"fell from {first['factuality']:.2f} to {now['factuality']:.2f}"
-        advice = (
-            "answers become less true; stay closer to reference or text (beta, sft_weight) or lower the learning rate"
-        )
-        alarm("factuality", drop, state, f"{limits.factuality:g}", advice)
+        alarm("factuality", drop, state, f"{limits.factuality:g}", "factuality")
     if now.get("words", math.inf) < limits.words * first.get("words", 0.0):
         state = f"fell from {first['words']:.0f} to {now['words']:.0f} per answer"
-        advice = (
-            "short answers may pay; stay closer to reference or text (beta, sft_weight) or reward true ones (bonus)"
-        )
-        alarm("words", first["words"] / max(now["words"], 1e-9), state, f"{limits.words:.0%}", advice)
-    if (share := now.get("zero_variance", 0.0)) > limits.zero_variance:
-        advice = "groups whose answers all earn the same teach nothing; raise temperature or group_size"
-        alarm("zero_variance", share, f"is {share:.0%}", f"{limits.zero_variance:.0%}", advice)
-    if (kl := now.get("kl", 0.0)) > limits.kl:
-        advice = "the policy has moved far from its reference; lower the learning rate or raise beta"
-        alarm("kl", kl, f"is {kl:.2f} nats per token", f"{limits.kl:g}", advice)
+        alarm("words", first["words"] / max(now["words"], 1e-9), state, f"{limits.words:.0%}", "words")
     return alarms
 
 

@@ -165,7 +165,8 @@ class Evaluator(nn.Module):
                 continue
             values = {name: float(value) for name, value in suite.compute().items()}
             suite.reset()
-            metrics = {name: _defined(values[name]) for name in self.metric_infos if name in values}
+            defined = {name: None if math.isnan(value) else value for name, value in values.items()}
+            metrics = {name: defined[name] for name in self.metric_infos if name in defined}
             rows.append(ResultRow(method, kind, *key, seed=seed, n=int(values["n"]), metrics=metrics))
         return rows
 
@@ -190,7 +191,3 @@ def answered(records: Iterable[Record]) -> list[Record]:
 def label(records: Sequence[Record], oracle: Oracle) -> list[Record]:
     """Return the records with an oracle's factuality, or None, on every sentence."""
     return [record.with_factuality(row) for record, row in zip(records, oracle.rate(records), strict=True)]
-
-
-def _defined(value: float) -> float | None:
-    return None if math.isnan(value) else value

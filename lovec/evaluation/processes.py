@@ -34,22 +34,18 @@ def in_data_order(trainer: Any, records: Sequence[Record]) -> list[Record]:
     ]  # one record per process and row
 
 
-def sum_over_processes(trainer: Any, values: Mapping[str, float]) -> dict[str, float]:
-    """Return the sum of each named value over all processes; a process may lack some of the names."""
-    return _combine(trainer, values, sum)
-
-
-def max_over_processes(trainer: Any, values: Mapping[str, float]) -> dict[str, float]:
-    """Return the largest of each named value over all processes; a process may lack some of the names."""
-    return _combine(trainer, values, max)
-
-
-def _combine(
-    trainer: Any, values: Mapping[str, float], combine: Callable[[Iterable[float]], float]
+def reduce_over_processes(
+    trainer: Any, values: Mapping[str, float], reduce: Callable[[Iterable[float]], float]
 ) -> dict[str, float]:
-    """Combine each named value over the processes that have it."""
+    """Combine each named value over the processes that have it, on every process. Every process must call it.
+
+    Args:
+        trainer: the Lightning trainer.
+        values: values of this process, by name.
+        reduce: combines the values of a name, such as ``sum`` or ``max``.
+    """
     by_name: dict[str, list[float]] = {}
     for part in gather(trainer, dict(values)):
         for name, value in part.items():
             by_name.setdefault(name, []).append(value)
-    return {name: combine(parts) for name, parts in by_name.items()}
+    return {name: reduce(parts) for name, parts in by_name.items()}

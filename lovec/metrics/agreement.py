@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -15,6 +17,7 @@ from lovec.types import LovecError, Record, to_rating
 
 BANDS = ("0", "1-3", "4-6", "7-9", "10")
 """The ranges of ratings 0..10 that the fact-checking prompt gives a meaning to."""
+_BAND_ENDS = (0, 3, 6, 9, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +73,24 @@ def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
 
     A sentence that a record contains twice is matched in order.
     """
-    second_by_id = {record.id: record.labels_by_text() for record in second}
-    shared_ids: set[str] = set()
+    first_by_id, second_by_id = ({record.id: record.labels_by_text() for record in file} for file in (first, second))
     pairs: dict[str, list[tuple[float, float]]] = {}
-    only_first, differing = [], []
-    unlabelled = sentences = 0
-    for record in first:
-        if record.id not in second_by_id:
-            only_first.append(record.id)
-            continue
-        shared_ids.add(record.id)
-        first_labels, second_labels = record.labels_by_text(), second_by_id[record.id]
-        unmatched = 0
+    unmatched: Counter[str] = Counter()
+    unlabelled = 0
+    for record_id in (record_id for record_id in first_by_id if record_id in second_by_id):
+        first_labels, second_labels = first_by_id[record_id], second_by_id[record_id]
         for text in dict.fromkeys([*first_labels, *second_labels]):
             ours, theirs = first_labels.get(text, []), second_labels.get(text, [])
-            unmatched += abs(len(ours) - len(theirs))
+            unmatched[record_id] += abs(len(ours) - len(theirs))
             for f, g in zip(ours, theirs, strict=False):
                 if f is None or g is None:
                     unlabelled += 1
                 else:
-                    pairs.setdefault(record.id, []).append((f, g))
-        if unmatched:
-            differing.append(record.id)
-            sentences += unmatched
-    only_second = tuple(record_id for record_id in second_by_id if record_id not in shared_ids)
-    return Matched(pairs, unlabelled, tuple(only_first), only_second, tuple(differing), sentences)
+                    pairs.setdefault(record_id, []).append((f, g))
+    only_first = tuple(record_id for record_id in first_by_id if record_id not in second_by_id)
+    only_second = tuple(record_id for record_id in second_by_id if record_id not in first_by_id)
+    differing = tuple(record_id for record_id, sentences in unmatched.items() if sentences)
+    return Matched(pairs, unlabelled, only_first, only_second, differing, unmatched.total())
 
 
 def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
@@ -110,7 +106,7 @@ def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:
     ratings = [(to_rating(f), to_rating(g)) for f, g in flat]
     counts = [[0 for _ in BANDS] for _ in BANDS]
     for a, b in ratings:
-        counts[_band(a)][_band(b)] += 1
+        counts[bisect_left(_BAND_ENDS, a)][bisect_left(_BAND_ENDS, b)] += 1
     means = [(fmean(f for f, _ in group), fmean(g for _, g in group)) for group in pairs.values() if group]
     return Agreement(
         n=len(flat),
@@ -138,10 +134,6 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 def _mean(values: Iterable[float]) -> float | None:
     values = list(values)
     return fmean(values) if values else None
-
-
-def _band(rating: int) -> int:
-    return 0 if rating == 0 else 4 if rating == 10 else 1 + (rating - 1) // 3
 
 
 def check_overlap(matched: Matched, first: str, second: str) -> Matched:

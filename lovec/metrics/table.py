@@ -1,15 +1,18 @@
 """The one table of metrics: how each is called, shown, logged and compared.
 
-Validation, result tables, training curves, sweeps, reports and benchmarks all read it, so a metric that is added here
-(or by a user, see ``lovec.metrics.suite.user_metric_infos``) is a column everywhere. It imports nothing heavy, so that
-reports start fast.
+Validation, result tables, training curves, sweeps, reports and benchmarks all read it, so a metric that is added to
+``table.yaml`` (or by a user, see ``lovec.metrics.suite.user_metric_infos``) is a column everywhere. This module imports
+nothing heavy, so that reports start fast.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+import yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +47,9 @@ class MetricInfo:
         return f"{100 * value if self.unit == 'percent' else value:.{self.digits}f}"
 
 
-def _table(*rows: MetricInfo) -> dict[str, MetricInfo]:
-    return {row.name: row for row in rows}
+_ROWS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
-
-METRICS = _table(
-    MetricInfo("brier", "BS", "lower", logged="always", bootstrapped=True, main=True),
-    MetricInfo("ece_m", "ECE-M", "lower", logged="always", bootstrapped=True, main=True),
-    MetricInfo("spearman", "SC", "higher", logged="always", bootstrapped=True, main=True),
-    MetricInfo("aurc", "AURC", "lower"),
-    MetricInfo("auroc", "AUROC", "higher"),
-    MetricInfo("malformed", "bad tags", "lower", logged="always", main=True),
-    MetricInfo("mean_confidence", "mean c", logged="always", main=True),
-    MetricInfo("mean_factuality", "mean f", "higher", logged="always", main=True),
-    MetricInfo("abstained", "abstained"),
-    MetricInfo("words", "words", unit="number", logged="once"),
-    MetricInfo("diversity", "diversity", "higher", unit="number", digits=3),
-    MetricInfo("ttr", "TTR", "higher", unit="number", digits=3),
-    MetricInfo("distinct", "scores used", unit="number", logged="once"),
-    MetricInfo("entropy", "entropy", unit="number", digits=2, logged="once"),
-    MetricInfo("ordinality", "ordinality", "higher", unit="number", digits=2),
-    MetricInfo("reward", "mean reward", "higher", unit="number", digits=3),
-    MetricInfo("loss", "loss", "lower", unit="number", digits=3),
-    MetricInfo("seconds", "s", "lower", unit="number", digits=0),
-)
+METRICS = {name: MetricInfo(name, **settings) for name, settings in _ROWS.items()}
 """Metrics by name, in the order in which tables show them."""
 
 

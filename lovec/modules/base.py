@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lovec.callbacks import Monitor, Probe
 from lovec.evaluation.module import EvaluationModule
-from lovec.evaluation.processes import max_over_processes, sum_over_processes
+from lovec.evaluation.processes import reduce_over_processes
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
@@ -146,7 +146,7 @@ class PolicyModule(EvaluationModule):
 
         Terms are divided by counts over all micro-batches and processes, so the loss does not depend on either.
         """
-        counts = sum_over_processes(self.trainer, self.counts(examples))
+        counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
         for group in micro_batches(examples, self.micro_batch_tokens):
@@ -160,7 +160,7 @@ class PolicyModule(EvaluationModule):
                 sums[f"count/{name}"] += float(term.mask.sum())
             for name, values in out.peaks.items():
                 peaks[name] = max(peaks.get(name, 0.0), float(values.max()))
-        sums, peaks = sum_over_processes(self.trainer, sums), max_over_processes(self.trainer, peaks)
+        sums, peaks = reduce_over_processes(self.trainer, sums, sum), reduce_over_processes(self.trainer, peaks, max)
         for name, term in out.terms.items():
             if sums[f"count/{name}"] != counts[term.per]:
                 raise LovecError(

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lovec.evaluation.evaluator import label
-from lovec.evaluation.processes import sum_over_processes
+from lovec.evaluation.processes import reduce_over_processes
 from lovec.losses import TokenMean, importance_weights, row_means
 from lovec.metrics.functional import entropy
 from lovec.modules.base import PolicyModule
@@ -291,7 +291,7 @@ class RolloutModule(PolicyModule):
         """Log entropy (nats) and number of the distinct scores in all rollouts, which show a collapse first."""
         stated = [s.score for example in examples for s in example.record.sentences if s.score is not None]
         scores = range(self.scale.size)
-        counts = sum_over_processes(self.trainer, {str(score): float(stated.count(score)) for score in scores})
+        counts = reduce_over_processes(self.trainer, {str(score): float(stated.count(score)) for score in scores}, sum)
         histogram = torch.tensor([counts[str(score)] for score in scores])
         distinct = float((histogram > 0).sum()) if histogram.any() else float("nan")
         self.log("train/entropy", float(entropy(histogram)), batch_size=len(examples))

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from lovec.types import LovecError
 
 _APPLICATION_ID = 0x4C6F5665  # "LoVe" in the header of the file marks it as a reply cache
-_TIMEOUT_MS = 60_000
+_TIMEOUT = 60.0  # seconds
 _SCHEMA = """CREATE TABLE replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, finish TEXT NOT NULL, tokens_in INTEGER,
 tokens_out INTEGER) WITHOUT ROWID"""
 
@@ -69,7 +69,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("LOVEC_CACHE") or user_cache_dir("lovec")).expanduser() / "replies.sqlite"
 
 
-class ReplyCache:
+class ReplyCache(AbstractContextManager["ReplyCache"]):
     """Replies by their keys, in one sqlite file.
 
     A reply is on the disk when ``put`` returns: it survives a kill of the process at any moment and a power cut
@@ -87,14 +87,9 @@ class ReplyCache:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = default_cache() if path is None else Path(path).expanduser()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LovecError(
-                f"cannot make the folder of the reply cache {self.path} ({error.strerror}); name another with cache"
-            ) from None
         with self._clear_errors():
-            self._db = sqlite3.connect(self.path, timeout=_TIMEOUT_MS / 1000, isolation_level=None)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=_TIMEOUT, isolation_level=None)
         try:
             with self._clear_errors():
                 self._open()
@@ -132,15 +127,11 @@ class ReplyCache:
         """Close the file."""
         self._db.close()
 
-    def __enter__(self) -> ReplyCache:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> None:
         """Create the table in a new file, or check that an existing file is a reply cache that can be written."""
-        self._db.execute(f"PRAGMA busy_timeout = {_TIMEOUT_MS}")
         self._has_table()  # before anything else: not even the journal mode of another program's file may change
         self._use_write_ahead_log()
         self._db.execute("PRAGMA synchronous = FULL")
@@ -152,7 +143,7 @@ class ReplyCache:
 
     def _use_write_ahead_log(self) -> None:
         """Switch to a write-ahead log; sqlite does not wait by itself where another process is about to do the same."""
-        deadline = time.monotonic() + _TIMEOUT_MS / 1000
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
@@ -183,10 +174,10 @@ class ReplyCache:
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Turn errors of sqlite into errors that name the file and what to do."""
+        """Turn errors of sqlite and of the file system into errors that name the file and what to do."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise LovecError(
                 f"cannot use the reply cache {self.path} ({error}); it is left unchanged: mend it or move it away, or "
                 "name another with cache"

@@ -18,12 +18,13 @@ from lovec.notices import DoublingWarning, listed
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
-from lovec.oracles.gold import GOLD, check_ratings
+from lovec.oracles.gold import GOLD
 from lovec.oracles.prompts import fact_check, read_ratings
 from lovec.types import LovecError, Oracle, Record, check_range
 
 _ATTEMPTS = 3  # replies to one prompt before its record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
+_TOLERANCE = 0.4  # of a rating of a sentence that is clearly true or false
 _MAX_FAILED_IN_A_ROW = 20
 _RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
 
@@ -208,7 +209,17 @@ class OpenAIOracle(Oracle):
         ratings = self.rate(gold)
         if failed := [record.id for record in gold if record.id in self.failures]:
             raise LovecError(f"{self.model} cannot rate {failed[0]!r}: {self.failures[failed[0]]}")
-        return check_ratings(self.model, gold, ratings)
+        pairs = [
+            pair for record, row in zip(gold, ratings, strict=True) for pair in zip(record.sentences, row, strict=True)
+        ]
+        known = [(s.text, s.factuality, rating) for s, rating in pairs if s.factuality is not None]
+        for text, factuality, rating in known:
+            if rating is None or abs(rating - factuality) > _TOLERANCE:
+                raise LovecError(
+                    f"{self.model} rates {text!r} {rating}, expected about {factuality}; it cannot judge, choose "
+                    "another model"
+                )
+        return len(known)
 
 
 class _RecordPrompt:
@@ -228,7 +239,6 @@ class _RecordPrompt:
         self.n_sentences = len(record.sentences)
         self.tokens = count_tokens(prompt)
         self._oracle = oracle
-        self._keys: dict[int, str] = {}
 
     def parameters(self, attempt: int) -> Mapping[str, Any]:
         """Return the parameters of a call; attempts after the first one do not use temperature 0."""
@@ -239,10 +249,8 @@ class _RecordPrompt:
 
     def key(self, attempt: int) -> str:
         """Return the key of an attempt's reply in the cache."""
-        if attempt not in self._keys:
-            url = address(self._oracle.base_url)
-            self._keys[attempt] = reply_key(self._oracle.model, url, self.messages, self.parameters(attempt), attempt)
-        return self._keys[attempt]
+        oracle, parameters = self._oracle, self.parameters(attempt)
+        return reply_key(oracle.model, address(oracle.base_url), self.messages, parameters, attempt)
 
     def read(self, reply: ChatReply) -> list[float | None] | str:
         """Return the ratings in a reply, or why it cannot be used."""

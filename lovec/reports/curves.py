@@ -62,14 +62,11 @@ def write_curves(logs: Sequence[TrainingLog], path: FilePath) -> Path:
 def draw(logs: Sequence[TrainingLog]) -> Figure:
     """Draw the curves of training runs, two panels per row; panels without any value are left out."""
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.lines import Line2D
 
     panels = [panel for panel in _panels(logs) if panel.shows(logs)]
     rows = -(-len(panels) // 2)
-    figure = Figure(
-        figsize=(2 * _WIDTH, rows * _HEIGHT + 0.5), layout=ConstrainedLayoutEngine(hspace=0.06, wspace=0.05)
-    )
+    figure = Figure(figsize=(2 * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")
     axes = list(figure.subplots(rows, 2, squeeze=False).flat)
     for ax, panel in zip(axes, panels, strict=False):
         _draw_panel(ax, panel, logs)
@@ -114,20 +111,18 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
     """Draw one panel: a dash pattern per line, and a colour per line if there is one run, else per run."""
     from matplotlib.lines import Line2D
 
-    for i, (_, names) in enumerate(panel.lines):
-        for j, log in enumerate(logs):
-            if points := log.series(*names):
-                steps, values = zip(*points, strict=True)
-                ax.plot(
-                    steps,
-                    [100 * value for value in values] if panel.percent else values,
-                    color=COLOURS[i if len(logs) == 1 else j],
-                    linestyle=_DASHES[i],
-                    linewidth=1.5,
-                    marker="o" if len(points) <= 2 * WINDOWS else None,
-                    markersize=3.5,
-                    clip_on=False,
-                )
+    handles = []
+    for i, (label, names) in enumerate(panel.lines):
+        series = {j: points for j, log in enumerate(logs) if (points := log.series(*names))}
+        for j, points in series.items():
+            steps, values = zip(*points, strict=True)
+            values = [100 * value for value in values] if panel.percent else values
+            colour = COLOURS[i if len(logs) == 1 else j]
+            marker = "o" if len(points) <= 2 * WINDOWS else None
+            ax.plot(steps, values, color=colour, linestyle=_DASHES[i], marker=marker, clip_on=False)
+        if series:
+            colour = COLOURS[i] if len(logs) == 1 else INK  # several runs: their legend is above the panels
+            handles.append(Line2D([], [], color=colour, linestyle=_DASHES[i], label=label))
     ax.set_title(panel.title, loc="left")
     ax.grid(axis="y")
     last = max(log.last_step for log in logs)
@@ -135,11 +130,5 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
     ax.set_ylim(*panel.limits)
     if panel.percent:
         ax.set_ylim(top=max(_LEAST_PERCENT, ax.get_ylim()[1]))
-    colours = COLOURS if len(logs) == 1 else (INK,) * len(panel.lines)  # several runs: their legend is above the panels
-    handles = [
-        Line2D([], [], color=colour, linestyle=dashes, label=label)
-        for (label, names), colour, dashes in zip(panel.lines, colours, _DASHES, strict=False)
-        if any(log.series(*names) for log in logs)
-    ]
     if len(handles) > 1:
         ax.legend(handles=handles, handlelength=2.6, fontsize=8)

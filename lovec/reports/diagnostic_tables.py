@@ -59,8 +59,7 @@ def risk_table(cells: CellMaker) -> Table | None:
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
     """Return the table of what the answers and their scores are like; None if none of it was measured."""
-    kinds_left_out = ("ablation", "recalibrated", "hybrid", "constant")
-    rows = list(_sections(cells.run, ("free-form", "iterative"), kinds_left_out))
+    rows = list(_sections(cells.run, ("free-form", "iterative"), ("ablation", "recalibrated", "hybrid", "constant")))
     names = [name for name in _DIAGNOSTICS if any(row.metrics.get(name) is not None for _, row in rows)]
     if {*names} <= {"mean_factuality", "malformed"}:
         return None
@@ -103,17 +102,15 @@ def checkpoints_table(run: RunResults) -> Table | None:
                 places.append((section, row.step, {**row.metrics, "reward": rewards.get(row.step)}))
     if not places:
         return None
-    note = "Validation records, stated score, in %; step 0: before training"
-    names: tuple[str, ...] = CALIBRATION
-    if any(values["reward"] is not None for _, _, values in places):
-        note += "; mean reward: since the line before"
-        names = (*CALIBRATION, "reward")
+    rewarded = any(values["reward"] is not None for _, _, values in places)
+    names = (*CALIBRATION, "reward") if rewarded else CALIBRATION
+    note = texts()["tables"]["checkpoints-with-rewards" if rewarded else "checkpoints"]
     lines = [
         Line(f"step {step}", tuple(metric_cell(values.get(name), METRICS[name]) for name in names), section)
         for section, step, values in places
     ]
     columns = tuple(metric_column(METRICS[name]) for name in names)
-    return Table("checkpoints", "Intermediate checkpoints", columns, tuple(lines), (f"{note}.",), corner="step")
+    return Table("checkpoints", "Intermediate checkpoints", columns, tuple(lines), tuple(note), corner="step")
 
 
 def sweep_tables(run: RunResults) -> Iterator[tuple[str, Table]]:

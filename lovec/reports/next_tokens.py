@@ -70,9 +70,9 @@ def in_order(
         most probable first; and the number of tokens that can begin a score.
     """
     pairs = sorted(((str(t["text"]), float(t["p"])) for t in tokens), key=lambda pair: -pair[1])[:MOST]
-    scores = [(score, pair) for pair in pairs if (score := _first_score(pair[0], words)) is not None]
-    others = [pair for pair in pairs if _first_score(pair[0], words) is None]
-    return [pair for _, pair in sorted(scores, key=lambda item: item[0])] + others, len(scores)
+    scores = [_first_score(text, words) for text, _ in pairs]
+    ordered = sorted(zip(scores, pairs, strict=True), key=lambda item: item[0])
+    return [pair for _, pair in ordered], sum(score < len(words) for score in scores)
 
 
 def _draw(axes: Sequence[Any], entry: Entry | None) -> str:
@@ -93,10 +93,10 @@ def _draw(axes: Sequence[Any], entry: Entry | None) -> str:
     return "" if ordinality is None else f"ordinality {ordinality:.2f}"
 
 
-def _first_score(text: str, words: Sequence[str]) -> int | None:
-    """Return the lowest score whose word begins with a token; None if there is none."""
+def _first_score(text: str, words: Sequence[str]) -> int:
+    """Return the lowest score whose word begins with a token; the number of words if there is none."""
     text = text.strip()
-    return next((score for score, word in enumerate(words) if text and word.startswith(text)), None)
+    return next((score for score, word in enumerate(words) if text and word.startswith(text)), len(words))
 
 
 def _label(text: str, score: bool) -> str:

@@ -112,7 +112,7 @@ def page(
     filters = {
         "json": json.dumps,
         "short": lambda name: short(name, LONGEST_NAME),
-        "question": _question,
+        "visible": visible,
         "passage": lambda record: passage_html(record, LONGEST_ANSWER),
     }
     script = (HERE / "page.js").read_text(encoding="utf-8")
@@ -129,14 +129,8 @@ def page(
         script=script,
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         foot=foot,
+        longest_question=LONGEST_QUESTION,
     )
-
-
-def _question(record: Record) -> str:
-    """Return the question, cut with a note if it is too long."""
-    text = visible(record.question)
-    more = len(text) - LONGEST_QUESTION
-    return text if more <= 0 else f"{text[:LONGEST_QUESTION]} (cut: {more} more characters)"
 
 
 def _kept(records: Sequence[Record]) -> Iterator[tuple[float, float | None]]:

@@ -81,7 +81,18 @@ def write_panels(
     Raises:
         LovecError: there is no panel, or the name of the file does not end in .svg or .png.
     """
-    return write_plot(lambda: _figure(panels, draw, layout, title), path, title)
+
+    def drawn() -> Figure:
+        figure, axes = panel_axes(len(panels), layout, title)
+        for place, (panel, (name, data)) in enumerate(zip(axes, panels, strict=True)):
+            lines = name, draw(panel, data)
+            panel[0].set_title("\n".join(filter(None, lines)), pad=layout.pad)
+            if place % layout.columns == 0:
+                for number, (ax, label) in enumerate(zip(panel, layout.ylabels, strict=True)):
+                    ax.set_ylabel(label, fontsize=9 if number else 10)
+        return figure
+
+    return write_plot(drawn, path, title)
 
 
 def labelled_pairs(records: Sequence[Record], readout: str) -> tuple[Tensor, Tensor]:
@@ -148,16 +159,3 @@ def panel_axes(count: int, layout: PanelLayout, title: str) -> tuple[Figure, lis
     add_title(figure, short(title, _PER_COLUMN * columns))
     figure.text(0.5, 0.1 / height, layout.xlabel, ha="center", va="bottom")
     return figure, panels
-
-
-def _figure(
-    panels: Sequence[tuple[str, T]], draw: Callable[[Sequence[Any], T], str], layout: PanelLayout, title: str
-) -> Figure:
-    figure, axes = panel_axes(len(panels), layout, title)
-    for place, (panel, (name, data)) in enumerate(zip(axes, panels, strict=True)):
-        lines = name, draw(panel, data)
-        panel[0].set_title("\n".join(filter(None, lines)), pad=layout.pad)
-        if place % layout.columns == 0:
-            for number, (ax, label) in enumerate(zip(panel, layout.ylabels, strict=True)):
-                ax.set_ylabel(label, fontsize=9 if number else 10)
-    return figure

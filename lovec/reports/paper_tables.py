@@ -106,9 +106,8 @@ class _Builder:
         baselines.sort(key=lambda row: _ORDER.index(row.method) if row.method in _ORDER else len(_ORDER))
         sections = {method: "Literature" for method in _LITERATURE}
         entries = [_Entry(sections.get(row.method, "Baselines"), row.method, "iterative") for row in baselines]
-        trained = self._select(["method"], "iterative")
-        entries += [_Entry(MODE_TITLES["iterative"], row.method, "iterative") for row in trained]
-        return self._table(name, f"Main results, {level} level", [*entries, *self._free_form()], level)
+        entries += [*self._entries(["method"], "iterative"), *self._entries(["baseline", "method"], "free-form")]
+        return self._table(name, f"Main results, {level} level", entries, level)
 
     def no_previous_scores(self) -> Table | None:
         """Build the comparison of iterative tagging with and without the previous scores in the context."""
@@ -144,24 +143,20 @@ class _Builder:
         hard = [row.domain for row in self.rows if row.level == "sentence" and row.metrics.get("auroc") is not None]
         if not hard:
             return None
-        entries = [_Entry("Baselines", row.method, "iterative") for row in self._select(["baseline"], "iterative")]
-        trained = self._select(["method", "recalibrated", "hybrid"], "iterative")
-        entries += [_Entry(MODE_TITLES["iterative"], row.method, "iterative") for row in trained]
+        entries = self._entries(["baseline"], "iterative", "Baselines")
+        entries += self._entries(["method", "recalibrated", "hybrid"], "iterative")
+        entries += self._entries(["baseline", "method"], "free-form")
         infos = self.cells.run.metrics
         metrics = [infos["auroc"], replace(infos["ece_m"], heading="ECE"), infos["brier"]]
         groups = [_Group(domain, domain) for domain in dict.fromkeys(hard)]
-        entries += self._free_form()
         return self._table("short-form", "Short answers", entries, groups=groups, metrics=metrics)
 
     def readouts(self) -> Table | None:
         """Build the comparison of the stated score with the mean of the distribution over scores."""
-        means = [row for row in self.rows if (row.level, row.readout) == ("sentence", "mean") and row.n]
-        entries = [
-            _Entry(section, row.method, mode)
-            for mode, section in MODE_TITLES.items()
-            for row in self._select(["baseline", "method"], mode)
-            if (row.method, mode) in [(other.method, other.mode) for other in means]
-        ]
+        rows = [row for row in self.rows if (row.level, row.readout) == ("sentence", "mean") and row.n]
+        places = {(row.method, row.mode) for row in rows}
+        entries = [entry for mode in MODE_TITLES for entry in self._entries(["baseline", "method"], mode)]
+        entries = [entry for entry in entries if (entry.method, entry.mode) in places]
         many = len(self._domains) > 1  # then short words keep the name of a group from being wider than its columns
         groups = [
             _Group(f"{domain}, {readout}" if many else words, domain, readout)
@@ -177,10 +172,12 @@ class _Builder:
                 first.setdefault(row.method, row)
         return list(first.values())
 
-    def _free_form(self) -> list[_Entry]:
-        """Return the lines of free-form tagging: trained methods, and baselines that write their own answers."""
-        rows = self._select(["baseline", "method"], "free-form")
-        return [_Entry(MODE_TITLES["free-form"], row.method, "free-form") for row in rows]
+    def _entries(self, kinds: Sequence[Kind], mode: str, section: str = "") -> list[_Entry]:
+        """Return a line per method of these kinds in a mode, in a section that is named after the mode by default.
+
+        In free-form tagging, baselines are those that write their own answers.
+        """
+        return [_Entry(section or MODE_TITLES[mode], row.method, mode) for row in self._select(kinds, mode)]
 
     def _table(
         self,
@@ -204,7 +201,7 @@ class _Builder:
         """
         groups = [_Group(domain, domain) for domain in self._domains] if groups is None else groups
         metrics = self._metrics if metrics is None else metrics
-        constants = [_Entry("Baselines", row.method, "iterative") for row in self._select(["constant"], "iterative")]
+        constants = self._entries(["constant"], "iterative", "Baselines")
         modes, lines = [], []
         for entry in sorted([*constants, *entries], key=lambda entry: entry.section != "Literature"):
             places = [(entry.method, entry.mode, g.readout or entry.readout, level, g.domain) for g in groups]

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from lovec import rewards
-from lovec.metrics.records import confidence_of
+from lovec.metrics.records import sentence_pairs
 from lovec.reports.cells import in_domain
 from lovec.reports.curves import write_curves
 from lovec.reports.histogram import confidence_histogram
@@ -28,7 +28,7 @@ from lovec.reports.times import running_times
 from lovec.reports.timing import free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
 KINDS = ("baseline", "constant", "method", "hybrid")
 """Kinds of rows whose records are drawn and printed; the tables also have recalibrated methods and ablations."""
@@ -78,7 +78,7 @@ def _record_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
     front = True
     for mode, domain in places:
         groups = {name: in_domain(run.tagged_records(name, mode), domain) for name in methods_with_records(run, mode)}
-        drawable = {name: records for name, records in groups.items() if _is_drawable(records)}
+        drawable = {name: records for name, records in groups.items() if sentence_pairs(records, "stated")[0]}
         place = f"{mode}, {domain}" if domains > 1 else mode
         for name, write in _RECORD_PLOTS.items() if drawable else ():
             path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=_title(name, place))
@@ -133,12 +133,6 @@ def _training_reward(run_folder: Path) -> Iterator[tuple[Reward, Scale]]:
             with suppress(TypeError, LovecError):  # options of another version of lovec cannot be drawn
                 scale = Scale(tuple(words)) if words else DEFAULT_SCALE
                 yield getattr(rewards, name)(**_mapping(reward.get("init_args"))), scale
-
-
-def _is_drawable(records: Sequence[Record]) -> bool:
-    """Return whether there is a sentence with a confidence and a factuality."""
-    sentences = (sentence for record in records for sentence in record.sentences)
-    return any(s.factuality is not None and confidence_of(s, "stated") is not None for s in sentences)
 
 
 def _title(name: str, place: str = "") -> str:

@@ -112,34 +112,26 @@ def reliability_diagram(
 
 def _draw(axes: Sequence[Any], panel: Reliability) -> str:
     upper, lower = axes
-    _draw_bins(upper, panel)
-    _draw_shares(lower, panel)
-    return f"BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %"
-
-
-def _draw_bins(ax: Any, panel: Reliability) -> None:
-    """Draw the diagonal, and a dot, a gap and an interval per bin."""
-    ax.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    upper.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     for bin_ in panel.bins:
-        ax.vlines(bin_.confidence, bin_.confidence, bin_.factuality, color=ORANGE, alpha=0.45, linewidth=5, zorder=2)
+        upper.vlines(bin_.confidence, bin_.confidence, bin_.factuality, color=ORANGE, alpha=0.45, linewidth=5, zorder=2)
         if bin_.low is not None:
-            ax.vlines(bin_.confidence, bin_.low, bin_.high, color=INK, linewidth=1.1, zorder=3)
+            upper.vlines(bin_.confidence, bin_.low, bin_.high, color=INK, linewidth=1.1, zorder=3)
         fill = GROUND if bin_.low is None else BLUE
-        ax.scatter(bin_.confidence, bin_.factuality, s=30, color=fill, edgecolors=BLUE, zorder=4, clip_on=False)
-    ax.set(xlim=_RANGE, ylim=_RANGE, xticks=[0, 0.5, 1], **HALVES)
-    ax.tick_params(labelbottom=False)
-    ax.spines[["bottom", "left"]].set_bounds(0, 1)
+        upper.scatter(bin_.confidence, bin_.factuality, s=30, color=fill, edgecolors=BLUE, zorder=4, clip_on=False)
+    upper.set(xlim=_RANGE, ylim=_RANGE, xticks=[0, 0.5, 1], **HALVES)
+    upper.tick_params(labelbottom=False)
+    upper.spines[["bottom", "left"]].set_bounds(0, 1)
 
-
-def _draw_shares(ax: Any, panel: Reliability) -> None:
-    """Draw the share of every bin, and write the number of sentences on the emptier side."""
     centres = [min(int(BINS * bin_.confidence + 1e-6), BINS - 1) / BINS + 0.5 / BINS for bin_ in panel.bins]
     shares = [100 * bin_.count / panel.n for bin_ in panel.bins]
-    ax.bar(centres, shares, width=0.9 / BINS, color=BLUE, alpha=0.75)
-    ax.set(xlim=_RANGE, ylim=(0, 100), xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], yticks=[0, 100])
-    ax.spines["bottom"].set_bounds(0, 1)
-    left = sum(bin_.count for bin_ in panel.bins if bin_.confidence < 0.5) <= panel.n / 2
-    ax.text(0.0 if left else 1.0, 92, f"n = {panel.n}", fontsize=8, ha="left" if left else "right", va="top")
+    lower.bar(centres, shares, width=0.9 / BINS, color=BLUE, alpha=0.75)
+    lower.set(xlim=_RANGE, ylim=(0, 100), xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], yticks=[0, 100])
+    lower.spines["bottom"].set_bounds(0, 1)
+    left = sum(bin_.count for bin_ in panel.bins if bin_.confidence < 0.5) <= panel.n / 2  # the emptier side
+    place, side = (0.0, "left") if left else (1.0, "right")
+    lower.text(place, 92, f"n = {panel.n}", fontsize=8, ha=side, va="top")
+    return f"BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %"
 
 
 def _intervals(records: Sequence[Record], readout: str) -> list[tuple[float, float] | tuple[None, None]]:

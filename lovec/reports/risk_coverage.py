@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lovec.metrics.risk import aurc, risk_coverage
 from lovec.reports.panels import Groups, PanelLayout, labelled_pairs, write_panels
 from lovec.reports.style import BLUE, FAINT, FilePath, short
@@ -39,18 +41,11 @@ class RiskCurve:
         Between two coverages that a threshold can reach, sentences of equal confidence are kept in random order: the
         risk there is the exact expectation.
         """
-        xs, ys = [0.0], [self.risk[0]]
+        ends = np.array([0.0, *self.coverage])
+        wrong = ends * [0.0, *self.risk]  # its share of all sentences grows linearly between two coverages
         steps = max(1, _POINTS // len(self.risk))
-        begin = begin_risk = 0.0
-        for end, end_risk in zip(self.coverage, self.risk, strict=True):
-            width = end - begin
-            risk_between = (end * end_risk - begin * begin_risk) / width
-            for step in range(1, steps + 1):
-                x = begin + width * step / steps
-                xs.append(x)
-                ys.append((begin * begin_risk + (x - begin) * risk_between) / x)
-            begin, begin_risk = end, end_risk
-        return xs, ys
+        xs = np.interp(np.arange(1, steps * len(self.risk) + 1) / steps, np.arange(len(ends)), ends)
+        return [0.0, *xs.tolist()], [self.risk[0], *(np.interp(xs, ends, wrong) / xs).tolist()]
 
 
 def risk_curve(records: Sequence[Record], readout: str = "stated") -> RiskCurve:

@@ -131,11 +131,10 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         sweeps |= {folder: read_results(folder / "sweep.json")} if has_sweep else {}
         order += _method_order(folder, test_folders)
     rows = _merged(tests)
-    first_place = {method: place for place, method in reversed(list(enumerate(order)))}
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
         folder=folders[0],
-        rows=tuple(sorted(_means(rows), key=lambda row: first_place.get(row.method, len(order)))),
+        rows=tuple(sorted(_means(rows), key=lambda row: [*order, row.method].index(row.method))),
         seed_counts=Counter(method for method, _ in {(row.method, row.seed) for row in rows}),
         metrics=METRICS
         | {name: info for results in (*tests.values(), *sweeps.values()) for name, info in results.metrics.items()},

@@ -66,13 +66,10 @@ def draw(rewards: Mapping[str, Reward], title: str, scale: Scale = DEFAULT_SCALE
         LovecError: there is no reward, or a reward is not a finite number.
     """
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     if not rewards:
         raise LovecError("there is no reward to draw; give at least one")
-    figure = Figure(
-        figsize=(SIDE * len(rewards) + 0.7, 2 * SIDE + 1.3), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.04)
-    )
+    figure = Figure(figsize=(SIDE * len(rewards) + 0.7, 2 * SIDE + 1.3), layout="constrained")
     bars, maps, spans = figure.subplots(3, len(rewards), squeeze=False, gridspec_kw={"height_ratios": [0.045, 1, 1]})
     for bar, upper, lower, (name, reward) in zip(bars, maps, spans, rewards.items(), strict=True):
         bar.set_title(name)

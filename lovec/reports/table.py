@@ -12,13 +12,14 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from lovec.metrics.table import MetricInfo
@@ -213,7 +214,9 @@ def print_table(table: Table, console: Console | None = None, intervals: bool = 
         intervals: whether intervals are printed behind their values.
     """
     console = console or Console()
-    for line in _terminal_lines(table, intervals, console.encoding.lower().startswith("utf")):
+    markup = _console_markup(table, intervals, console.encoding.lower().startswith("utf"))
+    for line in Text.from_markup(markup, emoji=False).split():
+        line.rstrip()
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -283,56 +286,32 @@ def json_text(table: Table) -> str:
     return json.dumps(asdict(table, dict_factory=finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _terminal_lines(table: Table, intervals: bool, unicode: bool) -> Iterator[Text]:
-    """Yield the lines of a table on a terminal; ``unicode`` says whether it can show more than ASCII."""
+def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
+    """Return a table in rich's console markup; ``unicode`` says whether the terminal can show more than ASCII."""
     columns = (Column(table.corner, left=True), *table.columns)
     headings = [column.marked if unicode else column.heading for column in columns]
     rows = [[line.name, *(cell.shown(intervals) if cell else "" for cell in line.cells)] for line in table.lines]
     widths = [max(map(cell_len, texts)) for texts in zip(headings, *rows, strict=True)]
-    dash = "─" if unicode else "-"
-    group_line, last = " " * widths[0], 0
+    dash, gap = "─" if unicode else "-", " " * _GAP
+
+    def padded(text: str, place: int) -> str:
+        space = " " * (widths[place] - cell_len(text))
+        return escape(text + space if columns[place].left else space + text)
+
+    groups, last = " " * widths[0], 0
     for group, width in table.groups:
         last += width
-        room = _total_width(widths[last - width + 1 : last + 1])
+        room = sum(widths[last - width + 1 : last + 1]) + _GAP * (width - 1)
         widths[last] += max(0, cell_len(group) - room)
         ruled = f" {group} ".center(room, dash) if group and cell_len(group) + 6 <= room else group
-        group_line += " " * _GAP + _padded(ruled, room, left=True)
-    rule = Text(dash * _total_width(widths), style="dim")
-    yield Text(table.title, style="bold")
-    if group_line.strip():
-        yield Text(group_line.rstrip())
-    yield _terminal_line(columns, widths, headings, ["bold"] * len(columns))
-    yield rule
-    texts = iter(rows)
-    for section, lines in table.sections:
-        if section:
-            yield Text(section, style="bold italic")
-        for line in lines:
-            plain = "dim" if line.paper else ""
-            styles = [plain, *("bold" if cell is not None and cell.best else plain for cell in line.cells)]
-            yield _terminal_line(columns, widths, next(texts), styles)
-    yield rule
-    for note in table.footnotes(intervals):
-        yield from (Text(part, style="dim") for part in textwrap.wrap(note, max(_NOTE_WIDTH, len(rule))))
-
-
-def _terminal_line(
-    columns: Iterable[Column], widths: Iterable[int], texts: Iterable[str], styles: Iterable[str]
-) -> Text:
-    """Return one line from the texts of its cells and their styles."""
-    cells = zip(columns, widths, texts, styles, strict=True)
-    line = Text(" " * _GAP).join(Text(_padded(text, width, column.left), style) for column, width, text, style in cells)
-    line.rstrip()
-    return line
-
-
-def _total_width(widths: Sequence[int]) -> int:
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _padded(text: str, width: int, left: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return text + space if left else space + text
+        groups += gap + ruled + " " * (room - cell_len(ruled))
+    rule = dash * (sum(widths) + _GAP * (len(widths) - 1))
+    width = max(_NOTE_WIDTH, len(rule))
+    notes = [part for note in table.footnotes(intervals) for part in textwrap.wrap(note, width)]
+    template = load_template("table.txt.j2", filters={"escaped": escape, "padded": padded})
+    return template.render(
+        table=table, intervals=intervals, headings=headings, groups=groups, gap=gap, rule=rule, notes=notes
+    )
 
 
 def _markdown_escaped(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,16 @@ HERE = Path(__file__).parent
 """Folder of the templates, style sheets and texts."""
 
 
-def template(name: str, **options: Any) -> Template:
+def template(name: str, filters: Mapping[str, Callable[..., Any]], **options: Any) -> Template:
     """Load a template of reports; an undefined name in it is an error.
 
     Args:
         name: name of the file, such as "table.md.j2".
-        options: options of ``jinja2.Environment``, and ``filters``, functions by the name under which the template
-            calls them.
+        filters: functions, by the names under which the template calls them.
+        options: options of ``jinja2.Environment``.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    filters = options.pop("filters", {})
     layout = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, **layout, **options)
     environment.filters |= filters

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean, median
 from typing import Any
 
 from lovec.reports.cells import MODE_TITLES
@@ -52,7 +52,7 @@ def timings(run: RunResults) -> list[Timing]:
     for entry in run.times:
         if entry["records"] and entry["mode"] in MODE_TITLES and sum(entry["seconds"].values()) > 0:
             places.setdefault((entry["method"], entry["mode"]), []).append(entry)
-    return [_timing(entries) for entries in places.values()]
+    return [_timing(*place, entries) for place, entries in places.items()]
 
 
 def plain_answer_seconds(all_timings: Iterable[Timing]) -> float | None:
@@ -63,21 +63,13 @@ def plain_answer_seconds(all_timings: Iterable[Timing]) -> float | None:
 def free_form_seconds(all_timings: Iterable[Timing]) -> float | None:
     """Return the seconds of an answer in free-form tagging, the mean over trained methods; None without any."""
     totals = [timing.total for timing in all_timings if (timing.mode, timing.kind) == ("free-form", "method")]
-    return statistics.mean(totals) if totals and statistics.mean(totals) > 0 else None
+    return mean(totals) if any(totals) else None
 
 
-def _timing(entries: Sequence[Mapping[str, Any]]) -> Timing:
+def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Timing:
     """Return the medians of what was measured for one method and mode."""
     phases = dict.fromkeys(phase for entry in entries for phase in entry["seconds"])
-    return Timing(
-        method=entries[0]["method"],
-        mode=entries[0]["mode"],
-        kind=entries[0]["kind"],
-        seconds={
-            phase: statistics.median(entry["seconds"].get(phase, 0.0) / entry["records"] for entry in entries)
-            for phase in phases
-        },
-        records=round(statistics.median(entry["records"] for entry in entries)),
-        prefill_tokens=statistics.median(entry["prefill_tokens"] / entry["records"] for entry in entries),
-        runs=len(entries),
-    )
+    seconds = {p: median(entry["seconds"].get(p, 0.0) / entry["records"] for entry in entries) for p in phases}
+    records = round(median(entry["records"] for entry in entries))
+    prefill_tokens = median(entry["prefill_tokens"] / entry["records"] for entry in entries)
+    return Timing(method, mode, entries[0]["kind"], seconds, records, prefill_tokens, len(entries))

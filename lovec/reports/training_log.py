@@ -69,13 +69,8 @@ class TrainingLog:
         """
         paths = (name.rpartition("/") for row in self.logged.values() for name in row)
         names = {name for prefix, _, name in paths if prefix == mode}
-        known = [name for name in METRICS if name in names]
-        others = sorted(names - set(known))
-        return known + [
-            name
-            for name in others
-            if not any(name.startswith(p) and name.removeprefix(p) in names for p in _OTHER_ROWS)
-        ]
+        other_rows = {prefix + name for name in names for prefix in _OTHER_ROWS}
+        return [*(name for name in METRICS if name in names), *sorted(names - METRICS.keys() - other_rows)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,8 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         return JSONResponse(await _unless_disconnected(request, service.tag(body)))
 
     async def user_error(_: Request, error: Exception) -> Response:
-        if isinstance(error, wire.RequestRefused):
-            return _error_response(error.status, str(error), error.parameter, error.code)
-        return _error_response(400, str(error))
+        refused = error if isinstance(error, wire.RequestRefused) else wire.RequestRefused(str(error))
+        return _error_response(refused.status, str(refused), refused.parameter, refused.code)
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

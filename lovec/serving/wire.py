@@ -8,35 +8,18 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lovec.encoding import Encoder
 from lovec.taggers.freeform import AnswerReader
 from lovec.types import LovecError, Sampling, Scale
 
-_IGNORED = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key reasoning_effort verbosity".split()
-)
-"""Parameters that do not change the answer."""
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "top_p": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logprobs": (False,),
-    "stop": ([],),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none",),
-    "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "logit_bias": ({},),
-}
-"""Parameters that are not supported, and the values of them that have no effect."""
+_PARAMETERS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8"))
+"""Parameters of OpenAI's that are ignored, and values of others that have no effect ("neutral")."""
 
 
 class RequestRefused(LovecError):
@@ -129,7 +112,7 @@ class ChatRequest(_Request):
         messages: the conversation so far.
         model: name of the model.
         max_completion_tokens: the most tokens of the answer.
-        max_tokens: the older name for it; after ``parse`` it holds the limit.
+        max_tokens: the older name for it, 0 without one; after ``parse`` it holds the limit.
         temperature: 0 is greedy.
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
@@ -140,7 +123,7 @@ class ChatRequest(_Request):
     messages: list[_Message] = Field(min_length=1)
     model: Any = None
     max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int = Field(0, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
     seed: int | None = Field(None, ge=-(2**63), le=2**63)
     stream: bool = False
@@ -159,14 +142,15 @@ class ChatRequest(_Request):
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
         """
-        body = {name: value for name, value in body.items() if value is not None and name not in _IGNORED}
+        body = {name: value for name, value in body.items() if value is not None and name not in _PARAMETERS["ignored"]}
+        neutral = _PARAMETERS["neutral"]
         for name in [name for name in body if name not in cls.model_fields]:
-            if name not in _NEUTRAL:
-                near = get_close_matches(name, [*cls.model_fields, *_NEUTRAL], 1)
+            if name not in neutral:
+                near = get_close_matches(name, [*cls.model_fields, *neutral], 1)
                 raise RequestRefused(
                     f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""), name
                 )
-            if body[name] not in _NEUTRAL[name]:
+            if body[name] not in neutral[name]:
                 raise RequestRefused(f"{name} is not supported here; leave it out", name)
         request = cls.read(body, scale)
         if request.model not in (None, model):
@@ -184,7 +168,6 @@ class ChatRequest(_Request):
     @property
     def sampling(self) -> Sampling:
         """How to sample the answer."""
-        assert self.max_tokens is not None
         return Sampling(self.max_tokens, self.temperature, seed=self.seed or 0)
 
 

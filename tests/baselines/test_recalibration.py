@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tinyrun import Rows, module, sft_adapter, tiny, trainer
 
-from lovec.baselines import ConstantTagger, Isotonic, Platt, RecalibratedTagger
+from lovec.baselines import ConstantTagger, Isotonic, Platt, recalibrate
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.records import sentence_pairs
@@ -119,29 +119,25 @@ def test_data_without_a_map_are_refused(kind, confidence, factuality, line):
         kind.fit(confidence, factuality)
 
 
-def test_a_recalibrated_tagger_replaces_the_confidence_and_drops_score_and_distribution():
+def test_recalibration_replaces_the_confidence_and_drops_score_and_distribution():
     sure = tuple([0.0] * 5 + [0.5] + [0.0] * 4 + [0.5])  # its mean is 0.75
     record = Record("a", "Q?", answer="A. B.", meta={"k": 1}, sentences=(
         Sentence("A.", factuality=0.2, confidence=1.0, score=10, distribution=sure), Sentence("B.", factuality=0.4)
     ))  # fmt: skip
 
-    class Given:
-        def tag(self, records):
-            return list(records)
-
     halved = Isotonic((0.0, 1.0), (0.0, 0.5))
     for readout, expected in (("stated", 0.5), ("mean", 0.375)):
-        (tagged,) = RecalibratedTagger(Given(), halved, readout).tag([record])
+        (tagged,) = recalibrate([record], halved, readout)
         assert tagged.sentences == (
             replace(record.sentences[0], confidence=expected, score=None, distribution=None),
             record.sentences[1],
         )
         assert replace(tagged, sentences=record.sentences) == record
         assert sentence_pairs([tagged], "stated") == ([expected], [0.2], 1)
-    (constant,) = RecalibratedTagger(ConstantTagger(4), halved).tag([record])
+    (constant,) = recalibrate(ConstantTagger(4).tag([record]), halved, "stated")
     assert [s.confidence for s in constant.sentences] == [0.2, 0.2]
     with pytest.raises(LovecError, match="readout is 'mode'"):
-        RecalibratedTagger(Given(), halved, "mode").tag([record])
+        recalibrate([record], halved, "mode")
 
 
 # ---------------------------------------------------------------- lovec test

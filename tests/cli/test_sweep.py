@@ -274,7 +274,7 @@ def test_a_sweep_trains_each_variation_and_gives_what_validation_measured(done, 
 
 
 def test_a_variation_that_equals_another_says_so_in_its_label(done, tiny_words, capsys):
-    results = sweep(tiny_words, [read_varied("model.beta=0.1")], done)
+    results = sweep(plan(tiny_words, [read_varied("model.beta=0.1")], done))
     assert list(dict.fromkeys(row.method for row in results.rows)) == ["base", "beta=0.1 (= base)"]
 
 
@@ -297,7 +297,7 @@ def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, ca
 def test_a_run_that_fails_is_named_and_the_others_stay(done, tiny_words, tmp_path, calls):
     out = shutil.copytree(done, tmp_path / "out")
     with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
-        sweep(tiny_words, [VariedOption("model.policy.adapter", ("nowhere", "elsewhere"))], out)
+        sweep(plan(tiny_words, [VariedOption("model.policy.adapter", ("nowhere", "elsewhere"))], out))
     assert len(calls) == 1
     assert len(list(out.glob("*/result.json"))) == 4
 
@@ -308,7 +308,7 @@ def test_runs_in_processes_give_the_same_metrics(done, tiny_words, tmp_path, mon
     shutil.copytree(base, tmp_path / base.name)
     broken = VariedOption("model.policy.adapter", ("nowhere",))
     with pytest.raises(LovecError, match=r"^adapter=nowhere, seed 0: .*there is no adapter in nowhere"):
-        sweep(tiny_words, [read_varied(LR[1]), broken], tmp_path, jobs=2)  # the other run has started already
+        sweep(plan(tiny_words, [read_varied(LR[1]), broken], tmp_path), jobs=2)  # the other run has started already
     rows, alone = (rows_in(next(folder.glob("lr-0.3-seed-0-*")) / "result.json") for folder in (tmp_path, done))
     for together, single in zip(rows, alone, strict=True):
         assert replace(together, metrics={}) == replace(single, metrics={})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lovec.evaluation import processes
-from lovec.evaluation.processes import in_data_order, max_over_processes, own_share, sum_over_processes
+from lovec.evaluation.processes import in_data_order, own_share, reduce_over_processes
 from lovec.types import Record
 
 ALONE = SimpleNamespace(world_size=1, global_rank=0)
@@ -17,7 +17,7 @@ ALONE = SimpleNamespace(world_size=1, global_rank=0)
 def test_one_process_has_everything() -> None:
     records = [Record(str(i), "Q?") for i in range(3)]
     assert list(own_share(ALONE, records)) == in_data_order(ALONE, records) == records
-    assert sum_over_processes(ALONE, {"a": 2.0}) == max_over_processes(ALONE, {"a": 2.0}) == {"a": 2.0}
+    assert reduce_over_processes(ALONE, {"a": 2.0}, sum) == reduce_over_processes(ALONE, {"a": 2.0}, max) == {"a": 2.0}
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 5])
@@ -32,5 +32,5 @@ def test_shares_of_records_come_back_in_the_order_of_the_data(number: int, monke
 def test_named_values_combine_over_the_processes_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[dict[str, Any]] = [{"a": 1.0, "b": 2.0}, {"b": 5.0}, {"b": -1.0, "c": -3.0}]
     monkeypatch.setattr(processes, "gather", lambda trainer, part: parts)
-    assert sum_over_processes(None, parts[0]) == {"a": 1.0, "b": 6.0, "c": -3.0}
-    assert max_over_processes(None, parts[0]) == {"a": 1.0, "b": 5.0, "c": -3.0}
+    assert reduce_over_processes(None, parts[0], sum) == {"a": 1.0, "b": 6.0, "c": -3.0}
+    assert reduce_over_processes(None, parts[0], max) == {"a": 1.0, "b": 5.0, "c": -3.0}

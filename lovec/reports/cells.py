@@ -66,8 +66,7 @@ class CellMaker:
         key = (row.method, row.domain, row.mode, row.level, row.readout)
         if key not in self._intervals_of:
             by_seed = self.run.records_by_seed(row.method, row.mode, row.readout)
-            in_row = [in_domain(records, row.domain) for records in by_seed]
-            pairs = [_pairs_by_question(records, row) for records in in_row if records]
+            pairs = [_pairs_by_question(records, row) for seed in by_seed if (records := in_domain(seed, row.domain))]
             try:
                 self._intervals_of[key] = intervals(resample(pairs, self.draws), level=self.level) if pairs else {}
             except LovecError:  # the seeds were tested on different questions

@@ -36,9 +36,6 @@ class _Panel:
     percent: bool = True
     limits: tuple[float | None, float | None] = (0, None)
 
-    def shows(self, logs: Sequence[TrainingLog]) -> bool:
-        return any(log.series(*names) for _, names in self.lines for log in logs)
-
 
 def write_curves(logs: Sequence[TrainingLog], path: FilePath) -> Path:
     """Write the curves of training runs as a plot; the same logs give the same bytes.
@@ -64,7 +61,7 @@ def draw(logs: Sequence[TrainingLog]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    panels = [panel for panel in _panels(logs) if panel.shows(logs)]
+    panels = [panel for panel in _panels(logs) if any(log.series(*names) for _, names in panel.lines for log in logs)]
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(2 * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")
     axes = list(figure.subplots(rows, 2, squeeze=False).flat)
@@ -116,10 +113,10 @@ def _draw_panel(ax: Any, panel: _Panel, logs: Sequence[TrainingLog]) -> None:
         series = {j: points for j, log in enumerate(logs) if (points := log.series(*names))}
         for j, points in series.items():
             steps, values = zip(*points, strict=True)
-            values = [100 * value for value in values] if panel.percent else values
+            heights = [100 * value for value in values] if panel.percent else values
             colour = COLOURS[i if len(logs) == 1 else j]
             marker = "o" if len(points) <= 2 * WINDOWS else None
-            ax.plot(steps, values, color=colour, linestyle=_DASHES[i], marker=marker, clip_on=False)
+            ax.plot(steps, heights, color=colour, linestyle=_DASHES[i], marker=marker, clip_on=False)
         if series:
             colour = COLOURS[i] if len(logs) == 1 else INK  # several runs: their legend is above the panels
             handles.append(Line2D([], [], color=colour, linestyle=_DASHES[i], label=label))

@@ -77,12 +77,11 @@ def running_time_table(run: RunResults) -> Table | None:
     plain, base = plain_answer_seconds(shown), free_form_seconds(shown)
     measured = {phase for timing in shown for phase in timing.seconds}
     phases = [*(phase for phase in _PHASES if phase in measured), *sorted(measured - {*_PHASES})]
-    cells = [dict(_time_cells(timing, phases, plain, base)) for timing in shown]
-    lines = [
-        Line(timing.method, tuple(by_column.values()), _time_section(timing))
-        for timing, by_column in zip(shown, cells, strict=True)
-    ]
-    return Table("running-time", "Running time", tuple(cells[0]), tuple(lines), tuple(_time_notes(shown, plain, base)))
+    lines = []
+    for timing in shown:
+        cells = dict(_time_cells(timing, phases, plain, base))
+        lines.append(Line(timing.method, tuple(cells.values()), _time_section(timing)))
+    return Table("running-time", "Running time", tuple(cells), tuple(lines), tuple(_time_notes(shown, plain, base)))
 
 
 def checkpoints_table(run: RunResults) -> Table | None:

@@ -72,8 +72,7 @@ def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
 
 def add_title(figure: Figure, title: str) -> None:
     """Write a title at the top of a plot, under the id "title", so that a page which repeats it can crop it."""
-    top = 1 - 0.1 / figure.get_figheight()
-    figure.text(0.5, top, title, fontsize=11, ha="center", va="top", gid="title")
+    figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=11, ha="center", va="top", gid="title")
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

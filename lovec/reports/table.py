@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from lovec.metrics.table import MetricInfo
-from lovec.reports.templates import template as load_template
+from lovec.reports.templates import load_template
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _GAP = 2  # spaces between the columns of a terminal
@@ -186,10 +186,10 @@ def mark_best(table: Table, groups: Sequence[str] | None = None) -> Table:
     """
     groups = [""] * len(table.lines) if groups is None else groups
 
+    ours = [pair for pair in zip(table.lines, groups, strict=True) if not pair[0].paper]
+
     def best_text(place: int, group: str) -> str | None:
-        compared = [
-            line.cells[place] for line, own in zip(table.lines, groups, strict=True) if own == group and not line.paper
-        ]
+        compared = [line.cells[place] for line, line_group in ours if line_group == group]
         texts = {cell.value: cell.text for cell in compared if cell is not None and cell.value is not None}
         better = table.columns[place].better
         return texts[min(texts) if better == "lower" else max(texts)] if better and len(texts) > 1 else None

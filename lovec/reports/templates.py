@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 """Folder of the templates, style sheets and texts."""
 
 
-def template(name: str, filters: Mapping[str, Callable[..., Any]], **options: Any) -> Template:
+def load_template(name: str, filters: Mapping[str, Any], **options: Any) -> Template:
     """Load a template of reports; an undefined name in it is an error.
 
     Args:
@@ -24,7 +24,7 @@ def template(name: str, filters: Mapping[str, Callable[..., Any]], **options: An
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    layout = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    layout: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, **layout, **options)
     environment.filters |= filters
     return environment.get_template(name)

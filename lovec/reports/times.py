@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lovec.reports.style import COLOURS, GROUND, FilePath, add_title, short, write_plot
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Seconds: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Wall seconds per answer by phase, of each method by its name."""
 
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")  # so that phases can be told apart without colour, too
 _WIDTH, _BAR = 8.4, 0.34  # inches of the plot, and of a bar with its gap
@@ -20,10 +23,7 @@ _LONGEST = 34  # characters of a name
 
 
 def running_times(
-    seconds: Mapping[str, Mapping[str, float]],
-    path: FilePath,
-    title: str = "Running time of an answer",
-    base: float | None = None,
+    seconds: Seconds, path: FilePath, title: str = "Running time of an answer", base: float | None = None
 ) -> Path:
     """Write a plot with one bar per method, divided into phases; the same times give the same bytes.
 
@@ -52,9 +52,7 @@ def running_times(
     return write_plot(lambda: _figure(seconds, phases, title, base), path, title)
 
 
-def _figure(
-    seconds: Mapping[str, Mapping[str, float]], phases: Sequence[str], title: str, base: float | None
-) -> Figure:
+def _figure(seconds: Seconds, phases: Sequence[str], title: str, base: float | None) -> Figure:
     """Draw the bars, with a colour and a hatch for each phase."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lovec.files import write_text
-from lovec.types import LovecError
+from lovec.types import LovecError, check_range
 
 from .parser import OneLineParser
 
@@ -45,8 +45,7 @@ def run(words: list[str]) -> None:
     )
     parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
-    if options.answers < 0:
-        raise LovecError(f"--answers is {options.answers}, expected 0 or more")
+    check_range("--answers", options.answers, at_least=0)
     from lovec.reports.paper_tables import report_tables
     from lovec.reports.runs import read_run
     from lovec.reports.table import print_table

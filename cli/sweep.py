@@ -23,7 +23,7 @@ from lovec.results import Results, read_results, write_results
 from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of
-from .console import quiet, say
+from .console import quiet, say, weights_digest
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -289,9 +289,7 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
     digest = hashlib.sha256(json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True).encode())
     adapter = settings["model"].get("init_args", {}).get("policy", {}).get("adapter")
-    weights = Path(adapter or "") / "adapter_model.safetensors"
-    if weights.is_file():
-        digest.update(weights.read_bytes())
+    digest.update(str(weights_digest(adapter)).encode())
     return digest.hexdigest()[:12]
 
 

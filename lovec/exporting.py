@@ -15,6 +15,7 @@ from lovec.files import atomic_folder
 from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, settings_file
+from lovec.templates import load_template
 from lovec.types import LovecError
 
 MergedDtype: TypeAlias = Literal["float32", "bfloat16"]
@@ -116,8 +117,6 @@ def export_merged(
 
 def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, and the recipe beside the weights."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     import lovec  # for its version only
 
     encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
@@ -129,15 +128,8 @@ def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, 
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # the card is Markdown
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters["tojson"] = json.dumps  # a JSON string is a YAML one, whatever it holds
-    card = templates.get_template("model_card.md.j2").render(
+    filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
+    card = load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=source.base,
         python_base=repr(source.base),
         merged=merged,

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, check_range
 
 
 class Reward(Protocol):
@@ -85,10 +85,14 @@ class ScoringRule(Reward):
     top: int = DEFAULT_SCALE.top
 
     def __init__(self, scale: float = 10.0, malformed: float = -30.0, bonus: float = 0.0, gamma: float = 1.0) -> None:
-        self.scale = self._above_zero("scale", scale)
-        self.malformed = self._finite("malformed", malformed)
-        self.bonus = self._finite("bonus", bonus)
-        self.gamma = self._above_zero("gamma", gamma)
+        check_range("scale", scale, above=0, below=math.inf)
+        check_range("malformed", malformed, above=-math.inf, below=math.inf)
+        check_range("bonus", bonus, above=-math.inf, below=math.inf)
+        check_range("gamma", gamma, above=0, below=math.inf)
+        self.scale = scale
+        self.malformed = malformed
+        self.bonus = bonus
+        self.gamma = gamma
 
     @abstractmethod
     def penalty(self, score: int, rating: int) -> float:
@@ -106,16 +110,6 @@ class ScoringRule(Reward):
             return self.malformed
         plain = self.scale * (1.0 - self.penalty(score, rating))
         return math.copysign(abs(plain) ** self.gamma, plain) + self.bonus * (rating * DEFAULT_SCALE.top / self.top)
-
-    def _finite(self, name: str, value: float) -> float:
-        if not math.isfinite(value):
-            raise LovecError(f"{type(self).__name__} got {name}={value}, expected a finite number")
-        return value
-
-    def _above_zero(self, name: str, value: float) -> float:
-        if self._finite(name, value) <= 0:
-            raise LovecError(f"{type(self).__name__} got {name}={value}, expected a number above 0")
-        return value
 
 
 class LogReward(ScoringRule):
@@ -153,10 +147,10 @@ class LogReward(ScoringRule):
         worst: float | None = None,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        if not 0.0 < clip < 0.5:
-            raise LovecError(f"LogReward got clip={clip}, expected a number in (0, 0.5), such as the paper's 1e-6")
+        check_range("clip", clip, above=0, below=0.5)
+        check_range("worst", worst, above=0, below=math.inf)
         self.clip = clip
-        self.worst = -(math.log(clip) + math.log(1.0 - clip)) / 2 if worst is None else self._above_zero("worst", worst)
+        self.worst = -(math.log(clip) + math.log(1.0 - clip)) / 2 if worst is None else worst
 
     def penalty(self, score: int, rating: int) -> float:
         """Return the negative log-likelihood of the rating, in units of ``worst``."""
@@ -192,7 +186,8 @@ class QuadraticReward(ScoringRule):
         contrast: float = 1.0,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        self.contrast = self._above_zero("contrast", contrast)
+        check_range("contrast", contrast, above=0, below=math.inf)
+        self.contrast = contrast
 
     def penalty(self, score: int, rating: int) -> float:
         """Return the squared distance in units of the whole scale, times ``contrast``."""

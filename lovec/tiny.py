@@ -9,109 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import yaml
 
 from lovec.files import atomic_folder
 from lovec.types import LovecError
 
-_LLAMA = """\
-{{- bos_token -}}
-{%- for m in messages -%}
-{{- '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}
-"""
+_Arch: TypeAlias = dict[str, Any]
 
-_GEMMA = """\
-{{- bos_token -}}
-{%- for m in messages -%}
-{%- if m['role'] == 'system' -%}{{- raise_exception('System role not supported') -}}{%- endif -%}
-{%- set role = 'model' if m['role'] == 'assistant' else m['role'] -%}
-{{- '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<start_of_turn>model\\n' -}}{%- endif -%}
-"""
-
-_QWEN = """\
-{%- for m in messages -%}
-{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
-
-
-@dataclass(frozen=True)
-class _Arch:
-    """How an architecture differs from the others.
-
-    Attributes:
-        model_type: name of the architecture in transformers.
-        template: chat template.
-        bos: token at the beginning of a text; None for families without one.
-        eos: token at the end of a text.
-        pad: padding token.
-        others: further special tokens.
-        stops: tokens that end generation.
-        config: values of the transformers config that replace those of ``_SIZES``.
-    """
-
-    model_type: str
-    template: str
-    bos: str | None
-    eos: str
-    pad: str
-    others: tuple[str, ...]
-    stops: tuple[str, ...]
-    config: tuple[tuple[str, Any], ...] = ()
-
-
-_ARCHS = {
-    "llama": _Arch(
-        model_type="llama",
-        template=_LLAMA,
-        bos="<|begin_of_text|>",
-        eos="<|eot_id|>",
-        pad="<|finetune_right_pad_id|>",
-        others=("<|start_header_id|>", "<|end_header_id|>"),
-        stops=("<|eot_id|>",),
-    ),
-    "gemma2": _Arch(
-        model_type="gemma2",
-        template=_GEMMA,
-        bos="<bos>",
-        eos="<eos>",
-        pad="<pad>",
-        others=("<start_of_turn>", "<end_of_turn>"),
-        stops=("<eos>", "<end_of_turn>"),
-        # Embeddings are multiplied by 8 here, so 0.2 would only repeat the last token.
-        config=(("query_pre_attn_scalar", 32), ("sliding_window", 64), ("initializer_range", 0.1)),
-    ),
-    "qwen2": _Arch(
-        model_type="qwen2",
-        template=_QWEN,
-        bos=None,
-        eos="<|im_end|>",
-        pad="<|endoftext|>",
-        others=("<|im_start|>",),
-        stops=("<|im_end|>", "<|endoftext|>"),
-    ),
-}
-_ARCHS["qwen3"] = replace(_ARCHS["qwen2"], model_type="qwen3")
-
-_SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,  # the smallest that vLLM supports
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-    # Wide enough that the next token depends visibly on the whole context; 0.02 gives a uniform distribution.
-    "initializer_range": 0.2,
-}
+_CONFIG = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_ARCHS: dict[str, _Arch] = _CONFIG["architectures"]
+_SIZES: dict[str, Any] = _CONFIG["sizes"]
 
 
 def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eos: bool = False, **sizes: Any) -> Path:
@@ -162,7 +72,7 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     if arch not in _ARCHS or arch == name:
         raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(f'tiny-{a}' for a in _ARCHS)}")
     root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "tiny"
-    settings = json.dumps([asdict(_ARCHS[arch]), _SIZES])
+    settings = json.dumps([_ARCHS[arch], _SIZES])
     target = root / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
     if not target.exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -177,14 +87,14 @@ def _write(arch: _Arch, folder: Path, seed: int, pad_is_eos: bool, sizes: dict[s
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     tokenizer = _tokenizer(arch, pad_is_eos)
-    stops = tokenizer.convert_tokens_to_ids(list(arch.stops))
+    stops = tokenizer.convert_tokens_to_ids(arch["stops"])
     ids = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    config = AutoConfig.for_model(arch.model_type, **{**_SIZES, **dict(arch.config), **sizes, **ids})
+    config = AutoConfig.for_model(arch["model_type"], **{**_SIZES, **arch["config"], **sizes, **ids})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -199,24 +109,24 @@ def _tokenizer(arch: _Arch, pad_is_eos: bool) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    special = dict.fromkeys([*([arch.bos] if arch.bos else []), arch.eos, arch.pad, *arch.others])
+    special = dict.fromkeys([*([arch["bos"]] if arch["bos"] else []), arch["eos"], arch["pad"], *arch["others"]])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: i for i, token in enumerate([*alphabet, *special])}
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    if arch.bos:  # like the real tokenizers, this one writes a BOS, which may come in addition to the template's
+    if arch["bos"]:  # like the real tokenizers, this one writes a BOS, which may come in addition to the template's
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{arch.bos} $A", special_tokens=[(arch.bos, vocab[arch.bos])]
+            single=f"{arch['bos']} $A", special_tokens=[(arch["bos"], vocab[arch["bos"]])]
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=arch.bos,
-        eos_token=arch.eos,
-        pad_token=arch.eos if pad_is_eos else arch.pad,
-        additional_special_tokens=list(arch.others),
-        chat_template=arch.template,
+        bos_token=arch["bos"],
+        eos_token=arch["eos"],
+        pad_token=arch["eos"] if pad_is_eos else arch["pad"],
+        additional_special_tokens=arch["others"],
+        chat_template=arch["template"],
         clean_up_tokenization_spaces=False,
         model_max_length=4096,
     )

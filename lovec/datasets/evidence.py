@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lovec.datasets.jsonl import open_input, read_objects
 from lovec.datasets.names import slug
@@ -29,17 +29,7 @@ _SIMILARITY = 0.6
 log = logging.getLogger(__name__)
 
 
-class EvidenceSource(Protocol):
-    """Looks up the pages that records are about."""
-
-    def find(self, title: str) -> tuple[str, ...]:
-        """Return the texts of a page; () if there is no page of that title."""
-
-    def nearest(self, title: str) -> list[str]:
-        """Return similar titles, the most similar one first."""
-
-
-def open_evidence(path: str | os.PathLike[str]) -> EvidenceSource:
+def open_evidence(path: str | os.PathLike[str]) -> Wikipedia | EvidenceFile:
     """Open a file with evidence: FActScore's sqlite database, or JSONL.
 
     Raises:
@@ -50,7 +40,7 @@ def open_evidence(path: str | os.PathLike[str]) -> EvidenceSource:
     return Wikipedia(path) if head == _SQLITE else EvidenceFile(path)
 
 
-def with_evidence(records: Iterable[Record], source: EvidenceSource) -> Iterator[Record]:
+def with_evidence(records: Iterable[Record], source: Wikipedia | EvidenceFile) -> Iterator[Record]:
     """Yield records one by one with the page they are about as evidence; a record that has evidence keeps it.
 
     The page is that of ``meta["title"]``, or else of ``meta["entity"]``; an ``EvidenceFile`` is first asked for the

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 from lovec.datasets.jsonl import json_line, record_to_dict, short_json
 from lovec.files import write_text
 from lovec.labelling.sources import Source, file_digest
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_range
 
 Counts: TypeAlias = Mapping[str, float]
 Json: TypeAlias = Mapping[str, Any]
@@ -77,8 +77,7 @@ class Stage:
     failures: bool = False
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise LovecError(f"chunk is {self.chunk}, expected at least 1")
+        check_range("chunk", self.chunk, at_least=1)
 
     def output(self, folder: Path) -> Path:
         """Return the file that the stage writes in a folder."""

@@ -113,6 +113,7 @@ class LabelStep:
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
+        self._name = type(oracle).__name__
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
         """Return records with the oracle's labels; earlier labels are dropped, also where the oracle gives None.
@@ -126,10 +127,6 @@ class LabelStep:
             raise LovecError(f"{self._name} rated {len(ratings)} records, expected ratings of {len(with_sentences)}")
         by_id = dict(zip((record.id for record in with_sentences), ratings, strict=True))
         return [self._outcome(record, by_id.get(record.id, [])) for record in records]
-
-    @property
-    def _name(self) -> str:
-        return type(self.oracle).__name__
 
     def _outcome(self, record: Record, ratings: Sequence[float | None]) -> Outcome:
         if not record.sentences:

@@ -16,7 +16,7 @@ from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
 from lovec.questions import SentenceQuestion
-from lovec.types import LossOutput, LovecError, Record, Tagger, Term
+from lovec.types import LossOutput, LovecError, Record, Tagger, Term, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class PTrueTuned(PolicyModule):
 
     def __init__(self, beta: float = 0.25, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not beta > 0:
-            raise LovecError(f"beta is {beta:g}, expected a number above 0, such as 0.25")
+        check_range("beta", beta, above=0)
         self.beta = beta
 
     @cached_property

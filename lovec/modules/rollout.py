@@ -25,7 +25,7 @@ from lovec.randomness import stream_seed
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
 from lovec.taggers.freeform import read_answer
 from lovec.tags import TaggedText
-from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term, check_choice
+from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term, check_choice, check_range
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +92,10 @@ class RolloutModule(PolicyModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if group_size < 2 or inner_epochs < 1 or not temperature > 0:
-            raise LovecError(
-                f"group_size is {group_size}, inner_epochs {inner_epochs} and temperature {temperature}; expected at "
-                "least 2 answers to compare, at least 1 epoch, and a temperature above 0"
-            )
-        if importance_cap is not None and not importance_cap > 0:
-            raise LovecError(f"importance_cap is {importance_cap}, expected a number above 0, or null for no weights")
+        check_range("group_size", group_size, at_least=2)
+        check_range("inner_epochs", inner_epochs, at_least=1)
+        check_range("temperature", temperature, above=0)
+        check_range("importance_cap", importance_cap, above=0)
         check_choice("credit", credit, Credit)
         check_choice("normalisation", normalisation, TokenMean)
         self.reward = with_scale(reward or LogReward(), self.scale)

@@ -18,13 +18,11 @@ from lovec.notices import DoublingWarning, listed
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
-from lovec.oracles.gold import GOLD
 from lovec.oracles.prompts import fact_check, read_ratings
 from lovec.types import LovecError, Oracle, Record, check_range
 
 _ATTEMPTS = 3  # replies to one prompt before its record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
-_TOLERANCE = 0.4  # of a rating of a sentence that is clearly true or false
 _MAX_FAILED_IN_A_ROW = 20
 _RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
 
@@ -192,34 +190,6 @@ class OpenAIOracle(Oracle):
                 missing,
             )
         return [ratings for ratings in run.ratings if ratings is not None]
-
-    def validate(self, gold: Sequence[Record] = GOLD) -> int:
-        """Check that every rating lies within 0.4 of the known factuality.
-
-        Args:
-            gold: records whose sentences have a factuality; the built-in ones are clearly true or false by their
-                evidence.
-
-        Returns:
-            Number of sentences rated.
-
-        Raises:
-            LovecError: a rating is missing or differs by more.
-        """
-        ratings = self.rate(gold)
-        if failed := [record.id for record in gold if record.id in self.failures]:
-            raise LovecError(f"{self.model} cannot rate {failed[0]!r}: {self.failures[failed[0]]}")
-        pairs = [
-            pair for record, row in zip(gold, ratings, strict=True) for pair in zip(record.sentences, row, strict=True)
-        ]
-        known = [(s.text, s.factuality, rating) for s, rating in pairs if s.factuality is not None]
-        for text, factuality, rating in known:
-            if rating is None or abs(rating - factuality) > _TOLERANCE:
-                raise LovecError(
-                    f"{self.model} rates {text!r} {rating}, expected about {factuality}; it cannot judge, choose "
-                    "another model"
-                )
-        return len(known)
 
 
 class _RecordPrompt:

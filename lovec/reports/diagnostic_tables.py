@@ -18,7 +18,7 @@ from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
 from lovec.reports.results_table import custom_metrics
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
-from lovec.reports.templates import texts
+from lovec.reports.texts import texts
 from lovec.reports.timing import Timing, free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log, training_rows, validation_rows
 from lovec.types import LovecError, ResultRow

@@ -23,7 +23,8 @@ from lovec.reports.inline import inline_svg
 from lovec.reports.passages import legend_html, passage_html, visible
 from lovec.reports.style import short
 from lovec.reports.table import Table
-from lovec.reports.templates import HERE, load_template
+from lovec.reports.texts import HERE
+from lovec.templates import load_template
 from lovec.types import N_SCORES, Record
 
 LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60
@@ -117,7 +118,7 @@ def page(
     }
     script = (HERE / "page.js").read_text(encoding="utf-8")
     levels = len(answers[0].kept) if answers else N_SCORES
-    return load_template("page.html.j2", autoescape=True, filters=filters).render(
+    return load_template(HERE / "page.html.j2", autoescape=True, filters=filters).render(
         title=title,
         sources=sources,
         notes=notes,

@@ -15,7 +15,8 @@ from typing import Any
 
 from rich.text import Text
 
-from lovec.reports.templates import HERE, load_template
+from lovec.reports.texts import HERE
+from lovec.templates import load_template
 from lovec.types import N_SCORES, Record, Sentence, to_rating
 
 BANDS = ("low", "middle", "high", "none")
@@ -151,4 +152,4 @@ def _details(sentence: Sentence) -> str:
 def _macros() -> Any:
     """Return the macros of passages.html.j2, which escape all text in elements and attributes alike."""
     filters = {"band": band, "number": number, "details": _details, "visible": visible}
-    return load_template("passages.html.j2", autoescape=True, filters=filters).module
+    return load_template(HERE / "passages.html.j2", autoescape=True, filters=filters).module

@@ -23,7 +23,7 @@ from lovec.reports.risk_coverage import risk_coverage_curves
 from lovec.reports.runs import RunResults
 from lovec.reports.style import COLOURS
 from lovec.reports.surface import reward_surface
-from lovec.reports.templates import texts
+from lovec.reports.texts import texts
 from lovec.reports.times import running_times
 from lovec.reports.timing import free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log

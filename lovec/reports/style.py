@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lovec.files import atomic_file
-from lovec.reports.templates import HERE
+from lovec.reports.texts import HERE
 from lovec.types import LovecError
 
 if TYPE_CHECKING:

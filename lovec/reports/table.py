@@ -23,7 +23,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from lovec.metrics.table import MetricInfo
-from lovec.reports.templates import load_template
+from lovec.reports.texts import HERE
+from lovec.templates import load_template
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _GAP = 2  # spaces between the columns of a terminal
@@ -228,7 +229,7 @@ def markdown(table: Table, intervals: bool = False, title: bool = True) -> str:
         intervals: whether intervals are written behind their values.
         title: whether the title is written above the table and the notes below it.
     """
-    template = load_template("table.md.j2", filters={"escaped": _markdown_escaped})
+    template = load_template(HERE / "table.md.j2", filters={"escaped": _markdown_escaped})
     return template.render(table=table, intervals=intervals, title=title)
 
 
@@ -268,7 +269,7 @@ def latex(table: Table, intervals: bool = False) -> str:
     """
     title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
     caption = " ".join([title, *table.footnotes(intervals)])
-    template = load_template("table.tex.j2", filters={"escaped": latex_escaped}, **_LATEX_DELIMITERS)
+    template = load_template(HERE / "table.tex.j2", filters={"escaped": latex_escaped}, **_LATEX_DELIMITERS)
     return template.render(table=table, intervals=intervals, caption=caption)
 
 
@@ -308,7 +309,7 @@ def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:
     rule = dash * (sum(widths) + _GAP * (len(widths) - 1))
     width = max(_NOTE_WIDTH, len(rule))
     notes = [part for note in table.footnotes(intervals) for part in textwrap.wrap(note, width)]
-    template = load_template("table.txt.j2", filters={"escaped": escape, "padded": padded})
+    template = load_template(HERE / "table.txt.j2", filters={"escaped": escape, "padded": padded})
     return template.render(
         table=table, intervals=intervals, headings=headings, groups=groups, gap=gap, rule=rule, notes=notes
     )

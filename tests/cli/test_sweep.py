@@ -97,7 +97,7 @@ def test_seeds_are_whole_numbers():
          "unknown option --model.group_sise of GRPO; did you mean --model.group_size?"),
         ("--vary model.group_size=4,x", "--model.group_size is x, expected int"),
         ("--vary model.credit=answer,sentenc", "--model.credit is sentenc, expected 'answer' or 'sentence'"),
-        ("--vary model.group_size=4,1", "group_size is 1, inner_epochs"),
+        ("--vary model.group_size=4,1", "group_size is 1, expected at least 2"),
         ("--vary model.reward=lovec.rewards.LogRewrd",
          "there is no LogRewrd in lovec.rewards; did you mean LogReward?"),
         ("--vary model.beta=1 --trainer.max_step 1",

@@ -441,5 +441,5 @@ def test_world_questions_need_no_model(monkeypatch):
 
 
 def test_world_refuses_samples_at_temperature_zero():
-    with pytest.raises(LovecError, match="temperature above 0"):
+    with pytest.raises(LovecError, match=r"temperature is 0\.0, expected above 0"):
         World(samples=1, temperature=0.0)

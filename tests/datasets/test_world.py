@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from lovec.datasets.world import VARIANTS, EmbeddedWorld, WorldSpec, cache, ensure_world, pretrain
 from lovec.datasets.world.build import encode_corpus
 from lovec.datasets.world.facts import Entity, make_entities, make_lexicon
-from lovec.datasets.world.grading import factuality, is_readable, split_sentences
+from lovec.datasets.world.grading import factuality, readings, split_sentences
 from lovec.datasets.world.text import INSTRUCTION, make_corpus, true_sentences
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
@@ -224,7 +224,7 @@ def test_every_true_sentence_is_read_and_no_other_kind_reads_it(small):
         other = "company" if entity.kind == "person" else "person"
         for sentence in (s for group in true_sentences(entity) for s in group):
             assert factuality(entity, sentence) == 1.0
-            assert not is_readable(other, sentence)
+            assert not list(readings(other, sentence))
 
 
 def test_sentences_are_cut_behind_full_stops_even_in_garbage(small):

@@ -329,8 +329,8 @@ def test_a_server_that_cannot_serve_the_policy_is_explained(
 def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
     for options, words in (
         ({"max_rows": 0}, "max_rows is 0"),
-        ({"timeout": 0.0}, r"timeout 0\.0"),
-        ({"retries": -1}, "retries -1"),
+        ({"timeout": 0.0}, r"timeout is 0\.0"),
+        ({"retries": -1}, "retries is -1"),
         ({"url": "localhost:8000"}, "url is 'localhost:8000', expected an address such as"),
         ({"url": "http://me:pw@localhost/v1"}, r"url is more than an address.*keys belong in \$VLLM_API_KEY"),
     ):

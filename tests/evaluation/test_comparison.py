@@ -449,7 +449,7 @@ def test_a_comparison_cannot_be_trained(here: Path, model: str, capsys: pytest.C
     ("flags", "line"),
     [
         (["--model.baselines+=my_half.Hlf"], "there is no Hlf in my_half; did you mean Half?"),
-        (["--model.baselines+=lovec.modules.SFT"], "unknown Baseline for --model.baselines: lovec.modules.SFT; known"),
+        (["--model.baselines+=lovec.modules.SFT"], "--model.baselines is lovec.modules.SFT, expected a Baseline"),
         (["--model.baselines+=LUKQ"], "unknown class for --model.baselines: LUKQ; did you mean LUQ?"),
         (["--model.adapters.DPO", "runs/dpo/adapter"], "there is no adapter in runs/sft/adapter; make it with: lovec"),
     ],

@@ -84,7 +84,7 @@ def test_a_metric_from_a_file_is_in_the_results_and_in_the_printed_table(
     [
         ("my_metrics.Words", "the name 'words' of the metric Words is taken; give its class another name"),
         ("my_metrics.Wrds", "there is no Wrds in my_metrics; did you mean Words?"),
-        ("lovec.modules.SFT", "unknown Metric for --model.evaluation.metrics: lovec.modules.SFT"),
+        ("lovec.modules.SFT", "--model.evaluation.metrics is lovec.modules.SFT, expected a Metric"),
     ],
 )
 def test_a_metric_that_cannot_be_used_is_one_line(

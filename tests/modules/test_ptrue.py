@@ -100,7 +100,7 @@ def test_every_labelled_sentence_that_fits_is_one_question(model: str, tmp_path:
     assert list(objective.question.failed.ids) == ["l"] == list(objective.question.cut.ids)
     with pytest.raises(LovecError, match=r"no sentence of 1 rows from l on"):
         examples_of(objective, [replace(long, sentences=long.sentences[:1])])
-    with pytest.raises(LovecError, match="beta is 0, expected"):
+    with pytest.raises(LovecError, match=r"beta is 0\.0, expected above 0"):
         module(PTrueTuned, model, beta=0.0)
 
 

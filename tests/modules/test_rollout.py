@@ -460,8 +460,8 @@ def test_equal_rewards_and_an_answer_without_labels_have_exactly_no_advantage(mo
 def test_groups_of_one_and_unknown_options_are_refused(model: str, tmp_path: Path) -> None:
     for options, words in (
         ({"group_size": 1}, "group_size is 1"),
-        ({"inner_epochs": 0}, "inner_epochs 0"),
-        ({"temperature": 0.0}, r"temperature 0\.0"),
+        ({"inner_epochs": 0}, "inner_epochs is 0"),
+        ({"temperature": 0.0}, r"temperature is 0\.0"),
         ({"credit": "token"}, "credit is 'token', expected one of answer, sentence"),
         ({"normalisation": "mean"}, "normalisation is 'mean', expected one of sequence, token, constant"),
     ):

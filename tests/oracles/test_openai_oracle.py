@@ -26,7 +26,6 @@ from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.oracles.cache import ReplyCache, reply_key
 from lovec.oracles.chat import address
 from lovec.oracles.costs import Estimate, count_tokens
-from lovec.oracles.gold import GOLD
 from lovec.types import LovecError, Record, Sentence
 
 SECRET = "sk-secret-0123456789abcdef"
@@ -460,21 +459,6 @@ def test_addresses(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_out_of_range(options: dict[str, Any], words: str) -> None:
     with pytest.raises(LovecError, match=words):
         OpenAIOracle(**{"model": "judge", "base_url": "http://localhost:1/v1", **options})
-
-
-# Gold
-
-
-def test_a_judge_is_validated_on_gold(server: FaultServer) -> None:
-    known = {sentence.text: sentence.factuality for record in GOLD for sentence in record.sentences}
-    server.rate = lambda text: round(10 * abs(known[text] - 0.2))
-    assert judge(server).validate() == len(known) == 6
-    server.rate = lambda text: 5
-    with pytest.raises(LovecError, match=r"0\.5, expected about 1\.0; it cannot judge"):
-        OpenAIOracle("parrot", server.url).validate()
-    server.always = "prose"
-    with pytest.raises(LovecError, match="dumb cannot rate 'gold-lighthouse': 3 replies could not be used"):
-        OpenAIOracle("dumb", server.url).validate()
 
 
 # Kills

@@ -41,11 +41,6 @@ def factuality(entity: Entity, sentence: str) -> float:
     return max((_rounded_mean(fact_credits(entity, slots)) for slots in readings(entity.kind, sentence)), default=0.0)
 
 
-def is_readable(kind: str, sentence: str) -> bool:
-    """Return whether a template matches the sentence."""
-    return any(True for _ in readings(kind, sentence))
-
-
 def fact_credits(entity: Entity, slots: dict[str, str]) -> list[float]:
     """Return the credit in [0, 1] of every graded fact of a sentence; [] if it is about another entity.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-WIDTH, HEIGHT, LEFT, RIGHT = 900, 62, 150, 870
+WIDTH, HEIGHT, LEFT, RIGHT = 1160, 62, 190, 1130
 ROOF, TOP = 120, 12
 WALLS = ("#e8e4da", "#f3ede0", "#f7f2e8", "#f3ede0", "#f7f2e8", "#f3ede0")
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
@@ -50,7 +50,7 @@ def text(layers: Sequence[Any]) -> str:
 def _floor(floor: Any, y: int, wall: str) -> Iterator[str]:
     yield f"<rect x='{LEFT}' y='{y}' width='{RIGHT - LEFT}' height='{HEIGHT}' fill='{wall}' stroke='#5b5346'/>"
     yield _words(LEFT - 12, y + 28, floor.name, size=14, anchor="end", weight=600)
-    yield _words(LEFT - 12, y + 45, floor.phrase, size=10, anchor="end", color="#6f675a", fit=132)
+    yield _words(LEFT - 12, y + 45, floor.phrase, size=10, anchor="end", color="#6f675a", fit=170)
     width = (RIGHT - LEFT) / len(floor.rooms)
     for number, (room, phrase) in enumerate(floor.rooms.items()):
         x = LEFT + width * number
@@ -69,7 +69,7 @@ def _roof(roof: Any, eaves: int) -> Iterator[str]:
         yield _words(x, eaves - 34, _path(room), size=14, weight=600, mono=True, color="#ffffff")
         yield _words(x, eaves - 16, phrase, size=11.5, color="#fbe9e2")
     yield _words(LEFT - 12, eaves - 52, roof.name, size=14, anchor="end", weight=600)
-    yield _words(LEFT - 12, eaves - 35, roof.phrase, size=10, anchor="end", color="#6f675a", fit=132)
+    yield _words(LEFT - 12, eaves - 35, roof.phrase, size=10, anchor="end", color="#6f675a", fit=170)
 
 
 def _chimney(chimney: Any) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _words(
     fit: float = 0.0,
 ) -> str:
     """One line of text; where it would be wider than ``fit`` it is drawn smaller."""
-    if fit and (wide := len(words) * size * 0.53) > fit:
+    if fit and (wide := len(words) * size * 0.56) > fit:
         size *= fit / wide
     family = " font-family='ui-monospace, Menlo, Consolas, monospace'" if mono else ""
     style = f"font-size='{size:.3g}' font-weight='{weight}' text-anchor='{anchor}' fill='{color}'{family}"

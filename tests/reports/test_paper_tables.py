@@ -300,7 +300,8 @@ def test_without_tagged_records_rows_have_tables_without_intervals(run):
 
 @pytest.mark.parametrize("options", [{"draws": -1}, {"level": 1.0}, {"level": 0.0}])
 def test_wrong_options_are_refused(run, options):
-    with pytest.raises(LovecError, match="expected 0 or more"):
+    ((name, value),) = options.items()
+    with pytest.raises(LovecError, match=f"^{name} is {value}, expected "):
         CellMaker(read_run(run), **options)
 
 

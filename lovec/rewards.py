@@ -85,10 +85,11 @@ class ScoringRule(Reward):
     top: int = DEFAULT_SCALE.top
 
     def __init__(self, scale: float = 10.0, malformed: float = -30.0, bonus: float = 0.0, gamma: float = 1.0) -> None:
-        check_range("scale", scale, above=0, below=math.inf)
-        check_range("malformed", malformed, above=-math.inf, below=math.inf)
-        check_range("bonus", bonus, above=-math.inf, below=math.inf)
-        check_range("gamma", gamma, above=0, below=math.inf)
+        rule = type(self).__name__
+        check_range(f"scale of {rule}", scale, above=0, below=math.inf)
+        check_range(f"malformed of {rule}", malformed, above=-math.inf, below=math.inf)
+        check_range(f"bonus of {rule}", bonus, above=-math.inf, below=math.inf)
+        check_range(f"gamma of {rule}", gamma, above=0, below=math.inf)
         self.scale = scale
         self.malformed = malformed
         self.bonus = bonus
@@ -147,8 +148,8 @@ class LogReward(ScoringRule):
         worst: float | None = None,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        check_range("clip", clip, above=0, below=0.5)
-        check_range("worst", worst, above=0, below=math.inf)
+        check_range("clip of LogReward", clip, above=0, below=0.5)
+        check_range("worst of LogReward", worst, above=0, below=math.inf)
         self.clip = clip
         self.worst = -(math.log(clip) + math.log(1.0 - clip)) / 2 if worst is None else worst
 
@@ -186,7 +187,7 @@ class QuadraticReward(ScoringRule):
         contrast: float = 1.0,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        check_range("contrast", contrast, above=0, below=math.inf)
+        check_range("contrast of QuadraticReward", contrast, above=0, below=math.inf)
         self.contrast = contrast
 
     def penalty(self, score: int, rating: int) -> float:

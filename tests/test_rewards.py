@@ -130,7 +130,7 @@ def test_clip_and_worst_of_log():
 )
 def test_a_bad_option_is_named(rule, options):
     ((name, value),) = options.items()
-    with pytest.raises(LovecError, match=rf"^{name} is {value}, expected above "):
+    with pytest.raises(LovecError, match=rf"^{name} of {rule.__name__} is {value}, expected above "):
         rule(**options)
 
 
@@ -387,7 +387,7 @@ def test_rules_come_by_class_path_with_their_options():
     reward = parsed("--model.reward", "lovec.rewards.LogReward", "--model.reward.clip", "1e-3")
     assert (type(reward), reward.clip, reward.gamma) == (LogReward, 1e-3, 1.5)
     assert parsed("--model.reward", "QuadraticReward", "--model.reward.contrast", "2")(10, 0) == -10.0
-    with pytest.raises(ValueError, match=r"clip is 0\.5, expected above 0 and below 0\.5") as error:
+    with pytest.raises(ValueError, match=r"clip of LogReward is 0\.5, expected above 0 and below 0\.5") as error:
         parsed("--model.reward", "LogReward", "--model.reward.clip", "0.5")
     assert isinstance(root_cause(error.value), LovecError)  # what the command prints
 

@@ -88,8 +88,7 @@ class VllmEngine:
         settings: dict[str, Any] | None = None,
     ) -> None:
         check_range("max_rows", max_rows, at_least=1)
-        if max_lora_rank is not None:
-            check_range("max_lora_rank", max_lora_rank, at_least=1, at_most=RANKS[-1])
+        check_range("max_lora_rank", max_lora_rank, at_least=1, at_most=RANKS[-1])
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._dtype = dtype

@@ -176,8 +176,15 @@ def test_a_loss_changes_nothing_in_its_batch(model: str, adapter: str, tmp_path:
     examples = module.rollouts(records(2))
     before = copy.deepcopy(examples)
     batch = Batch.of(examples, module.policy.device)
+    tensors = {
+        name: value.clone()
+        for name in batch.tokens.__slots__
+        if isinstance(value := getattr(batch.tokens, name), Tensor)
+    }
     module.loss(batch)
-    assert examples == before
+    assert examples == before and tensors
+    for name, value in tensors.items():
+        torch.testing.assert_close(getattr(batch.tokens, name), value, rtol=0, atol=0)
     assert set(module._old_logps) == set(range(6))
     module.rollouts(records(2))
     assert not module._old_logps

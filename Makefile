@@ -19,13 +19,19 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-gpu test-vllm vllm-env lint types wheel house plots clean
+.PHONY: demo test fuzz planted test-gpu test-vllm vllm-env lint types wheel house plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
 
 test: $(READY)  ## offline tests on the CPU; ARGS="-k name" picks some
 	$(OFFLINE) $(VENV)/bin/python -m pytest $(ARGS)
+
+fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text; ARGS="--examples 1000 tags" for less
+	$(OFFLINE) $(VENV)/bin/python tests/fuzz/run.py $(ARGS)
+
+planted: $(READY)  ## plant 100 and more bugs, one at a time, and see that the tests catch them; minutes
+	$(OFFLINE) $(VENV)/bin/python tests/planted/run.py $(ARGS)
 
 test-gpu:  ## tests that need a CUDA device, and a step of each objective in Llama-3-8B's shape; GPU_PYTHON says which python
 	@export HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"; status=0; \

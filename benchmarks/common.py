@@ -50,6 +50,14 @@ def write_json(path: Path, results: Mapping[str, Any]) -> None:
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
+def publish(path: Path, results: Mapping[str, Any], only_print: bool) -> None:
+    """Write results with their provenance, or print them without it."""
+    if only_print:
+        print(json.dumps(results))
+    else:
+        write_json(path, provenance() | dict(results))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read results that ``write_json`` wrote; the items of ``rows`` become ``ResultRow``."""
     results = json.loads(path.read_text(encoding="utf-8"))

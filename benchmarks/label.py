@@ -6,7 +6,6 @@ python benchmarks/label.py    # 10,000 answers about the small world -> benchmar
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, write_json
+from common import ROOT, publish
 
 from lovec.cli import main as lovec
 from lovec.datasets.jsonl import read_objects, write_records
@@ -101,10 +100,7 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
     flags = parser.parse_args()
     results = measure(flags.records)
-    if flags.print:
-        print(json.dumps(results))
-    else:
-        write_json(RESULTS, provenance() | results)
+    publish(RESULTS, results, flags.print)
 
 
 if __name__ == "__main__":

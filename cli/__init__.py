@@ -10,10 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from signal import Signals
 
-from lovec.types import LovecError
+from lovec.signals import Terminated, terminating
+from lovec.types import LovecError, is_text
 
-from .errors import UsageError, one_line, unknown
+from .console import is_first_process
+from .errors import UsageError, one_line, system_error, unknown
 
 _TRAINING = {
     "fit": "train: `lovec fit --config sft.yaml`, then `--config dpo.yaml`",
@@ -48,21 +51,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 for an error that the user can mend, 2 for a command line or recipe that cannot
-        be read, 130 for an interrupt.
+        be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP.
     """
-    try:
-        return run(sys.argv[1:] if argv is None else list(argv))
-    except LovecError as error:
-        if os.environ.get("LOVEC_DEBUG"):
-            raise
-        print(f"lovec: error: {one_line(error)}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        return _interrupted()
-    except SystemExit as stop:  # --help and --print_config end this way, and so does the trainer when interrupted
-        if isinstance(stop.__context__, KeyboardInterrupt):
-            return _interrupted()
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    with terminating() as signals:
+        try:
+            return run(sys.argv[1:] if argv is None else list(argv))
+        except (LovecError, OSError) as error:
+            if os.environ.get("LOVEC_DEBUG"):
+                raise
+            print(f"lovec: error: {system_error(error) or one_line(error)}", file=sys.stderr)
+            return 2 if isinstance(error, UsageError) else 1
+        except KeyboardInterrupt:
+            return _ended(signals)
+        except Terminated as stop:
+            return _ended([stop.number], stop.announced)
+        except SystemExit as stop:  # --help and --print_config end this way, and so does the trainer when interrupted
+            if isinstance(stop.__context__, KeyboardInterrupt):
+                return _ended(signals)
+            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def run(args: list[str]) -> int:
@@ -80,6 +86,9 @@ def run(args: list[str]) -> int:
     if args[0] in ("-V", "--version"):
         print(f"lovec {import_module('lovec').__version__}")
         return 0
+    # Bytes that are no UTF-8 reach a program as halves of surrogate pairs.
+    if broken := [arg for arg in args if not is_text(arg)]:
+        raise UsageError(f"{broken[0]!a} is not valid UTF-8 text; rename the file, or correct the word")
     command, rest = args[0], args[1:]
     if command.startswith("-"):
         raise unknown("option", command, ("--help", "--version"))
@@ -92,9 +101,11 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _interrupted() -> int:
-    print("lovec: interrupted", file=sys.stderr)
-    return INTERRUPTED
+def _ended(signals: Sequence[int], announced: bool = False) -> int:
+    """Say what has ended the command, and return its exit code; without a signal, Ctrl-C has."""
+    if not announced and is_first_process():
+        print(f"lovec: {f'ended by {Signals(signals[0]).name}' if signals else 'interrupted'}", file=sys.stderr)
+    return 128 + signals[0] if signals else INTERRUPTED
 
 
 def usage() -> str:

@@ -22,7 +22,7 @@ def run(words: list[str]) -> None:
         LovecError: a file is missing or broken, or they share no labelled sentence.
     """
     parser = OneLineParser("agreement", "How far two label files agree: oracles, people, or one of each.")
-    parser.add_argument("first", metavar="A", help="labelled records: ours, FActScore's, WikiBio's or the authors'")
+    parser.add_argument("first", metavar="A", help="labelled records: ours, or in another known layout")
     parser.add_argument("second", metavar="B", help="the same records, labelled by somebody else")
     parser.add_argument("--json", action="store_true", help="print JSON, every value in its own unit")
     options = parser.read(words)

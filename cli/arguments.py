@@ -9,29 +9,26 @@ see it otherwise).
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 
-from lovec.types import LovecError
-
+from .console import is_first_process
 from .errors import UsageError, nearest, one_line
 from .parser import with_underscores
-
-Recipe: TypeAlias = dict[str, Any]
+from .resume import find_checkpoint, is_name
+from .saved_recipe import LeftOut, Recipe, RecipeFilter, read_saved_recipe, recipe_text, run_folder
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The packaged recipes, in a checkout and in an installed package alike."""
 
 BASE = RECIPES / "base.yaml"
 """What all recipes share; always the packaged file."""
-
-RECIPE_KEY = "lovec_recipe"
-"""Key of a checkpoint that holds the recipe, as YAML text."""
 
 _MACHINE = ("accelerator", "devices", "num_nodes", "strategy", "plugins", "sync_batchnorm")
 """Trainer options that describe the machine a checkpoint was trained on, not what was trained."""
@@ -88,13 +85,30 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         paths.append(find_recipe(file))
     recipes = [_read(path) for path in paths]
     sources = [str(path) for path in paths]
-    checkpoint = value_of(flags, "--ckpt_path")
-    if checkpoint and checkpoint not in ("best", "last", "hpc", "registry", "null"):
-        if (saved := saved_recipe(Path(checkpoint), command)) is not None:
+    if (given := value_of(flags, "--ckpt_path")) == "":
+        raise UsageError("--ckpt_path is empty; give last, best or the path of a .ckpt file")
+    checkpoint = given or _last(recipe.get("ckpt_path") for recipe in recipes)
+    if checkpoint and is_name(checkpoint):
+        folders = (_trainer(recipe).get("default_root_dir") for recipe in recipes)
+        folder = value_of(flags, "--trainer.default_root_dir") or _last(folders) or "."
+        checkpoint = str(find_checkpoint(checkpoint, Path(folder)))
+        flags += ["--ckpt_path", checkpoint]
+    if checkpoint and checkpoint != "null":
+        if (saved := saved_recipe(Path(checkpoint), command, recipes, flags)) is not None:
             recipes.insert(0, saved)
-            sources.insert(0, yaml.safe_dump(saved, sort_keys=False))
+            sources.insert(0, recipe_text(saved))
     base = yaml.safe_dump(base_recipe(recipes, flags), sort_keys=False)
     return [word for source in [base, *sources] for word in ("--config", source)] + flags
+
+
+def _last(values: Iterable[Any]) -> str | None:
+    """Return the last of several values that is given."""
+    return next((str(value) for value in reversed([*values]) if value), None)
+
+
+def _trainer(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    trainer = recipe.get("trainer")
+    return trainer if isinstance(trainer, Mapping) else {}
 
 
 def add_working_directory() -> None:
@@ -125,28 +139,77 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
     return base
 
 
-def saved_recipe(checkpoint: Path, command: str) -> Recipe | None:
-    """Return the recipe that a checkpoint holds, or None if it was written without one.
+def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flags: Sequence[str]) -> Recipe | None:
+    """Return what is taken of the recipe that a checkpoint holds, or None if it was written without one.
 
-    To continue training all of it counts; to measure, the machine it was trained on does not.
+    To continue training all of it counts; to measure, the machine it was trained on does not. What was taken and what
+    was left out is printed.
+
+    Args:
+        checkpoint: file that ``--ckpt_path`` names.
+        command: fit, validate, test or predict.
+        recipes: recipes of the command line.
+        flags: its flags.
 
     Raises:
-        LovecError: there is no such file, or it is no checkpoint.
+        LovecError: there is no such file, it is no checkpoint, or its recipe is broken.
+        UsageError: settings that say what is trained or measured are not taken from a checkpoint, and the command line
+            does not set them.
     """
-    if not checkpoint.is_file():
-        raise LovecError(f"there is no checkpoint {checkpoint}; give the path of a .ckpt file that `lovec fit` wrote")
-    import torch
-
-    try:
-        text = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get(RECIPE_KEY)
-    except Exception as error:  # torch.load raises whatever the broken file makes it stumble over
-        raise LovecError(f"cannot read {checkpoint} as a checkpoint: {one_line(error)[:200]}") from error
-    if text is None:
+    saved = read_saved_recipe(checkpoint)
+    if saved is None:
         return None
-    recipe: Recipe = yaml.safe_load(text)
+    trainer = saved.get("trainer", {})
     if command != "fit":
-        recipe["trainer"] = {k: v for k, v in recipe["trainer"].items() if k not in _MACHINE}
+        saved["trainer"] = {name: value for name, value in trainer.items() if name not in _MACHINE}
+    given = {word.partition("=")[0].removeprefix("--") for word in flags if word.startswith("--")}
+    given |= {option for recipe in recipes for option in _options(recipe)}
+    given = {re.sub(r"\.(init_args|class_path)\b|\+$", "", option) for option in given}
+    classes: dict[str, str] = {}
+    for section in ("model", "data"):
+        named = [
+            *(recipe.get(section) for recipe in recipes),
+            value_of(flags, f"--{section}", f"--{section}.class_path"),
+        ]
+        named = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in named]
+        classes.update((section, name) for name in named if isinstance(name, str))
+    part = RecipeFilter(classes)
+    recipe = part.taken(saved, run_folder(checkpoint))
+    left_out = [left for left in part.left_out if not _is_given(left.option, given)]
+    if needed := [left for left in left_out if left.needed]:
+        raise UsageError(
+            f"the recipe inside {checkpoint} has settings that are not taken from a checkpoint, because a stranger may "
+            f"have written it; if you know them, add {' '.join(left.flag for left in needed)}, "
+            "or a --config of your own"
+        )
+    if is_first_process():
+        print(f"lovec: {_summary(checkpoint, recipe, left_out)}", file=sys.stderr)
     return recipe
+
+
+def _options(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of all settings of a recipe, as on a command line."""
+    for name, value in settings.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _options(value, f"{prefix}{name}.")
+
+
+def _is_given(option: str, given: Collection[str]) -> bool:
+    """Return whether an option, or a group that it belongs to, is among those given."""
+    parts = option.rstrip("+").split(".")
+    return any(".".join(parts[:n]) in given for n in range(min(2, len(parts)), len(parts) + 1))
+
+
+def _summary(checkpoint: Path, recipe: Recipe, left_out: Sequence[LeftOut]) -> str:
+    """Return in one line what was taken from a checkpoint's recipe, and what was not."""
+    model, data = (recipe.get(name, {}) for name in ("model", "data"))
+    base = model.get("init_args", {}).get("policy", {}).get("model")
+    parts = {"objective": model.get("class_path"), "model": base, "data": data.get("class_path")}
+    named = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+    left = "; ".join(f"{left.flag.removeprefix('--')} ({left.reason})" for left in left_out)
+    taken = f"taken from the recipe inside {checkpoint}: {named or 'no class'}, and its numbers and plain words"
+    return taken + (f"; left out: {left}" if left else "")
 
 
 def _read(path: Path) -> Recipe:
@@ -156,4 +219,14 @@ def _read(path: Path) -> Recipe:
         raise UsageError(f"recipe {path.name} is not valid YAML: {one_line(error)}") from error
     if not isinstance(recipe, dict):
         raise UsageError(f"recipe {path.name} holds no settings, expected keys such as trainer, model and data")
+    if others := list(_other_keys(recipe)):
+        raise UsageError(f"recipe {path.name} has the key {others[0]!r}, expected a name such as trainer")
     return recipe
+
+
+def _other_keys(settings: Any) -> Iterator[Any]:
+    """Yield the keys of nested settings that are not text."""
+    if isinstance(settings, dict):
+        yield from (key for key in settings if not isinstance(key, str))
+    for nested in settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ():
+        yield from _other_keys(nested)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from lovec.files import remove_leftovers
 from lovec.types import LovecError
 
 
@@ -38,21 +43,56 @@ def log_level(name: str, level: int) -> Iterator[None]:
 
 
 @contextmanager
-def locked(output: Path) -> Iterator[None]:
-    """Keep other runs away from an output file or folder.
+def locked(output: Path, folder: bool = False) -> Iterator[None]:
+    """Keep other runs away from an output, and remove what killed runs have left there.
+
+    The lock is the operating system's and ends with the process, however it ends. Of several processes of a distributed
+    run, the first one holds it.
+
+    Args:
+        output: the file or folder that is written.
+        folder: whether it is a folder; it is created if it is missing.
 
     Raises:
         LovecError: another run is writing it.
     """
-    from filelock import FileLock, Timeout
+    if not is_first_process():
+        yield
+        return
+    home = output if folder else output.parent
+    home.mkdir(parents=True, exist_ok=True)
+    lock = home / (".lock" if folder else f".{output.name}.lock")
+    with open(lock, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            raise LovecError(
+                f"another run{f' ({holder})' if holder else ''} writes {output}; wait for it, or choose another folder"
+            ) from None
+        except OSError as error:  # not every network file system has locks
+            reason = f"{home} has no locks ({error.strerror})"
+            print(f"lovec: warning: {reason}; start no second run that writes {output}", file=sys.stderr)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}")
+        file.flush()
+        remove_leftovers(home)
+        yield
 
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lock = output / ".lock" if output.is_dir() else output.with_name(f".{output.name}.lock")
-    try:
-        with FileLock(lock, timeout=0):
-            yield
-    except Timeout:
-        raise LovecError(f"another run writes {output}; wait for it, or choose another --out") from None
+
+def is_first_process() -> bool:
+    """Return whether this is the first, or only, process of a distributed run."""
+    return all(os.environ.get(rank, "0") == "0" for rank in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def texts_in(settings: Any) -> Iterator[str]:
+    """Yield every text in settings as JSON; those that name a file or a folder are inputs of the command."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, (Mapping, list, tuple)):
+        for value in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from texts_in(value)
 
 
 def weights_digest(adapter: str | None) -> str | None:

@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .console import quiet, say
+from lovec.types import check_seed
+
+from .console import locked, quiet, say
 from .errors import unknown
 from .parser import OneLineParser
 
@@ -61,10 +63,12 @@ def run(words: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of training; the world itself stays the same")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
     options = parser.read(words)
+    check_seed("--seed", options.seed)
     methods = chosen(options.methods, options.full)
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
     from lovec.datasets.world import ensure_world
+    from lovec.files import check_writable
     from lovec.reports import print_results
     from lovec.results import write_results
     from lovec.types import ResultRow
@@ -81,7 +85,8 @@ def run(words: list[str]) -> None:
         return list(cli.model.results)
 
     rows: list[ResultRow] = []
-    with quiet():
+    with locked(options.out, folder=True), quiet():
+        check_writable(options.out)
         say(f"1/{len(methods) + 1}  the world and its model ({variant}; built once, then cached)")
         ensure_world(variant)
         for number, method in enumerate(methods, start=2):
@@ -93,9 +98,9 @@ def run(words: list[str]) -> None:
             rows += [row for row in tested if row.method in method.rows]
 
     rows.sort(key=lambda row: ORDER.index(row.method))
-    path = write_results(options.out / "results.json", rows)
     sentences = [row for row in rows if row.level == "sentence"]
     print_results(sentences, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
+    path = write_results(options.out / "results.json", rows)
     print(f"all rows are in {path}; adapters, logs and tagged answers are in {options.out}")
     print(f"`lovec report {options.out}` writes tables, plots and a page of them")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
@@ -64,6 +65,19 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
 def one_line(error: object) -> str:
     """Return the text of an error with every run of white space replaced by one space."""
     return " ".join(str(error).split())
+
+
+def system_error(error: Exception) -> str | None:
+    """Return what the operating system refused, as one line with what to do about it; None for other errors."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return None
+    place = f" ({error.filename})" if error.filename else ""
+    fix = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "; make room, or write to another disk"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "; choose another path, or change its permissions"
+    return f"{error.strerror}{place}{fix}"
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -22,18 +22,21 @@ def run(words: list[str]) -> None:
     parser.add_argument("--merged", action="store_true", help="merge the adapter into the base model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of merged weights")
     parser.add_argument("--model", help="base model; null is the one that the adapter names")
+    parser.add_argument("--any_base", action="store_true", help="take --model even if the adapter names another one")
     parser.add_argument("--results", type=Path, help="results for the card; null is RUN/test/results.json")
     parser.add_argument("--force", action="store_true", help="replace FOLDER if it holds something")
     options = parser.read(words)
     from lovec.exporting import ExportSource, export_adapter, export_merged
+    from lovec.files import check_output
 
-    source = ExportSource.find(options.source, options.model)
+    source = ExportSource.find(options.source, options.model, options.any_base)
+    check_output(options.out, (options.results,), "choose another folder")
     table = _results_table(options.results, source.run)
     if options.merged:
         export_merged(source, options.out, table, options.dtype, options.force)
     else:
         export_adapter(source, options.out, table, options.force)
-    print(f"{'merged model' if options.merged else 'adapter'} and model card written to {options.out}")
+    print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
 
 
 def _results_table(path: Path | None, run: Path | None) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
 from lovec import labelling
+from lovec.files import check_output
+from lovec.imports import import_function
 from lovec.labelling import Counts, Source, Stage
-from lovec.sentences import is_abstention
 from lovec.taggers import Session, open_session
-from lovec.types import LovecError, Oracle, Sampling
+from lovec.types import LovecError, Oracle, Sampling, check_count, check_seed
 
 from .arguments import add_working_directory, value_of
-from .console import locked, weights_digest
+from .console import locked, texts_in, weights_digest
 from .errors import UsageError, unknown
 from .parser import with_underscores
 from .progress import print_summary, progress
@@ -35,10 +36,20 @@ STAGES = {
 _BEGINNINGS = ("questions", "answers", "labelled", "data")
 """Options that say what to begin with."""
 
-_NO_EFFECT = ("concurrency", "cache", "timeout", "retries", "max_cost", "price_in", "price_out", "progress")
+_NO_EFFECT = (
+    "concurrency",
+    "cache",
+    "timeout",
+    "retries",
+    "ask_again",
+    "max_cost",
+    "price_in",
+    "price_out",
+    "progress",
+)
 """Options of oracles on which the ratings do not depend: an interrupted run may be continued with others."""
 
-_UNUSED = {"labels", "val_labels", "evidence", "batch_size", "eval_batch_size", "seed", "first_epoch"}
+_UNUSED = {"labels", "val_labels", "evidence", "batch_size", "eval_batch_size", "seed", "first_epoch", "unfit"}
 """Options of data sets that have no effect on their questions."""
 
 
@@ -47,7 +58,7 @@ class LabelSettings:
     """What to begin with (one of questions, answers, labelled and data), and what to do.
 
     Attributes:
-        questions: JSONL with questions, for a model to answer.
+        questions: file with questions, for a model to answer (JSONL, JSON, CSV or Parquet, as all files).
         answers: records with answers, whole or split into sentences.
         labelled: labelled records, to make pairs of.
         split: split of the data set; null is its first one.
@@ -57,6 +68,8 @@ class LabelSettings:
         stages: comma list of answers, sentences, label, pairs; null is all that follow what it begins with.
         samples: answers per question; more than one need a temperature.
         splitter: function that splits an answer into its sentences.
+        abstentions: function that tells whether an answer declines to answer, or a class without arguments that makes
+            one, such as a judge model.
         oracle: labels sentences: OpenAIOracle, SelfJudge, WorldOracle, LabelFile, TriviaQAOracle, or a class of your
             own such as my_file.MyOracle; its options are --oracle.NAME.
         chunk: records that are rated together and written at once.
@@ -73,10 +86,16 @@ class LabelSettings:
     stages: str | None = None
     samples: int = 1
     splitter: str = "lovec.sentences.split_sentences"
+    abstentions: str = "lovec.abstentions.is_abstention"
     oracle: Oracle | None = None
     chunk: int = 64
     max_cost: float | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("--samples", self.samples)
+        check_count("--chunk", self.chunk)
+        check_seed("--seed", self.seed)
 
 
 def run(words: list[str]) -> None:
@@ -94,7 +113,7 @@ def run(words: list[str]) -> None:
         words += ["--oracle.max_cost", limit]
     parser = _parser(words)
     command = LabelCommand(parser, parser.parse_args(words))
-    with locked(command.out):
+    with locked(command.out, folder=True):
         try:
             command.run()
         finally:
@@ -133,15 +152,17 @@ class LabelCommand:
 
     Raises:
         UsageError: options that do not go together.
-        LovecError: the oracle or the data set refuses its options.
+        LovecError: a number is out of range, or the oracle or the data set refuses its options.
     """
 
     def __init__(self, parser: SignatureParser, config: Any) -> None:
         self.parser = parser
         self.options = config
+        parser.call(LabelSettings, config)  # checks the numbers
         self.out: Path = config.out
         self.begin, self.source = self._beginning()
         self.stages = _chosen(config.stages, self.begin)
+        self._check_outputs()
         if config.samples > 1 and not config.temperature > 0:
             raise UsageError(f"--samples {config.samples} needs a --temperature above 0, such as 0.7")
         has_model = config.model is not None or config.adapter is not None
@@ -206,6 +227,20 @@ class LabelCommand:
         copied = options.evidence is None and Path(options[begin]).resolve() == (self.out / f"{begin}.jsonl").resolve()
         return begin, None if copied else labelling.open_file(options[begin], options.evidence)
 
+    def _check_outputs(self) -> None:
+        """Refuse to write over a file that is read, before anything is paid for.
+
+        Raises:
+            LovecError: an input lies where a stage writes.
+        """
+        inputs = list(texts_in({name: value for name, value in self.options.as_dict().items() if name != "out"}))
+        written = [STAGES[word][1] for word in self.stages] + ["failed"]
+        if self.begin is not None and self.source is not None:
+            written.append(self.begin)
+        for name in written:
+            for path in Stage(name, labelling.copy_records, {}).files(self.out):
+                check_output(path, inputs)
+
     def _input(self, word: str) -> Path:
         return self.out / f"{STAGES[word][0]}.jsonl"
 
@@ -226,13 +261,16 @@ class LabelCommand:
         return Stage("answers", lambda records: self._answer_step(records), settings, options.rows)
 
     def _sentences(self) -> Stage:
-        splitter = self.options.splitter
-        step = labelling.SplitStep(labelling.import_splitter(splitter), is_abstention)
-        return Stage("sentences", step, {"splitter": splitter})
+        splitter, abstentions = self.options.splitter, self.options.abstentions
+        step = labelling.SplitStep(
+            import_function(splitter, "a function from a text to its sentences"),
+            import_function(abstentions, "a function that tells whether an answer declines"),
+        )
+        return Stage("sentences", step, {"splitter": splitter, "abstentions": abstentions})
 
     def _label(self) -> Stage:
         oracle = self.options.oracle.as_dict()
-        arguments = {name: value for name, value in oracle["init_args"].items() if name not in _NO_EFFECT}
+        arguments = {name: value for name, value in oracle.get("init_args", {}).items() if name not in _NO_EFFECT}
         settings: dict[str, Any] = {"oracle": {"class": oracle["class_path"], **arguments}}
         if (fingerprint := getattr(self.oracle, "fingerprint", None)) is not None:
             settings["labels"] = fingerprint

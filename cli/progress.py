@@ -4,46 +4,73 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from lovec.labelling import Counts, Progress
+from lovec.types import Sentence
 
 _EVERY = 0.2, 30.0  # seconds between lines of progress, on a terminal and elsewhere
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
 
 
-@contextmanager
-def progress(stage: str, oracle: Any) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that prints lines of progress on standard error: on a terminal, a single one.
+class ProgressLines:
+    """Prints lines of progress on standard error: on a terminal, a single one.
 
     Args:
         stage: name of the stage.
         oracle: what labels sentences; its ``status``, if it has one, ends the line.
     """
-    terminal = sys.stderr.isatty()
-    begin = printed = time.monotonic()
-    last = ""
 
-    def line(now: Progress) -> str:
-        rate = (now.taken - now.before) / max(time.monotonic() - begin, 1e-9)
+    def __init__(self, stage: str, oracle: Any) -> None:
+        self._now, self._oracle = Progress(stage, 0, 0, {}), oracle
+        self._sentences = 0
+        self._terminal = sys.stderr.isatty()
+        self._begin = self._printed = time.monotonic()
+        self._begun = False
+
+    def __call__(self, now: Progress) -> None:
+        """Take the progress of the stage; a line is printed if the last one is old enough."""
+        self._now, self._begun = now, True
+        self._print_if_due()
+
+    def on_sentence(self, number: int, at: int, sentence: Sentence) -> None:
+        """Count a tagged sentence, for records that take long; as `lovec.taggers.scoring.OnSentence`."""
+        self._sentences += 1
+        self._print_if_due()
+
+    def end(self) -> None:
+        """Print the last line, unless there was nothing to report."""
+        if self._begun:
+            self._print(end="\n")
+
+    def _print_if_due(self) -> None:
+        if time.monotonic() - self._printed >= _EVERY[0 if self._terminal else 1]:
+            self._print(end="" if self._terminal else "\n")
+
+    def _print(self, end: str) -> None:
+        self._printed, self._begun = time.monotonic(), True
+        line = self._line()
+        print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)
         counts = [f"{int(now.counts[name])} {name}" for name in _COUNTS if now.counts.get(name)]
-        status = f"; {oracle.status}" if getattr(oracle, "status", None) else ""
-        return f"{stage}: {', '.join([f'{now.taken} records', *counts])}; {rate:.0f} records/s{status}"
+        counts += [f"{self._sentences} sentences"] if self._sentences else []
+        done, unit = (self._sentences, "sentences") if self._sentences else (now.taken - now.before, "records")
+        status = f"; {self._oracle.status}" if getattr(self._oracle, "status", None) else ""
+        return f"{now.stage}: {', '.join([f'{now.taken} records', *counts])}; {done / seconds:.0f} {unit}/s{status}"
 
-    def notify(now: Progress) -> None:
-        nonlocal printed, last
-        last = line(now)
-        if time.monotonic() - printed >= _EVERY[0 if terminal else 1]:
-            printed = time.monotonic()
-            print(f"\r{last}\033[K" if terminal else last, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
+@contextmanager
+def progress(stage: str, oracle: Any) -> Iterator[ProgressLines]:
+    """Yield what prints lines of progress; the last one is printed when the block ends, and its line is ended."""
+    lines = ProgressLines(stage, oracle)
     try:
-        yield notify
+        yield lines
     finally:
-        if last:
-            print(f"\r{last}\033[K" if terminal else last, file=sys.stderr, flush=True)
+        lines.end()
 
 
 def print_summary(counts: Mapping[str, Counts], oracle: Any) -> None:

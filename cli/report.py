@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.files import write_text
-from lovec.types import LovecError, check_range
+from lovec.files import check_unused, write_text
+from lovec.types import LovecError, check_count
 
 from .parser import OneLineParser
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
+_MARK = "Written by lovec"
 
 
 def run(words: list[str]) -> None:
@@ -45,7 +46,7 @@ def run(words: list[str]) -> None:
     )
     parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
-    check_range("--answers", options.answers, at_least=0)
+    check_count("--answers", options.answers, at_least=0)
     from lovec.reports.paper_tables import report_tables
     from lovec.reports.runs import read_run
     from lovec.reports.table import print_table
@@ -53,15 +54,28 @@ def run(words: list[str]) -> None:
     results = read_run(*options.runs)
     tables = report_tables(results, draws=0 if options.no_intervals else _DRAWS, paper=options.paper)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
+    if options.out:
+        _check_folder(folder)
+    for table in tables[:1]:
+        print_table(table)
     try:
         message = _write_report(results, tables, options, folder)
     except OSError as error:
         raise LovecError(
             f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
         ) from error
-    for table in tables[:1]:
-        print_table(table)
     print(f"\n{message}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that holds a page, tables or plots which no earlier report has written."""
+    try:
+        if _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace"):
+            return
+    except OSError:  # there is no page yet
+        pass
+    for name in ("index.html", "tables", "plots"):
+        check_unused(folder / name, "no report has written it: give another --out")
 
 
 def _write_report(results: RunResults, tables: Sequence[Table], options: argparse.Namespace, folder: Path) -> str:
@@ -85,7 +99,7 @@ def _write_report(results: RunResults, tables: Sequence[Table], options: argpars
         plots,
         _answers(results, options.answers),
         left_out,
-        f"Written by lovec {import_module('lovec').__version__}.",
+        f"{_MARK} {import_module('lovec').__version__}.",
     )
     write_text(folder / "index.html", html, errors="replace")
     written = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {len(plots)} plots in "

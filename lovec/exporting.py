@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from lovec.encoding import Encoder
-from lovec.files import atomic_folder
+from lovec.files import atomic_folder, check_output, check_unused
 from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, settings_file
@@ -30,29 +30,32 @@ class ExportSource:
         adapter: PEFT adapter folder.
         run: folder of the run that wrote it; None where only the adapter is known.
         base: hub id or folder of the base model.
+        any_base: whether the adapter may name another base model.
     """
 
     adapter: Path
     run: Path | None
     base: str
+    any_base: bool = False
 
     @classmethod
-    def find(cls, path: str, base: str | None = None) -> ExportSource:
+    def find(cls, path: str, base: str | None = None, any_base: bool = False) -> ExportSource:
         """Return the adapter in a folder, or the adapter of the run in a folder.
 
         Args:
             path: folder of an adapter or a run.
             base: base model; None takes the one that the adapter names.
+            any_base: whether the adapter may name another base model than ``base``.
 
         Raises:
-            LovecError: there is no adapter, or it names no base model.
+            LovecError: there is no adapter, or it names no base model, or another one.
         """
         adapter = Path(adapter_folder(path))
-        check_adapter(str(adapter))
         base = base or base_model(str(adapter))
         if base is None:
             raise LovecError(f"{adapter} does not name its base model; give it with --model")
-        return cls(adapter, adapter.parent if adapter.name == "adapter" else None, base)
+        check_adapter(str(adapter), resolve_model(base), any_base)
+        return cls(adapter, adapter.parent if adapter.name == "adapter" else None, base, any_base)
 
     def recipe(self) -> Path | None:
         """Return the newest recipe, with all settings, that the run has logged; None without one."""
@@ -72,9 +75,9 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, force: bool = 
         force: whether to replace a folder that is not empty.
 
     Raises:
-        LovecError: ``out`` is not empty and ``force`` is False.
+        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported.
     """
-    _check_empty(out, force)
+    _check_target(source, out, force)
     tokenizer = load_tokenizer(PolicyConfig(resolve_model(source.base)))
     with atomic_folder(out) as folder:
         for name in ADAPTER_FILES:
@@ -99,10 +102,11 @@ def export_merged(
         force: whether to replace a folder that is not empty.
 
     Raises:
-        LovecError: ``out`` is not empty and ``force`` is False, or the model cannot be loaded or merged.
+        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported; or the
+            model cannot be loaded or merged.
     """
-    _check_empty(out, force)  # before a model is loaded
-    config = PolicyConfig(resolve_model(source.base), adapter=str(source.adapter), dtype="float32")
+    _check_target(source, out, force)  # before a model is loaded
+    config = PolicyConfig(resolve_model(source.base), adapter=str(source.adapter), any_base=source.any_base)
     policy = Policy(config, reference=False)
     try:
         model = policy.peft.merge_and_unload(safe_merge=True)
@@ -161,6 +165,11 @@ def _training_summary(recipe: Path) -> str:
     )
 
 
-def _check_empty(out: Path, force: bool) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not force:
-        raise LovecError(f"{out} exists and is not empty; choose another folder, or replace it with --force")
+def _check_target(source: ExportSource, out: Path, force: bool) -> None:
+    """Refuse a folder that holds something, and one whose replacement would damage the run."""
+    parts = [] if source.run is None else [source.run / "logs", source.run / "test"]
+    check_output(out, (source.adapter, source.base, *parts), "choose another folder")
+    if out.exists() and not out.is_dir():
+        raise LovecError(f"{out} is a file, expected a folder to write; choose another name")
+    if not force:
+        check_unused(out, "choose another folder, or replace it with --force")

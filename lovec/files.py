@@ -1,16 +1,29 @@
-"""Files and folders that are written whole or not at all: the only place that renames into position.
+"""Files and folders that are written whole or not at all, and what keeps a user's own files from being written over.
 
-Everything is written beside its target under a temporary name, flushed to the disk, and renamed. A reader sees the old
-content or the new one, and a kill or a full disk leaves the old one as it was.
+This is the only place that renames into position. Everything is written beside its target under a temporary name,
+flushed to the disk, and renamed. A reader sees the old content or the new one, and a kill or a full disk leaves the old
+one as it was. What a killed process has left behind is removed by the next one that writes the same target.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
+import platform
+import re
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+
+from lovec.types import LovecError
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})\.(?P<kind>part|new|old)", re.DOTALL)
+"""Temporary names: that of the target, the process, a digest of the host, and what it is."""
+
+_PROBE = 64 * 1024  # bytes: a file system that is nearly full still has room for a name and a few bytes
 
 
 @contextmanager
@@ -22,7 +35,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    remove_leftovers(path.parent, path.name)
+    temporary = _temporary(path, "part")
     try:
         yield temporary
         _flush_to_disk(temporary)
@@ -44,17 +58,18 @@ def write_text(path: str | os.PathLike[str], text: str, errors: str = "strict") 
 
 
 @contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> Iterator[Path]:
     """Yield a new, empty folder that replaces ``path`` if the block ends without an error, and is removed if not.
 
     Args:
         path: folder to write; what it held before is gone only once the new one is in place.
+        compared: name of a file in it; where the new folder has another one than the old, the old folder is kept under
+            ``free_name(path)``.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+    remove_leftovers(path.parent, path.name)
+    fresh, old = _temporary(path, "new"), _temporary(path, "old")
     fresh.mkdir()
     try:
         yield fresh
@@ -62,11 +77,148 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             if file.is_file():
                 _flush_to_disk(file)
         if path.exists():
-            os.replace(path, old)
+            replaced = compared is None or _equal(path / compared, fresh / compared)
+            os.replace(path, old if replaced else free_name(path))
         os.replace(fresh, path)
     finally:
+        if old.exists() and not path.exists():  # stopped between the two renames
+            os.replace(old, path)
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def free_name(path: str | os.PathLike[str]) -> Path:
+    """Return the first of ``NAME-1``, ``NAME-2`` and so on, before the suffix, under which nothing exists."""
+    path = Path(path)
+    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _equal(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders of processes of this host that are dead.
+
+    A folder that a killed process had moved away, without another one in its place, is moved back.
+
+    Args:
+        folder: where to look; folders in it are not searched.
+        name: name of the file or folder that was being written; None is any.
+    """
+    if not folder.is_dir():
+        return
+    for leftover in list(folder.iterdir()):
+        match = _TEMPORARY.fullmatch(leftover.name)
+        if match is None or match["host"] != _host() or name not in (None, match["name"]):
+            continue
+        own = name is not None and int(match["pid"]) == os.getpid()  # of an earlier process with the same number
+        if not own and _alive(int(match["pid"])):
+            continue
+        target = leftover.with_name(match["name"])
+        if match["kind"] == "part":
+            leftover.unlink(missing_ok=True)
+        elif match["kind"] == "old" and not target.exists():
+            os.replace(leftover, target)
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def check_output(
+    output: str | os.PathLike[str],
+    inputs: Iterable[str | os.PathLike[str] | None],
+    fix: str = "choose another --out",
+) -> None:
+    """Refuse an output that would damage an input: one that is an input, holds one, or lies in one.
+
+    Symbolic links, hard links, ``..`` and spellings that the file system takes for the same are seen through.
+
+    Args:
+        output: file or folder to write, which need not exist.
+        inputs: files and folders that are read; None and what does not exist, such as a hub id, are passed over.
+        fix: what to do about it, for the error.
+
+    Raises:
+        LovecError: the output would damage an input, or is neither a file nor a folder, as a device is.
+    """
+    place = Path(os.path.realpath(output))
+    if place.exists() and not place.is_file() and not place.is_dir():
+        raise LovecError(f"the output {output} is neither a file nor a folder; {fix}")
+    for name in inputs:
+        if name is None or not os.path.exists(name):
+            continue
+        source = Path(os.path.realpath(name))
+        if _same(place, source):
+            raise LovecError(f"the output {output} is also the input {name}, which would be lost; {fix}")
+        if any(_same(place, parent) for parent in source.parents):
+            raise LovecError(f"the output {output} holds the input {name}, which would be lost; {fix}")
+        if any(_same(parent, source) for parent in place.parents):
+            raise LovecError(f"the output {output} lies in the input {name}, which is only to be read; {fix}")
+
+
+def check_unused(output: str | os.PathLike[str], fix: str) -> None:
+    """Refuse a file or a folder that holds something already.
+
+    Args:
+        output: file or folder to write, which need not exist.
+        fix: what to do about it, for the error.
+
+    Raises:
+        LovecError: there is a file that is not empty, or a folder with something in it.
+    """
+    path = Path(output)
+    if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+        raise LovecError(f"{output} exists and is not empty; {fix}")
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be written into a folder, before time is spent on what they are to hold.
+
+    Args:
+        folder: the folder; it is created if it is missing.
+
+    Raises:
+        LovecError: it cannot be created, nothing may be written into it, or the disk is full.
+    """
+    probe = _temporary(folder / "probe", "part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(bytes(_PROBE))
+            _flush_to_disk(probe)
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise LovecError(
+            f"cannot write into {folder} ({error.strerror}); make room there, or choose another folder"
+        ) from None
+
+
+def _temporary(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{_host()}.{kind}")
+
+
+def _host() -> str:
+    """Return a digest of this host's name: elsewhere, a number of a process means another process."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return one == other
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -11,7 +11,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, SupportsFloat
 
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, check_range
 
@@ -86,10 +86,10 @@ class ScoringRule(Reward):
 
     def __init__(self, scale: float = 10.0, malformed: float = -30.0, bonus: float = 0.0, gamma: float = 1.0) -> None:
         rule = type(self).__name__
-        check_range(f"scale of {rule}", scale, above=0, below=math.inf)
-        check_range(f"malformed of {rule}", malformed, above=-math.inf, below=math.inf)
-        check_range(f"bonus of {rule}", bonus, above=-math.inf, below=math.inf)
-        check_range(f"gamma of {rule}", gamma, above=0, below=math.inf)
+        check_range(f"scale of {rule}", scale, above=0)
+        check_range(f"malformed of {rule}", malformed)
+        check_range(f"bonus of {rule}", bonus)
+        check_range(f"gamma of {rule}", gamma, above=0)
         self.scale = scale
         self.malformed = malformed
         self.bonus = bonus
@@ -149,7 +149,7 @@ class LogReward(ScoringRule):
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
         check_range("clip of LogReward", clip, above=0, below=0.5)
-        check_range("worst of LogReward", worst, above=0, below=math.inf)
+        check_range("worst of LogReward", worst, above=0)
         self.clip = clip
         self.worst = -(math.log(clip) + math.log(1.0 - clip)) / 2 if worst is None else worst
 
@@ -187,7 +187,7 @@ class QuadraticReward(ScoringRule):
         contrast: float = 1.0,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        check_range("contrast of QuadraticReward", contrast, above=0, below=math.inf)
+        check_range("contrast of QuadraticReward", contrast, above=0)
         self.contrast = contrast
 
     def penalty(self, score: int, rating: int) -> float:
@@ -313,7 +313,7 @@ def _checked(reward: Reward, score: int | None, rating: int) -> float:
 
 def _finite(reward: object, value: float, subject: str) -> float:
     """Check the value of a reward, which may be the user's own."""
-    if not math.isfinite(value):
+    if not isinstance(value, SupportsFloat) or not math.isfinite(value):
         name = getattr(reward, "__name__", type(reward).__name__)
         raise LovecError(f"{name} gives {value} for {subject}, expected a finite number; fix the reward")
     return float(value)

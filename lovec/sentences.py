@@ -1,4 +1,4 @@
-"""Split untagged answers into sentences, and recognise answers that decline to answer.
+"""Split untagged answers into sentences.
 
 The rules are for English prose as language models write it (paragraphs, lists, Markdown). They need no model, and take
 linear time on any input. ``benchmarks/sentences.py`` measures how often they are right.
@@ -24,7 +24,8 @@ The rules of ``spans``, in order:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -35,35 +36,53 @@ _LONGEST_WORD = 30  # characters before a stop that are searched for its word
 _LONGEST_MARKER = 12  # characters of a list marker such as "> - (10."
 
 _STOPS = ".!?…"
-_WIDE_STOPS = "。！？"
-_CLOSERS = "\"'”’»)]}」』*_"
-_OPENERS = "\"'“‘«([{「『*_¿¡"
+_WIDE_STOPS = "。｡．！？।॥۔؟։።"  # they end a sentence whether or not white space follows
+_CLOSERS = "\"'”’“»)]}」』）】》*_`"
+_OPENERS = "\"'“‘«„([{「『（【《*_`¿¡"
 _CONTINUES = ",;:.!?…)]}”»/%=<>|-–—"
+_WIDE_CONTINUES = "，、；：とをがはのにもでや"  # after a closing quotation mark: commas, and Japanese particles
 _BULLETS = "•*+"
-_OPENED_BY = {'"': '"', "'": "'", "”": "“", "’": "‘", "»": "«", ")": "(", "]": "["}
+_OPENED_BY = {'"': '"', "'": "'", "`": "`", "”": "“„", "“": "„", "’": "‘", "»": "«", ")": "(", "]": "["}
+_OPENED_BY |= {"」": "「", "』": "『", "）": "（", "】": "【", "》": "《"}
 _SINGLE = "'‘"  # their closing marks are also apostrophes
 _BEFORE_QUOTE = "([{-–—/"
 
-_END = re.compile(
-    rf"(?P<mark>[{_STOPS}{_WIDE_STOPS}][{_STOPS}{_WIDE_STOPS}{re.escape(_CLOSERS)}]*(?:\[\d{{1,3}}\])*)\s*"
+_SUPERSCRIPT = "[⁰¹²³⁴-⁹]{1,3}(?:[ ,⁻–-]?[⁰¹²³⁴-⁹]{1,3})*"
+_REFERENCE = (
+    r"(?:\[\d{1,3}(?:\s?[,;–—-]\s?\d{1,3})*\]|\[\^[\w-]{1,20}\]|\[(?:[a-z]|note \d{1,3}|citation needed)\]"
+    rf"|【[^】\n]{{1,40}}】|{_SUPERSCRIPT})"
 )
+"""A reference such as ``[3]``, ``[1, 2]``, ``[1-3]``, ``[^1]``, ``¹``. After a stop it belongs to that sentence."""
+_SPACED_REFERENCE = rf"[ \xa0](?!{_SUPERSCRIPT}){_REFERENCE}(?!\s+[a-zß-ÿа-я])"  # "[5] says so" begins a sentence
+
+_END = re.compile(
+    rf"(?P<mark>(?P<stop>[{_STOPS}{_WIDE_STOPS}](?:[{_STOPS}{_WIDE_STOPS}{re.escape(_CLOSERS)}]|[ \xa0\u202f]»(?!\w))*)"
+    rf"(?:{_REFERENCE}|{_SPACED_REFERENCE})*)\s*"
+)
+_REFERENCES = re.compile(_REFERENCE)
+_UNIT = re.compile(
+    r"^[ \t]*(?P<fence>`{3,}|~{3,})(?P<rest>[^\n`]*)$|\\begin\{(?P<begin>\w+\*?)\}|\\end\{(?P<end>\w+\*?)\}"
+    r"|(?P<math>\$\$)|(?P<left>\\\[)|(?P<right>\\\])",
+    re.MULTILINE,
+)
+_REST_OF_LINE = re.compile(r"[^\S\n]*(?:\n|\Z)")
 _BREAK = re.compile(r"\n\s*")
-_MARKER = re.compile(r"[-*+•–—]\s|\(?\d{1,3}[.)]\s|[#>|]")
-_NUMBER = re.compile(r"(?:[#>*_\s]|[-+•]\s)*\(?\d{1,3}")
-_PAIRED = re.compile(r"""["“”'‘’«»()\[\]]""")
-_LAST_WORD = re.compile(r"[^\W_]+(?:\.[^\W_]+)*\Z")
+_MARKER = re.compile(r"[-*+•–—]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5}|[IVX]{2,5})[.)]\s|[#>|]")
+_NUMBER = re.compile(r"(?:[#>*_\s]|[-+•]\s)*\(?(?:\d{1,3}|[ivx]{1,5}|[IVX]{2,5})")
+_PAIRED = re.compile(r"""["“”„'‘’«»()\[\]「」『』（）【】《》`]""")
+_LETTER = r"(?:[^\W_]|[\u0900-\u0963\u0966-\u097f])"  # vowel signs of Devanagari belong to words as well
+_LAST_WORD = re.compile(rf"{_LETTER}+(?:\.{_LETTER}+)*\Z")
 _NEXT_WORD = re.compile(r"[^\W\d_]+")
 _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+|[A-Z][a-z]?(?:\.[A-Z][a-z]{0,2})+")
 _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\W_]")
 
-_ENGLISH: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_WORDS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Lists of words, and regular expressions, which the file explains."""
 _TITLES, _MIDDLE, _NUMBERED, _MAYBE, _STARTERS = (
-    frozenset(_ENGLISH[name].split()) for name in ("titles", "middle", "numbered", "maybe", "starters")
+    frozenset(_WORDS[name].split()) for name in ("titles", "middle", "numbered", "maybe", "starters")
 )
-_DECLINES = re.compile(_ENGLISH["declines"], re.VERBOSE)
-_TO_READER = re.compile(_ENGLISH["to_reader"], re.VERBOSE)
+_ENDS_WITH_STOP, _ORDINAL = (re.compile(_WORDS[name]) for name in ("ends_with_stop", "ordinal"))
 
 
 def split_sentences(text: str) -> list[str]:
@@ -88,40 +107,72 @@ def spans(text: str) -> list[tuple[int, int]]:
     Args:
         text: as for ``split_sentences``.
     """
-    pieces = []
-    for first, last in _blocks(text):
-        start = first
-        for end, following in _ends(text, first, last):
-            pieces.append((start, end))
-            start = following
-        pieces.append((start, last))
+    pieces: list[tuple[int, int]] = []
+    units = list(_units(text))
+    begin = 0
+    for unit in [unit for unit in units if _stands_alone(text, *unit)]:
+        pieces += _split(text, begin, unit[0], units)
+        pieces.append(unit)
+        begin = unit[1]
+    pieces += _split(text, begin, len(text), units)
     return _joined(text, pieces)
 
 
-def is_abstention(answer: str) -> bool:
-    """Return whether an answer declines: it says that it cannot find, does not know or will not tell, and little else.
+def _split(text: str, begin: int, end: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the sentences of a part of the text; they do not end inside a unit."""
+    for first, last in _blocks(text, begin, end, units):
+        start = first
+        for stop, following in _ends(text, first, last, units):
+            yield start, stop
+            start = following
+        yield start, last
 
-    One of its first two sentences declines (in the first person, or by saying that there is no information), and at
-    most half of all its sentences state something. An answer that declines and then answers all the same does not
-    count. English only.
 
-    Args:
-        answer: the whole untagged text; an empty answer is not an abstention.
+def _units(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of code blocks, LaTeX environments and displayed formulas, in order, without overlap.
+
+    A code block whose fence is never closed reaches to the end of the text; other units need their end.
     """
-    sentences = split_sentences(answer.replace("’", "'"))
-    if not any(_DECLINES.match(sentence) for sentence in sentences[:2]):
-        return False
-    statements = sum(not _DECLINES.match(sentence) and not _TO_READER.search(sentence) for sentence in sentences)
-    return 2 * statements <= len(sentences)
+    tokens = list(_UNIT.finditer(text))
+    ends: dict[str, list[tuple[int, int]]] = {}  # tokens that can end a unit, by what it must have begun with
+    for token in tokens:
+        if not (token["rest"] or "").strip():
+            begun = token["fence"] or token["end"] or token["math"] or (token["right"] and r"\[")
+            ends.setdefault(begun or "", []).append(token.span())
+    following = 0
+    for token in tokens:
+        begun = token["fence"] or token["begin"] or token["math"] or token["left"]
+        if begun is None or token.start() < following:
+            continue
+        places = ends.get(begun, [])
+        at = bisect_left(places, (token.end(),))
+        if at == len(places) and not token["fence"]:
+            continue
+        following = places[at][1] if at < len(places) else len(text.rstrip())
+        yield token.start() + len(token[0]) - len(token[0].lstrip()), following
 
 
-def _blocks(text: str) -> Iterator[tuple[int, int]]:
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Return whether a unit begins and ends its lines, so that it is a sentence of its own."""
+    begin = max(0, start - _LONGEST_WORD)
+    above = text.rfind("\n", begin, start) + 1 or (0 if begin == 0 else start)
+    begins_line = not text[above:start].strip() and (above == 0 or text[above - 1] == "\n")
+    return begins_line and _REST_OF_LINE.match(text, end) is not None
+
+
+def _inside(units: Sequence[tuple[int, int]], place: int) -> bool:
+    """Return whether a place in the text lies inside a unit, after its first character."""
+    before = bisect_left(units, (place,)) - 1
+    return before >= 0 and place < units[before][1]
+
+
+def _blocks(text: str, begin: int, end: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield start and end of the parts between hard line breaks, without white space at their edges."""
-    end = len(text.rstrip())
-    first = line = len(text) - len(text.lstrip())
+    end = begin + len(text[begin:end].rstrip())
+    first = line = end - len(text[begin:end].lstrip())
     for line_break in _BREAK.finditer(text, first, end):
         above = text[line : line_break.start()].rstrip()
-        if _is_hard(above, line_break):
+        if not _inside(units, line_break.start()) and _is_hard(above, line_break):
             yield first, line + len(above)
             first = line_break.end()
         line = line_break.end()
@@ -139,33 +190,34 @@ def _is_hard(above: str, line_break: re.Match[str]) -> bool:
     return above.endswith(":") or not line_break.string[below].islower()
 
 
-def _ends(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+def _ends(text: str, first: int, last: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the end of every sentence of a block but the last, and the start of the next one."""
     start = first
-    pairs = _pairs(text, first, last)
+    pairs = sorted(_pairs(text, first, last))
     opened = reach = 0  # the number of pairs that open before the current stop, and where the last of them closes
     for stop in _END.finditer(text, first, last):
         end, following = stop.end("mark"), stop.end()
         while opened < len(pairs) and pairs[opened][0] < stop.start():
             reach = max(reach, pairs[opened][1])
             opened += 1
-        if following < last and reach < end and _is_end(stop, start):
+        if following < last and reach < end and not _inside(units, stop.start()) and _is_end(stop, start):
             yield end, following
             start = following
 
 
 def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
-    """Return where quotation marks and brackets open and close, in the order of their opening."""
+    """Return where quotation marks and brackets open and close."""
     pairs: list[tuple[int, int]] = []
     waiting: list[tuple[str, int]] = []
     for match in _PAIRED.finditer(text, first, last):
         mark, here = match[0], match.start()
         before = text[here - 1] if here > first else " "
         after = text[here + 1] if here + 1 < last else " "
-        opener = _OPENED_BY.get(mark)
+        openers = _OPENED_BY.get(mark, "")
+        opener = next((o for o in openers if waiting and waiting[-1][0] == o), openers[:1])
         if mark == opener and (before.isspace() or before in _BEFORE_QUOTE):  # the same character opens and closes
-            opener = None if after.isalpha() or (mark == '"' and not after.isspace()) else opener
-        if opener is None:
+            opener = "" if after.isalpha() or (mark in '"`' and not after.isspace()) else opener
+        if not opener or (mark == "“" and not (waiting and waiting[-1][0] == "„")):
             waiting.append((mark, here))
             continue
         if opener in _SINGLE:
@@ -178,21 +230,23 @@ def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
             begin = waiting.pop()[1]
             if here - begin <= (_LONGEST_SINGLE if opener in _SINGLE else _LONGEST_PAIR):
                 pairs.append((begin, here))
-    return sorted(pairs)
+    return pairs
 
 
 def _is_end(stop: re.Match[str], start: int) -> bool:
     """Return whether a stop outside quotes and brackets ends the sentence that begins at ``start``."""
     text, mark, following = stop.string, stop["mark"], stop.end()
-    wide = any(character in mark for character in _WIDE_STOPS)  # no white space follows these
-    if wide or (text[following] in _BULLETS and _MARKER.match(text, following)):
+    if "……" in mark or any(character in mark for character in _WIDE_STOPS):
+        return text[following] not in _WIDE_CONTINUES or mark[-1] in _WIDE_STOPS + "…"
+    if text[following] in _BULLETS and _MARKER.match(text, following):
         return True
     word = following
     while word < following + 4 and text[word : word + 1] in tuple(_OPENERS):
         word += 1
     first = text[word : word + 1]
     if following == stop.end("mark"):  # a missing space, as in "in London.She", or an address
-        return mark in _STOPS and text[stop.start() - 1 : stop.start()].islower() and _opens_sentence(text, word)
+        after_word = text[stop.start() - 1 : stop.start()].islower()
+        return stop["stop"] in _STOPS and after_word and _opens_sentence(text, word)
     if first.strip() == "" or first in _CONTINUES:
         return False
     if first.islower() and not text[word + 1 : word + 2].isupper() and "\n" not in text[stop.end("mark") : following]:
@@ -214,7 +268,10 @@ def _is_abbreviated(text: str, start: int, stop: int, word: int) -> bool:
     """Return whether the full stop at ``stop`` belongs to the word before it; the next word is at ``word``."""
     if stop - start <= _LONGEST_MARKER and _NUMBER.fullmatch(text, start, stop):
         return True
-    match = _LAST_WORD.search(text[max(start, stop - _LONGEST_WORD) : stop])
+    before = text[max(start, stop - _LONGEST_WORD) : stop]
+    if _ENDS_WITH_STOP.search(before):
+        return False
+    match = _LAST_WORD.search(before)
     if not match:
         return False
     last, small = match[0], match[0].casefold()
@@ -223,8 +280,10 @@ def _is_abbreviated(text: str, start: int, stop: int, word: int) -> bool:
     opens = _opens_sentence(text, word)
     if small in _NUMBERED:
         return text[word].isdigit() or (_ROMAN.match(text, word) is not None and not opens)
-    initial = len(last) == 1 and last.isalpha()
-    return (initial or small in _MAYBE or _ACRONYM.fullmatch(last) is not None) and not opens
+    hyphenated = re.search(r"\w-\Z", before[: match.start()]) is not None  # "Static-X."
+    initial = len(last) == 1 and last.isalpha() and not hyphenated
+    abbreviated = initial or small in _MAYBE or _ACRONYM.fullmatch(last) or _ORDINAL.search(before)
+    return bool(abbreviated) and not opens
 
 
 def _joined(text: str, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -232,7 +291,7 @@ def _joined(text: str, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     begin = None
     for start, end in pieces:
-        if _WORD.search(text, start, end):
+        if _WORD.search(_REFERENCES.sub("", text[start:end])):
             joined.append((start if begin is None else begin, end))
             begin = None
         elif joined:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -32,3 +35,18 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + outside_inner
             if self._inner:
                 self._inner[-1] += spent
+
+    def timed(self, name: str, steps: Generator[None, None, T]) -> Generator[None, None, T]:
+        """Run a generator step by step, and add the time that its steps take, not the time in between, to a phase."""
+        try:
+            while True:
+                with self.phase(name):
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
+                yield
+        finally:
+            with self.phase(name):
+                steps.close()

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from lovec.datasets.jsonl import parse_line, record_from_dict, record_to_dict
+from lovec.answers import split_record
+from lovec.datasets.jsonl import record_from_dict, record_to_dict
+from lovec.datasets.layouts import known_layout
+from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
-from lovec.sentences import split_sentences
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.scoring import OnSentence
-from lovec.tags import TagFormat, strip
-from lovec.types import Engine, LovecError, Readout, Record, Sampling, Sentence
+from lovec.taggers.scoring import OnSentence, run_to_end
+from lovec.types import Engine, LovecError, Readout, Record, Sampling, is_text
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
@@ -67,14 +67,28 @@ class TextTagger:
         """Return the records with a confidence for every sentence, in the order given.
 
         Answers without sentences are split, and tags in them are removed. ``meta["problems"]`` names problems with a
-        text: words that the model does not know, sentences beyond its context.
+        text: words that the model does not know, a length beyond its context.
 
         Args:
             records: the texts.
             on_sentence: called with every sentence as soon as it is scored, those that are left out included.
         """
+        return run_to_end(self.tag_steps(records, on_sentence))
+
+    def tag_steps(
+        self, records: Sequence[Record], on_sentence: OnSentence | None = None
+    ) -> Generator[None, None, list[Record]]:
+        """Do the work of ``tag_texts``, and yield after every call of the engine; the generator returns the records.
+
+        Between two calls others may use the engine: the results stay the same. Closing the generator, or an exception
+        in ``on_sentence``, ends the work; the engine can be used again at once.
+
+        Args:
+            records: as for ``tag_texts``.
+            on_sentence: as for ``tag_texts``.
+        """
         split = [split_record(record, self.session.encoder.tags) for record in records]
-        tagged = self._iterative.tag(split, on_sentence)
+        tagged = yield from self._iterative.steps(split, on_sentence)
         texts = [[sentence.text for sentence in record.sentences] for record in split]
         return [self._filtered(self._with_unknown_words(*pair)) for pair in zip(tagged, texts, strict=True)]
 
@@ -142,12 +156,13 @@ def tag(
         ...}``), or a list of them for a list.
 
     Raises:
-        LovecError: neither text nor question is given, their numbers differ, or the model cannot be opened.
+        LovecError: neither text nor question is given, one is no text, their numbers differ, or the model cannot be
+            opened.
     """
     single = isinstance(question if text is None else text, str)
     if text is None and question is None:
         raise LovecError("neither text nor question is given; tag('A sentence.') tags, tag(question='Who ...?') asks")
-    texts, questions = ([v] if v is None or isinstance(v, str) else list(v) for v in (text, question))
+    texts, questions = (_listed(name, value) for name, value in (("text", text), ("question", question)))
     n = len(questions) if text is None else len(texts)
     if len(questions) not in (1, n) or (single and len(questions) != 1):
         raise LovecError(f"got {len(questions)} questions for {n} texts, expected one for all or one each")
@@ -164,42 +179,40 @@ def tag(
     return dicts[0] if single else dicts
 
 
+def _listed(name: str, value: Any) -> list[str | None]:
+    """Return a text or several as a list.
+
+    Raises:
+        LovecError: the value is no text and no list of texts, or UTF-8 cannot encode one.
+    """
+    if value is None:
+        return [None]
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    for text in texts:
+        if not (isinstance(text, str) and is_text(text)) and not (name == "question" and text is None):
+            raise LovecError(f"{name} is {text!r:.60}, expected a text that UTF-8 can encode, or a list of such texts")
+    return texts
+
+
 def text_record(text: str, question: str | None = None, record_id: str = "text") -> Record:
     """Return a record of a text that is not split into sentences yet."""
     return Record(record_id, question or DEFAULT_QUESTION, answer=text)
 
 
-def split_record(record: Record, tags: TagFormat) -> Record:
-    """Return a record with sentences, without tags: its own sentences, or else those of its answer.
-
-    Problems of an earlier run are removed from ``meta``.
-    """
-    record = replace(record, meta={k: v for k, v in record.meta.items() if k not in ("problems", "left_out")})
-    if texts := [_without_tags(sentence.text, tags) for sentence in record.sentences]:
-        pairs = zip(record.sentences, texts, strict=True)
-        sentences = tuple(replace(sentence, text=text) for sentence, text in pairs if text)
-        return replace(record, sentences=sentences, rejected=record.rejected if all(texts) else None)
-    sentences = tuple(map(Sentence, split_sentences(_without_tags(record.answer, tags))))
-    return replace(record, sentences=sentences, rejected=None)
-
-
-def _without_tags(text: str, tags: TagFormat) -> str:
-    return strip(text, tags) if tags.open in text or tags.close in text else text
-
-
 @dataclass
 class Documents:
-    """The texts to tag or the questions to answer: text files and JSON Lines files, one after the other.
+    """The texts to tag or the questions to answer: text files and files with rows, one after the other.
 
-    A text file is one document, or one per paragraph (blank lines separate paragraphs). A JSON line is one document:
-    its "text", "answer" or "sentences", and its "question"; or a question alone, where questions are to be answered.
+    A text file is one document, or one per paragraph (blank lines separate paragraphs). A row of JSON Lines, JSON, CSV
+    or Parquet is one document: its "text", "answer" or "sentences", and its "question"; or a question alone, where
+    questions are to be answered. Rows may also have another layout of ``lovec.datasets.layouts``.
 
     Attributes:
         files: name and path of each file; the name is the id of its document.
         question: the question of documents that have none.
         paragraphs: whether every paragraph of a text is a document of its own.
         asking: whether questions are to be answered; then every line needs a question, and nothing else.
-        on_error: called with the error of every line or file that cannot be read; the others are read all the same.
+        on_error: called with the error of every row or file that cannot be read; the others are read all the same.
     """
 
     files: Sequence[tuple[str, Path]]
@@ -210,18 +223,20 @@ class Documents:
 
     def records(self, skip: int) -> Iterator[Record]:
         """Yield the records after the first ``skip`` ones, with unique ids."""
-        used: set[str] = set()
+        used: dict[str, int] = {}  # ids, and how often each was repeated
         for at, record in enumerate(self._all()):
-            candidates = chain([record.id], (f"{record.id}#{number}" for number in count(2)))
-            record_id = next(candidate for candidate in candidates if candidate not in used)
-            used.add(record_id)
+            record_id, number = record.id, used.get(record.id, 1)
+            while record_id in used:
+                number += 1
+                record_id = f"{record.id}#{number}"
+            used[record.id] = number
+            used.setdefault(record_id, 1)
             if at >= skip:
                 yield replace(record, id=record_id)
 
     def _all(self) -> Iterator[Record]:
         for name, path in self.files:
-            is_jsonl = self.asking or path.suffix in (".jsonl", ".ndjson") or _starts_with_object(path)
-            yield from self._lines(name, path) if is_jsonl else self._text(name, path)
+            yield from self._rows(name, path) if self.asking or is_rows(path) else self._text(name, path)
 
     def _text(self, name: str, path: Path) -> Iterator[Record]:
         try:
@@ -235,42 +250,40 @@ class Documents:
         for number, paragraph in enumerate(filter(None, map(str.strip, _BLANK_LINE.split(text))), 1):
             yield text_record(paragraph, self.question, f"{name}:{number}")
 
-    def _lines(self, name: str, path: Path) -> Iterator[Record]:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                place = f"{name}:{number}"
+    def _rows(self, name: str, path: Path) -> Iterator[Record]:
+        reading = Reading(name)
+        try:
+            for number, row in read_rows(path, name, self.on_error):
+                reading.number = number
                 try:
-                    yield self._record(parse_line(line, place, first=number == 1), place)
+                    yield from [self._checked(record, reading.place) for record in self._records(row, reading)]
                 except LovecError as error:
                     self.on_error(error)
+        except LovecError as error:  # of the whole file
+            self.on_error(error)
 
-    def _record(self, data: dict[str, Any], place: str) -> Record:
-        if data.get("text") is not None and not data.get("answer"):
-            data["answer"] = data.pop("text")
-        data["id"] = place if data.get("id") is None else data["id"]
+    def _records(self, row: dict[str, Any], reading: Reading) -> Iterator[Record]:
+        """Yield the records of a row; in lovec's own layout the question may be missing, and "text" is an answer."""
+        layout = None if "text" in row else known_layout(row)
+        if layout is not None and layout.read is not None:
+            yield from read_records_of(row, layout.name, layout.read, reading)
+            return
+        if row.get("text") is not None and not row.get("answer"):
+            row["answer"] = row.pop("text")
+        row["id"] = reading.place if row.get("id") is None else row["id"]
         if not self.asking:
-            data["question"] = data.get("question") or self.question
+            row["question"] = row.get("question") or self.question
         try:
-            record = record_from_dict(data)
+            yield record_from_dict(row)
         except LovecError as error:
-            raise LovecError(f"{place}: {error}") from None
+            raise LovecError(f"{reading.place}: {error}") from None
+
+    def _checked(self, record: Record, place: str) -> Record:
         if not self.asking and not record.answer.strip() and not record.sentences:
             raise LovecError(
                 f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
         return record
-
-
-def _starts_with_object(path: Path) -> bool:
-    """Return whether the first line that is not blank is a JSON object."""
-    with open(path, "rb") as file:
-        first = next((line for line in file if line.strip()), b"")
-    try:
-        return bool(parse_line(first, str(path), first=True))
-    except LovecError:
-        return False
 
 
 def _with_problem(record: Record, problem: str) -> Record:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
@@ -134,7 +135,7 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
         LovecError: a text is empty or contains a tag word, or a score is not an integer 0..top of the scale (None
             included).
     """
-    pieces = []
+    pieces: list[str] = []
     for number, sentence in enumerate(sentences, start=1):
         text, score = (sentence.text, sentence.score) if isinstance(sentence, TaggedSentence) else sentence
         text = text.strip()
@@ -154,9 +155,11 @@ def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagForma
 
 
 def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
-    """Return a text without its tags.
+    """Return a text without its tags; white space between sentences stays as it was.
 
-    Of malformed tags the tag words are removed, and a number or a word of the scale right after an opening word.
+    Of malformed tags the tag words are removed. What stands right after an opening word goes with it where it is a
+    number or a word of the scale and another tag word or the end follows ("8.5"), or where it is a word of the scale
+    and a new sentence seems to follow ("<confidence> 9 She ..."). All else is kept: it may belong to the text.
 
     Args:
         text: any string, usually the output of a model.
@@ -164,9 +167,20 @@ def strip(text: str, tags: TagFormat = DEFAULT_TAGS) -> str:
     """
     parsed = parse(text, tags)
     words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
-    broken = re.compile(rf"{re.escape(tags.open)}(?:\s*(?:\d+(?:\.\d+)?|{words})(?!\w))?|{re.escape(tags.close)}")
-    pieces = [s.text if s.problem is None else " ".join(broken.sub(" ", s.raw).split()) for s in parsed.sentences]
-    return " ".join(piece for piece in (*pieces, parsed.tail.strip()) if piece)
+    opening, closing = re.escape(tags.open), re.escape(tags.close)
+    alone = rf"\s*(?:\d+(?:\.\d+)?|{words})(?=\s*(?:{opening}|{closing}|\Z))"
+    before_sentence = rf"\s*(?:{words})(?=\s+(?![a-z])\w)"
+    broken = re.compile(rf"[^\S\n]*(?:{opening}(?:{alone}|{before_sentence})?|{closing})")
+
+    pieces: list[str] = []
+    for span in parsed.sentences:
+        begin = len(span.raw) - len(span.raw.lstrip())
+        pieces += [span.raw[:begin] + span.text] if span.problem is None else broken.split(span.raw)
+    pieces = [piece for piece in (*pieces, parsed.tail) if piece]
+    spaced = pieces[:1]
+    for before, after in pairwise(pieces):
+        spaced += [after] if before[-1].isspace() or after[0].isspace() else [" ", after]
+    return "".join(spaced).strip()
 
 
 def _parse_span(raw: str, close: int, tags: TagFormat, scores: dict[str, int]) -> TaggedSentence:

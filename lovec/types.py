@@ -8,8 +8,10 @@ An unknown value is ``None``, never NaN.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 N_SCORES = 11
 """Number of scores of the default scale: the integers 0..10."""
+
+LARGEST = 1e15
+"""The largest number that a setting may be."""
+
+LARGEST_COUNT = 2**31 - 1
+"""The largest number of tokens, rows, steps or files that a setting may ask for."""
 
 
 class LovecError(Exception):
@@ -41,14 +49,17 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 def check_range(
     name: str,
-    value: float | None,
+    value: Any,
     *,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    integer: bool = False,
 ) -> None:
-    """Refuse the value of a setting that lies outside its range; NaN lies outside every range.
+    """Refuse the value of a setting that is no number or lies outside its range.
+
+    NaN and numbers of a magnitude above ``LARGEST``, infinity among them, lie outside every range. A bool is no number.
 
     Args:
         name: name of the setting, for the message.
@@ -57,15 +68,58 @@ def check_range(
         above: what the value must be greater than.
         at_most: the highest value that is allowed.
         below: what the value must be less than.
+        integer: whether the value must be an integer.
 
     Raises:
-        LovecError: ``value`` lies outside the range.
+        LovecError: ``value`` is no number, or lies outside the range.
     """
+    if value is None:
+        return
     bounds = (("at least", at_least, ge), ("above", above, gt), ("at most", at_most, le), ("below", below, lt))
     limits = [(words, limit, holds) for words, limit, holds in bounds if limit is not None]
-    if value is not None and not all(holds(value, limit) for _, limit, holds in limits):
-        expected = " and ".join(f"{words} {limit}" for words, limit, _ in limits)
-        raise LovecError(f"{name} is {value}, expected {expected}")
+    kind = Integral if integer else Real
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if is_number and not abs(value) <= LARGEST:
+        limits += [("at least", -LARGEST, ge)] if at_least is None and above is None else []
+        limits += [("at most", LARGEST, le)] if at_most is None and below is None else []
+    if not is_number or not all(holds(value, limit) for _, limit, holds in limits):
+        noun = [] if is_number else ["an integer" if integer else "a number"]
+        expected = " ".join([*noun, " and ".join(f"{words} {limit:.10g}" for words, limit, _ in limits)])
+        raise LovecError(f"{name} is {(str if is_number else repr)(value)[:60]}, expected {expected}".rstrip())
+
+
+def check_count(name: str, value: Any, at_least: int = 1, at_most: int = LARGEST_COUNT) -> None:
+    """Refuse the value of a setting that is no integer in its range.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value; None, where the setting has none, is always allowed.
+        at_least: the lowest value that is allowed.
+        at_most: the highest value that is allowed.
+
+    Raises:
+        LovecError: ``value`` is no integer, or lies outside the range.
+    """
+    above_most = isinstance(value, Integral) and int(value) > at_most
+    check_range(name, value, at_least=at_least, at_most=at_most if above_most else None, integer=True)
+
+
+def check_seed(name: str, value: Any) -> None:
+    """Refuse a seed that is no integer in 0..2**32 - 1, which is what all random generators take.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value.
+
+    Raises:
+        LovecError: ``value`` is no such integer.
+    """
+    check_range(name, value, at_least=0, at_most=2**32 - 1, integer=True)
+
+
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can encode a text; it cannot where half a surrogate pair stands alone."""
+    return text == text.encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +187,22 @@ def to_rating(factuality: float) -> int:
         LovecError: if ``factuality`` lies outside [0, 1] or is NaN.
     """
     return DEFAULT_SCALE.nearest(factuality)
+
+
+_CITATION = re.compile(r"\s*(?:\[\^?\d{1,3}\^?(?:\s*[,;\u2013-]\s*\^?\d{1,3}\^?)*\]|[⁰¹²³⁴-⁹]+)")
+_QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2032", "'")
+_QUOTES |= dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"')
+_PLAIN = str.maketrans({**_QUOTES, **dict.fromkeys("\u200b\u2060\ufeff", "")})
+
+
+def comparable(text: str) -> str:
+    """Return a sentence as sentences are compared: two files write the same one in different ways.
+
+    Citation marks ([1], [1][2], [1, 2], [1-3], [^1], superscripts), the style of quotation marks, characters without
+    width and the kind and amount of white space do not count; capitals do.
+    """
+    plain = text.translate(_PLAIN)
+    return " ".join(_CITATION.sub("", plain).split()) or " ".join(plain.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +276,10 @@ class Record:
         return replace(self, sentences=tuple(replace(sentence, factuality=value) for sentence, value in pairs))
 
     def labels_by_text(self) -> dict[str, list[float | None]]:
-        """Return the factualities of the sentences by text (with single spaces); of equal ones in their order."""
+        """Return the factualities of the sentences by `comparable` text; of equal ones in their order."""
         labels: dict[str, list[float | None]] = {}
         for sentence in self.sentences:
-            labels.setdefault(" ".join(sentence.text.split()), []).append(sentence.factuality)
+            labels.setdefault(comparable(sentence.text), []).append(sentence.factuality)
         return labels
 
 
@@ -222,13 +292,22 @@ class Sampling:
         temperature: 0 is greedy; otherwise logits are divided by it.
         n: completions a prompt.
         seed: every completion's random stream is a function of (seed, key of the prompt, index of the sample) only,
-            so it does not depend on the batch it was sampled in.
+            so it does not depend on the batch it was sampled in; 0..2**63 - 1.
+
+    Raises:
+        LovecError: a setting is out of range.
     """
 
     max_new_tokens: int = 512
     temperature: float = 0.0
     n: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("max_new_tokens", self.max_new_tokens)
+        check_range("temperature", self.temperature, at_least=0)
+        check_count("n", self.n)
+        check_range("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +378,37 @@ class Oracle(Protocol):
         """Factuality in [0, 1] or None for every sentence of every record, aligned with ``record.sentences``."""
 
 
+def checked_ratings(oracle: Oracle, records: Sequence[Record]) -> list[list[float | None]]:
+    """Ask an oracle, which may be the user's own, and check what it returns.
+
+    Args:
+        oracle: rates the sentences.
+        records: what it rates.
+
+    Returns:
+        A factuality in [0, 1] or None for every sentence of every record.
+
+    Raises:
+        LovecError: it returned something else.
+    """
+    name, rated = type(oracle).__name__, oracle.rate(records)
+    try:
+        rows = [list(row) for row in rated]
+    except TypeError:
+        raise LovecError(f"{name} returned {str(rated)[:60]}, expected a list of ratings for every record") from None
+    if len(rows) != len(records):
+        raise LovecError(f"{name} rated {len(rows)} records, expected ratings of {len(records)}")
+    for record, row in zip(records, rows, strict=True):
+        if len(row) != len(record.sentences) or not all(
+            value is None or (isinstance(value, Real) and 0.0 <= float(value) <= 1.0) for value in row
+        ):
+            raise LovecError(
+                f"{name} rated {record.id!r} {str(row)[:60]}, expected {len(record.sentences)} numbers in [0, 1] or "
+                "None, one per sentence"
+            )
+    return [[None if value is None else float(value) for value in row] for row in rows]
+
+
 class Tagger(Protocol):
     """Gives sentences a confidence."""
 
@@ -323,12 +433,18 @@ class Term:
         per: the unit that is counted ("token", "row", "pair", "sentence"): the term is divided by the number of
             these in the whole optimiser batch, over all micro-batches and processes.
         weight: factor of the term in the loss.
+
+    Raises:
+        LovecError: ``weight`` is not a finite number.
     """
 
     values: Tensor
     mask: Tensor
     per: str
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("weight of a term", self.weight)
 
 
 @dataclass(frozen=True, slots=True)

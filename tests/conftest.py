@@ -1,12 +1,25 @@
-"""What the tests of training share."""
+"""What the tests share."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tinyrun import sft_adapter, tiny
+
+# A busy machine is no reason to fail; where CI is set, every run tries the same examples.
+settings.register_profile(
+    "lovec", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
+settings.load_profile("lovec")
+
+# Started in the background, or by nohup, the tests would inherit signals that are ignored, and so would their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

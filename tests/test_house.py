@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 300
 """Most code lines in a file."""
 
-HOUSE = 13_540
+HOUSE = 16_600
 """Most code lines in lovec and cli together."""
 
 
@@ -52,12 +52,17 @@ LAYERS = (
         "mezzanine",
         "small tools",
         {
+            "answers": "what given tags say",
+            "abstentions": "answers that decline",
             "encoding": "texts as token ids",
             "choices": "scores as a tree",
             "calls": "retries of HTTP calls",
+            "devices": "where a model runs",
             "files": "atomic writes",
+            "imports": "users' functions",
             "notices": "bundled warnings",
             "randomness": "random streams",
+            "signals": "ends in order",
             "templates": "text from templates",
         },
     ),

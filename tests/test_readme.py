@@ -154,7 +154,7 @@ def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
     monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
     # a checkpoint holds its recipe
     recipe = yaml.safe_load((RECIPES / "dpo.yaml").read_text())
-    monkeypatch.setattr(arguments, "saved_recipe", lambda path, command: recipe)
+    monkeypatch.setattr(arguments, "saved_recipe", lambda path, *_: recipe)
     command, rest = words[0], words[1:]
     assert command in COMMANDS
     if command in PLAIN:

@@ -130,7 +130,7 @@ def test_clip_and_worst_of_log():
 )
 def test_a_bad_option_is_named(rule, options):
     ((name, value),) = options.items()
-    with pytest.raises(LovecError, match=rf"^{name} of {rule.__name__} is {value}, expected above "):
+    with pytest.raises(LovecError, match=rf"^{name} of {rule.__name__} is {value}, expected "):
         rule(**options)
 
 

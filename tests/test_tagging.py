@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lovec
+from lovec.answers import split_record
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
@@ -25,7 +26,7 @@ from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.session import SETTINGS, settings_file
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, split_record, text_record
+from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record
 from lovec.tags import TagFormat, parse
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
@@ -150,18 +151,19 @@ def test_instruction_and_tags_are_read_from_beside_the_model(model: str, adapter
     (copies["model"] / SETTINGS).write_text(
         settings_file(Encoder(tokenizer, "Of the model.", SHORT))[SETTINGS], encoding="utf-8"
     )
-    opened = open_session(str(copies["model"]), str(copies["adapter"]))
+    copied = {"model": str(copies["model"]), "adapter": str(copies["adapter"]), "any_base": True}
+    opened = open_session(**copied)
     assert (opened.encoder.instruction, opened.encoder.tags) == ("Of the model.", SHORT)
     (copies["adapter"] / SETTINGS).write_text(
         settings_file(Encoder(tokenizer, "Of the adapter.", TagFormat("<a>", "</a>")))[SETTINGS], encoding="utf-8"
     )
-    opened = open_session(str(copies["model"]), str(copies["adapter"]))
+    opened = open_session(**copied)
     assert (opened.encoder.instruction, opened.encoder.tags.open) == ("Of the adapter.", "<a>")
-    opened = open_session(str(copies["model"]), str(copies["adapter"]), instruction="Mine.", tag_words=("<b>", "</b>"))
+    opened = open_session(**copied, instruction="Mine.", tag_words=("<b>", "</b>"))
     assert (opened.encoder.instruction, opened.encoder.tags.close) == ("Mine.", "</b>")
     (copies["adapter"] / SETTINGS).write_text('{"instruction": "Half."}', encoding="utf-8")
     with pytest.raises(LovecError, match=r"lovec\.json is broken, expected"):
-        open_session(str(copies["model"]), str(copies["adapter"]))
+        open_session(**copied)
 
 
 # Sentences as they finish
@@ -189,12 +191,12 @@ def test_iterative_sentences_are_reported_as_they_are_scored(session: Session) -
     assert calls[:5] == [0, 3, 5, 7, 8]  # after every step, the sentences it scored
 
 
-def test_sentences_beyond_the_context_are_reported_as_well(tmp_path: Path) -> None:
+def test_a_sentence_that_does_not_fit_is_reported_as_well(tmp_path: Path) -> None:
     opened = open_session(str(build_tiny("llama", tmp_path / "m", max_position_embeddings=128)), instruction="Rate.")
     records = [Record("long", "Who?", sentences=(Sentence("One."), Sentence("x" * 100), Sentence("Three.")))]
     reported: list[tuple[int, int, Sentence]] = []
     [tagged] = IterativeTagger(opened.engine, opened.encoder).tag(records, lambda *each: reported.append(each))
-    assert [sentence.score is None for sentence in tagged.sentences] == [False, True, True]
+    assert [sentence.score is None for sentence in tagged.sentences] == [False, True, False]
     assert reported == [(0, at, sentence) for at, sentence in enumerate(tagged.sentences)]
 
 
@@ -381,6 +383,21 @@ def test_importing_lovec_loads_no_torch() -> None:
     assert lovec.tag is lovec.tagging.tag
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((5,), "text is 5, expected a text"),
+        ((["A.", None],), "text is None, expected a text"),
+        (("A \ud800.",), r"text is 'A \\ud800\.', expected a text that UTF-8 can encode"),
+        ((b"A.",), "text is 65, expected a text"),
+        (("A.", 7), "question is 7, expected a text"),
+    ],
+)
+def test_what_is_no_text_is_refused(words: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(LovecError, match=message):
+        lovec.tag(*words, model="world-small")
+
+
 # What is tagged
 
 
@@ -393,10 +410,8 @@ def test_tags_and_problems_of_an_earlier_run_are_removed() -> None:
     labelled = Record(
         "a", "?", answer="No.", sentences=(Sentence("B <c> 3 </c>", 0.5), Sentence("<c>")), rejected=(1, 2)
     )
-    assert (
-        split_record(labelled, SHORT).sentences == (Sentence("B", 0.5),)
-        and split_record(labelled, SHORT).rejected is None
-    )
+    split = split_record(labelled, SHORT)
+    assert [(s.text, s.factuality) for s in split.sentences] == [("B", 0.5)] and split.rejected is None
     assert split_record(Record("a", "?", answer="Ada  did.\nBo."), SHORT).sentences == (
         Sentence("Ada  did."),
         Sentence("Bo."),
@@ -470,6 +485,11 @@ def test_ids_are_unique_and_do_not_depend_on_the_start(
     assert all(record.id.startswith(name or "a.jsonl:") for record, name in zip(whole, names, strict=True))
     for skip in range(len(names) + 1):
         assert read(Documents(files), skip)[0] == whole[skip:]
+
+
+def test_equal_ids_are_numbered_in_linear_time(tmp_path: Path) -> None:
+    records, _ = read(Documents(written(tmp_path, a_jsonl='{"text": "A.", "id": "a"}\n' * 30_000)))
+    assert [record.id for record in records] == ["a", *(f"a#{number}" for number in range(2, 30_001))]
 
 
 def test_blank_lines_separate_paragraphs_in_linear_time(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_hostile_megabyte_takes_linear_time(unit):
     text = unit * (2**20 // len(unit))
     start = time.process_time()
     parsed = parse(text)
-    assert time.process_time() - start < 1.0  # about 0.1 s; quadratic time is many seconds
+    assert time.process_time() - start < 5.0  # about 0.1 s; quadratic time is minutes
     assert "".join(s.raw for s in parsed.sentences) + parsed.tail == text
 
 
@@ -221,6 +221,14 @@ def test_a_hostile_megabyte_takes_linear_time(unit):
         (f" {OPEN} 3 {CLOSE} ", ""),
         ("A.\n\n B. ", "A.\n\n B."),
         ("", ""),
+        (
+            f"# Life\n\nA. {OPEN} 9 {CLOSE}\n\n- B {OPEN} 8 {CLOSE}\n- C {OPEN}x{CLOSE}\n\nD",
+            "# Life\n\nA.\n\n- B\n- C x\n\nD",
+        ),
+        (f"a {OPEN}12 monkeys", "a 12 monkeys"),  # no score: the text goes on
+        (f"a {OPEN} 9 monkeys", "a 9 monkeys"),
+        (f"He saw {OPEN}12 Monkeys.", "He saw 12 Monkeys."),
+        (f"A.{OPEN}B. {CLOSE}C.", "A. B. C."),
     ],
 )
 def test_strip_removes_tags_and_the_numbers_in_malformed_ones(text, plain):
@@ -317,12 +325,18 @@ def test_tag_words_inside_the_words_of_the_scale_are_refused(open_word, close_wo
     ("text", "plain"),
     [
         ("A. <c> likely </c> B.<c>very likely</c>", "A. B."),
-        ("A. <c> very likely B. <c> 7 C.", "A. B. C."),  # malformed: the word or the number is removed as well
+        ("A. <c> very likely B. <c> 7 C.", "A. B. 7 C."),  # malformed: the word goes as well; 7 is none of the scale
+        ("A. <c> 7 </c> B. <c> 7", "A. B."),
         ("A. <c> unlikelyhood </c>", "A. unlikelyhood"),
     ],
 )
 def test_strip_removes_the_words_of_the_scale(text, plain):
     assert strip(text, other_tags("words")) == plain
+
+
+def test_strip_removes_a_word_whole_that_begins_with_another():
+    tags = TagFormat("<c>", "</c>", Scale(("sure", "sure enough")))
+    assert strip("A. <c> sure enough B. <c> sure C.", tags) == "A. B. C."
 
 
 @pytest.mark.parametrize("unit", ["<c>", "</c>", "<c> very likely", "<c> 7", "a <c> no </c>", "<c></c>"])
@@ -331,4 +345,10 @@ def test_other_scales_take_linear_time(unit, function):
     text = unit * (2**20 // len(unit))
     start = time.process_time()
     function(text, other_tags("words"))
-    assert time.process_time() - start < 2.0  # about 0.3 s; quadratic time is many seconds
+    assert time.process_time() - start < 10.0  # about 0.3 s; quadratic time is minutes
+
+
+def test_a_word_that_begins_with_another_is_stripped_whole():
+    tags = TagFormat("<c>", "</c>", Scale(("No", "No Way", "Yes")))
+    assert strip("A. <c> No Way Bo came.", tags) == "A. Bo came."
+    assert strip("A. <c> No Bo came.", tags) == "A. Bo came."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -16,14 +17,20 @@ from lovec.types import LovecError, check_range
         (0, {"at_least": 1}, "at least 1"),
         (3, {"at_most": 2}, "at most 2"),
         (2, {"at_least": 0, "below": 2}, "at least 0 and below 2"),
-        (math.nan, {"at_least": 0}, "at least 0"),
-        (math.nan, {"at_most": 2}, "at most 2"),
+        (math.nan, {"at_least": 0}, "at least 0 and at most 1e+15"),
+        (math.nan, {"at_most": 2}, "at most 2 and at least -1e+15"),
+        (math.inf, {}, "at least -1e+15 and at most 1e+15"),
+        (10**400, {"above": 0}, "above 0 and at most 1e+15"),
+        (True, {"at_least": 0}, "a number at least 0"),
+        ("3", {}, "a number"),
+        (1.5, {"at_least": 0, "integer": True}, "an integer at least 0"),
     ],
 )
-def test_a_value_outside_its_range_is_refused(value: float, bounds: dict[str, float], expected: str) -> None:
+def test_a_value_outside_its_range_is_refused(value: Any, bounds: dict[str, Any], expected: str) -> None:
     with pytest.raises(LovecError) as error:
         check_range("setting", value, **bounds)
-    assert str(error.value) == f"setting is {value}, expected {expected}"
+    given = str(value)[:60] if isinstance(value, int | float) else repr(value)
+    assert str(error.value) == f"setting is {given}, expected {expected}"
 
 
 @pytest.mark.parametrize("value", [0, 1, 1.5, 2, None])

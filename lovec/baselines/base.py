@@ -10,7 +10,7 @@ from lovec.baselines.samples import Samples
 from lovec.encoding import Encoder
 from lovec.prompts import prompt
 from lovec.stopwatch import Stopwatch
-from lovec.types import Engine, LovecError, Record
+from lovec.types import Engine, LovecError, Record, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ class Baseline:
                 f"the baseline {self.name!r} gave {[len(row) for row in rows]} confidences for records of {sizes} "
                 "sentences; confidences() must return one for every sentence, or None"
             )
-        if wrong := [c for row in rows for c in row if c is not None and not 0.0 <= c <= 1.0]:
-            raise LovecError(f"the baseline {self.name!r} gave a confidence of {wrong[0]:g}, expected one in [0, 1]")
+        for confidence in (c for row in rows for c in row):
+            check_range(f"a confidence of the baseline {self.name!r}", confidence, at_least=0, at_most=1)
         return [with_confidences(record, row) for record, row in zip(records, rows, strict=True)]
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
 from lovec.baselines.judges import YesNoJudge
 from lovec.sentences import split_sentences
-from lovec.types import Record, check_range
+from lovec.types import LovecError, Record, check_count, check_range
 
 
 class _SampleComparison(Baseline, ABC):
@@ -30,7 +30,7 @@ class _SampleComparison(Baseline, ABC):
 
     def __init__(self, samples: int = 10, judge: Judge | None = None, name: str | None = None) -> None:
         super().__init__(name)
-        check_range(f"samples of the baseline {self.name!r}", samples, at_least=1)
+        check_count(f"samples of the baseline {self.name!r}", samples)
         self.samples = samples
         self.judge = judge
         self._attached_judge: Judge | None = None
@@ -64,7 +64,13 @@ class _SampleComparison(Baseline, ABC):
             for sentence in record.sentences:
                 for piece in (piece for pieces in texts for piece in pieces):
                     claims.setdefault((number, piece, sentence.text), Claim(record, piece, sentence.text))
-        support = dict(zip(claims, self._attached_judge.support(list(claims.values())), strict=True))
+        judge = type(self._attached_judge).__name__
+        values = list(self._attached_judge.support(list(claims.values())))
+        if len(values) != len(claims):
+            raise LovecError(f"{judge} returned {len(values)} values for {len(claims)} claims, expected one for each")
+        for value in values:
+            check_range(f"the support that {judge} gave a claim", value, at_least=0, at_most=1)
+        support = dict(zip(claims, values, strict=True))
         confidences: list[list[float | None]] = []
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             rows = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lovec.types import DEFAULT_SCALE, Record, Scale
+from lovec.types import DEFAULT_SCALE, Record, Scale, check_count
 
 
 def best_constant(records: Iterable[Record], scale: Scale = DEFAULT_SCALE) -> int | None:
@@ -33,9 +33,13 @@ class ConstantTagger:
     Args:
         score: the score, 0..top of the scale.
         scale: the scale that it belongs to.
+
+    Raises:
+        LovecError: ``score`` is no score of the scale.
     """
 
     def __init__(self, score: int, scale: Scale = DEFAULT_SCALE) -> None:
+        check_count("score", score, at_least=0, at_most=scale.top)
         self.score = score
         self.scale = scale
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from lovec.baselines.base import BaselineResources, Claim, Judge
 from lovec.notices import DoublingWarning
-from lovec.types import LovecError, check_range
+from lovec.types import LovecError, check_count
 
 log = logging.getLogger(__name__)
 _NO_LIMIT = 10**6  # tokenizers without a longest input report a far larger number
@@ -43,8 +43,8 @@ class NLIJudge(Judge):
     def __init__(
         self, model: str, batch_size: int = 64, device: str | None = None, max_length: int | None = None
     ) -> None:
-        check_range("batch_size", batch_size, at_least=1)
-        check_range("max_length", max_length, at_least=1)
+        check_count("batch_size", batch_size)
+        check_count("max_length", max_length)
         self.model = model
         self.batch_size = batch_size
         self.device = device
@@ -57,9 +57,9 @@ class NLIJudge(Judge):
         Raises:
             LovecError: there is no such model, or its labels do not name entailment and contradiction.
         """
-        import torch
+        from lovec.devices import device_of
 
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = str(device_of(self.device))
         key = (self.model, device)
         classifier = _loaded.get(key)
         if classifier is None:

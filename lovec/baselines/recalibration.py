@@ -75,6 +75,11 @@ class Platt:
     intercept: float
     clip: float = 0.01
 
+    def __post_init__(self) -> None:
+        check_range("slope", self.slope)
+        check_range("intercept", self.intercept)
+        check_range("clip", self.clip, above=0, below=0.5)
+
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Platt:
         """Fit the curve with the lowest cross-entropy to soft labels.

@@ -9,7 +9,7 @@ from lovec.encoding import Encoder
 from lovec.notices import DoublingWarning
 from lovec.stopwatch import Stopwatch
 from lovec.tags import strip
-from lovec.types import Engine, LovecError, Record, Sampling, check_range
+from lovec.types import Engine, LovecError, Record, Sampling, check_count, check_range, check_seed
 
 log = logging.getLogger(__name__)
 _PHASE = "sampling"
@@ -28,12 +28,14 @@ class Samples:
         seed: seed of the random streams.
 
     Raises:
-        LovecError: the temperature is not above 0 (all samples would be equal), or the length is not positive.
+        LovecError: the temperature is not above 0 (all samples would be equal), or the length or the seed is out of
+            range.
     """
 
     def __init__(self, temperature: float = 1.0, max_new_tokens: int = 512, seed: int = 0) -> None:
         check_range("temperature of samples", temperature, above=0)
-        check_range("max_new_tokens of samples", max_new_tokens, at_least=1)
+        check_count("max_new_tokens of samples", max_new_tokens)
+        check_seed("seed of samples", seed)
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed

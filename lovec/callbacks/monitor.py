@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.callbacks.probe import PROBE_PREFIX, Probe
 from lovec.evaluation.evaluator import MODES
-from lovec.types import check_range
+from lovec.types import check_count, check_range
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
@@ -52,6 +52,9 @@ class Limits:
         kl: highest mean k3 estimate of the KL divergence from the reference per token, in nats. At 0.5 it is as large
             as the remaining uncertainty about a token of fluent text, and adds up to tens of nats over an answer; runs
             of ``grpo.yaml`` stay below 0.2.
+
+    Raises:
+        LovecError: a limit is no number from 0 up.
     """
 
     malformed: float = 0.05
@@ -62,6 +65,10 @@ class Limits:
     factuality: float = 0.1
     zero_variance: float = 0.5
     kl: float = 0.5
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            check_range(f"limits.{limit.name}", getattr(self, limit.name), at_least=0, integer=limit.type == "int")
 
 
 @dataclass(frozen=True)
@@ -156,8 +163,8 @@ class Monitor(Callback):
         window: int = 50,
         worse: float = 2.0,
     ) -> None:
-        check_range("every of Monitor", every, at_least=1)
-        check_range("window of Monitor", window, at_least=1)
+        check_count("every of Monitor", every)
+        check_count("window of Monitor", window)
         check_range("worse of Monitor", worse, above=1)
         self.limits = limits
         self.every = every

@@ -17,7 +17,7 @@ from lovec.metrics import suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.randomness import seeded
 from lovec.taggers import FreeFormTagger
-from lovec.types import Record, Sampling, check_range
+from lovec.types import Record, Sampling, check_count
 
 PROBE_PREFIX = "train/probe_"
 
@@ -41,8 +41,8 @@ class Probe(Callback):
     """
 
     def __init__(self, every: int = 50, questions: int = 8) -> None:
-        check_range("every of Probe", every, at_least=0)
-        check_range("questions of Probe", questions, at_least=1)
+        check_count("every of Probe", every, at_least=0)
+        check_count("questions of Probe", questions)
         self.every = every
         self.questions = questions
 

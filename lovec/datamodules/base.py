@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Judge, Wording
+from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import usable, with_rejected
-from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_range
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_choice, check_count, check_seed
 
 _SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
@@ -39,6 +43,10 @@ class RecordBatch:
         return self._records[index]
 
 
+Unfit: TypeAlias = Literal["refuse", "leave_out"]
+"""What becomes of training records that cannot be learned from."""
+
+
 class RecordsDataModule(LightningDataModule):
     """Serves records for training, validation and test; a subclass overrides :meth:`load` to return them.
 
@@ -55,6 +63,8 @@ class RecordsDataModule(LightningDataModule):
         seed: seed of the order of the training records, and of all random draws.
         first_epoch: number of epochs that the starting adapter was trained for with these records and this seed; the
             orders continue after theirs.
+        unfit: what becomes of training records that cannot be learned from, since they are too long or hold tag words:
+            "refuse" ends the run before the first step, "leave_out" trains on the others.
 
     Attributes:
         splits: splits that :meth:`questions` accepts; the first one is the default of ``lovec label``.
@@ -68,14 +78,25 @@ class RecordsDataModule(LightningDataModule):
     answered: ClassVar[bool] = False
     domains: tuple[str, ...] = ("in-domain",)
 
-    def __init__(self, batch_size: int = 8, eval_batch_size: int = 64, seed: int = 0, first_epoch: int = 0) -> None:
+    def __init__(
+        self,
+        batch_size: int = 8,
+        eval_batch_size: int = 64,
+        seed: int = 0,
+        first_epoch: int = 0,
+        unfit: Unfit = "refuse",
+    ) -> None:
         super().__init__()
-        check_range("--data.batch_size", batch_size, at_least=1)
-        check_range("--data.eval_batch_size", eval_batch_size, at_least=1)
+        check_count("--data.batch_size", batch_size)
+        check_count("--data.eval_batch_size", eval_batch_size)
+        check_seed("--data.seed", seed)
+        check_count("--data.first_epoch", first_epoch, at_least=0)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.first_epoch = first_epoch
+        check_choice("--data.unfit", unfit, Unfit)
+        self.unfit = unfit
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, list[Record]] = {}
@@ -105,6 +126,12 @@ class RecordsDataModule(LightningDataModule):
         """The confidence scale of the module that these records are served to; 0 to 10 without one."""
         scale: Scale = getattr(getattr(self.trainer, "lightning_module", None), "scale", DEFAULT_SCALE)
         return scale
+
+    @property
+    def tags(self) -> TagFormat:
+        """The tags of the module that these records are served to; the paper's without one."""
+        tags: TagFormat = getattr(getattr(self.trainer, "lightning_module", None), "tags", DEFAULT_TAGS)
+        return tags
 
     def load(self, split: str) -> list[Record]:
         """Return the records of "train", "validation" or "test", the same at every call. To be overridden.
@@ -139,6 +166,12 @@ class RecordsDataModule(LightningDataModule):
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
         return tuple(self._records.get(split, ()))
 
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Leave out training records that are set up, before the first batch; their number goes into `summary`."""
+        self._records["train"] = [record for record in self._records["train"] if record.id not in ids]
+        self.summary.setdefault("train", {})["cannot be learned from"] = len(ids)
+        self.__dict__.pop("_training_digest", None)  # it was that of all records
+
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:
         """Return the fully labelled records; the number of the others goes into :attr:`summary`."""
         kept, left_out = usable(records)
@@ -152,6 +185,30 @@ class RecordsDataModule(LightningDataModule):
     def batch_done(self) -> None:
         """Count one more optimiser batch as trained on."""
         self.served += 1
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what decides which records every optimiser batch has, for the fingerprint of a checkpoint.
+
+        The number of batches of an epoch is among it: with more processes than an incomplete last batch has records,
+        an epoch is shorter, and the count of batches in a checkpoint would mean other records.
+        """
+        return {
+            "class": type(self).__qualname__,
+            "records": len(self._records["train"]),
+            "content": self._training_digest,
+            "batch_size": self.batch_size,
+            "batches of an epoch": self.train_batches(),
+            "first_epoch": self.first_epoch,
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def _training_digest(self) -> str:
+        """A digest of all training records in their order, texts and labels included."""
+        digest = hashlib.sha256()
+        for record in self._records["train"]:
+            digest.update(json.dumps(record_to_dict(record), default=str).encode())
+        return digest.hexdigest()[:16]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the number of optimiser batches trained on."""

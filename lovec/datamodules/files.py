@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_info
+
+from lovec.answers import untag
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.layouts import read_any
 from lovec.types import LovecError, Record, check_range
 
 
 class FilesDataModule(RecordsDataModule):
-    """Reads JSONL files of any known layout; a subclass overrides :meth:`trainable` to select training records.
+    """Reads files of any known layout; a subclass overrides :meth:`trainable` to select training records.
 
     Args:
         path: JSONL to train on.
@@ -46,14 +49,21 @@ class FilesDataModule(RecordsDataModule):
         if split == "test":
             if self.test_path is None:
                 raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
-            return list(read_any(self.test_path))
+            return self._read(self.test_path)
         if split == "validation" and self.val_path is not None:
-            return list(read_any(self.val_path))
-        records = list(read_any(self.path))
+            return self._read(self.val_path)
+        records = self._read(self.path)
         if self.val_path is None:
             held_out = split == "validation"
             records = [record for record in records if (self._draw(record.id) < self.val_fraction) == held_out]
         return self.trainable(records) if split == "train" else records
+
+    def _read(self, path: str) -> list[Record]:
+        """Return the records of a file, without the confidence tags that their texts hold; these are no labels."""
+        untagged = [untag(record, self.tags) for record in read_any(path)]
+        if tags := sum(read for _, read in untagged):
+            rank_zero_info(f"{path}: the confidence tags of {tags} sentences were read as scores, and are no labels")
+        return [record for record, _ in untagged]
 
     def trainable(self, records: list[Record]) -> list[Record]:
         """Return the records that can be trained on, ready for training; by default all of them."""

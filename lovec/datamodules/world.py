@@ -20,7 +20,7 @@ from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
-from lovec.types import Completion, Engine, Record, Sampling, Sentence, check_range
+from lovec.types import Completion, Engine, Record, Sampling, Sentence, check_count, check_range
 
 _WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
 _MAX_NEW_TOKENS = 192  # the world's model ends its answers after about 100 tokens
@@ -56,9 +56,8 @@ class World(RecordsDataModule):
 
     def __init__(self, variant: str = "world", samples: int = 1, temperature: float = 0.7, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("--data.samples", samples, at_least=0)
-        if samples:
-            check_range("--data.temperature", temperature, above=0)
+        check_count("--data.samples", samples, at_least=0)
+        check_range("--data.temperature", temperature, above=0)
         self.variant = variant
         self.samples = samples
         self.temperature = temperature

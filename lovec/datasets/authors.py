@@ -1,101 +1,56 @@
 """The file layouts of the paper's authors, read as records.
 
-A line of a file (or an item of a JSON list) is one of
-
-- demonstrations: ``{prompt, model_output, is_abstained, ratings_openai, rated_output_openai}``,
-- pairs: ``{prompt, chosen, rejected}``, the same answer tagged with its true and with wrong scores,
-- prompts for GRPO: ``{entity, evidence, base_prediction}``,
-- outputs: ``{entity, prompt, model_outputs}``, several answers to one question.
-
-A prompt is the bare question without the instruction. Scores are those of the paper's scale, 0 to 10.
+A prompt is the bare question without the instruction. Scores are those of the paper's scale, 0 to 10. The layouts are
+those that the scripts of the paper's repository write: demonstrations and outputs with the ratings of the fact-checker,
+preference pairs, and prompts for GRPO.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from lovec.datasets.jsonl import open_input, read_objects
-from lovec.datasets.names import Ids
+from lovec.datasets.rows import Reading, Row
 from lovec.encoding import QUESTION
-from lovec.tags import TaggedSentence, parse
+from lovec.sentences import split_sentences
+from lovec.tags import DEFAULT_TAGS, TaggedSentence, parse, strip
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, to_rating
 
-Row = dict[str, Any]
+_HEADER = "<|start_header_id|>assistant<|end_header_id|>\n\n"  # which the authors' sampling leaves before answers
+_UNRATED = f"{DEFAULT_TAGS.open} None {DEFAULT_TAGS.close}"  # of a sentence that the fact-checker did not rate
 
 
-def read_authors(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Read a file in one of the authors' layouts; the keys of each line say which one.
+def demonstration(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with the ratings of its sentences.
 
-    True scores become factuality, wrong ones ``rejected``, the tags of outputs score and confidence. An abstention
-    keeps its answer, has no sentences, and ``meta["abstained"]`` is True; ``base_prediction`` becomes an answer without
-    sentences.
-
-    Args:
-        path: JSONL, or JSON with a list.
-
-    Yields:
-        One record per line; for outputs one per answer, with the ids ``<entity>/sample-1`` and so on.
-
-    Raises:
-        LovecError: the file is missing, or a line has another form; the message names file and line.
+    An abstention has no sentences, and ``meta["abstained"]`` is True. A rating None is an unknown factuality. Where
+    there are no ratings, or others than sentences, the answer has no sentences: they could not be told apart.
     """
-    ids = Ids()
-    for place, row in read_items(path):
-        try:
-            layout = layout_of(row)
-            if layout is None:
-                known = "; ".join(", ".join(keys) for keys in _LAYOUTS)
-                raise LovecError(f"the keys are {', '.join(row)}; expected one of the layouts: {known}")
-            yield from _LAYOUTS[layout](row, ids)
-        except (LovecError, KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = error if isinstance(error, LovecError) else f"{type(error).__name__}: {error}"
-            raise LovecError(f"{path}:{place}: {reason}") from None
-
-
-def layout_of(row: Row) -> tuple[str, ...] | None:
-    """Return the keys of the layout that a line has, or None if it is none of the authors'."""
-    return next((keys for keys in _LAYOUTS if row.keys() >= set(keys)), None)
-
-
-def read_items(path: str | os.PathLike[str]) -> Iterator[tuple[int, Row]]:
-    """Yield number (from 1) and object of every line of a JSONL file, or of every item of a file with one JSON list.
-
-    Raises:
-        LovecError: the file is missing or broken.
-    """
-    with open_input(path) as file:
-        is_list = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-    if not is_list:
-        yield from read_objects(path)
+    abstained, answer = bool(row.get("is_abstained")), (row["model_output"] or "").removeprefix(_HEADER)
+    record = Record(
+        reading.ids.of(_subject(row["prompt"])), row["prompt"], answer=answer, meta={"abstained": abstained}
+    )
+    ratings, rated = row.get("ratings_openai"), row.get("rated_output_openai")
+    if abstained or not (ratings or rated):
+        reading.left_out["abstentions" if abstained else "answers without ratings"] += 1
+        yield record
         return
-    try:
-        items = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise LovecError(f"{path}: not valid JSON ({error}); expected JSONL or a JSON list") from None
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, dict):
-            raise LovecError(f"{path}:{number}: holds {type(item).__name__}, expected an object")
-        yield number, item
+    known = None if ratings is None else [_rating(rating) for rating in ratings]
+    spans = _rated(rated or "", known)
+    if known is not None:
+        if len(spans) > len(known) or any(k != span.score for k, span in zip(known, spans, strict=False)):
+            raise LovecError(f"ratings_openai is {ratings}, but the tags of rated_output_openai have other scores")
+        text = "".join("".join(span.text for span in spans).split())
+        if len(known) != len(spans) or text != "".join(answer.split()):
+            reading.left_out["answers with more or fewer ratings than sentences"] += 1
+            yield record
+            return
+    yield replace(record, sentences=tuple(Sentence(span.text, _confidence(span.score)) for span in spans))
 
 
-def _demonstration(row: Row, ids: Ids) -> Iterator[Record]:
-    record_id, meta = ids.of(_subject(row["prompt"])), {"abstained": bool(row["is_abstained"])}
-    if row["is_abstained"]:
-        yield Record(record_id, row["prompt"], answer=row["model_output"] or "", meta=meta)
-        return
-    tagged = _fully_tagged(row["rated_output_openai"])
-    ratings = row["ratings_openai"]
-    if [None if rating is None else to_rating(float(rating) / 10) for rating in ratings] != [s.score for s in tagged]:
-        raise LovecError(f"ratings_openai is {ratings}, but the tags of rated_output_openai have other scores")
-    sentences = tuple(Sentence(s.text, _confidence(s.score)) for s in tagged)
-    yield Record(record_id, row["prompt"], answer=row["model_output"], sentences=sentences, meta=meta)
-
-
-def _pair(row: Row, ids: Ids) -> Iterator[Record]:
+def pair(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the same answer tagged with its true and with wrong scores; these become ``rejected``."""
     chosen, rejected = _fully_tagged(row["chosen"]), _fully_tagged(row["rejected"])
     if [s.text for s in chosen] != [s.text for s in rejected]:
         raise LovecError("chosen and rejected are different answers, expected the same one with other scores")
@@ -104,46 +59,87 @@ def _pair(row: Row, ids: Ids) -> Iterator[Record]:
         raise LovecError("a sentence of chosen or rejected has no valid score; leave such pairs out")
     sentences = tuple(Sentence(s.text, _confidence(s.score)) for s in chosen)
     answer = " ".join(s.text for s in chosen)
-    yield Record(ids.of(_subject(row["prompt"])), row["prompt"], answer=answer, sentences=sentences, rejected=wrong)
+    record_id = reading.ids.of(_subject(row["prompt"]))
+    yield Record(record_id, row["prompt"], answer=answer, sentences=sentences, rejected=wrong)
 
 
-def _online(row: Row, ids: Ids) -> Iterator[Record]:
+def online(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a question with evidence; ``base_prediction`` becomes an answer without sentences."""
     evidence = row["evidence"] or ()
     texts = (evidence,) if isinstance(evidence, str) else tuple(map(str, evidence))
     entity = str(row["entity"])
     question = QUESTION.format(entity=entity)
-    yield Record(ids.of(entity), question, texts, row["base_prediction"] or "", meta={"entity": entity})
+    yield Record(reading.ids.of(entity), question, texts, row["base_prediction"] or "", meta={"entity": entity})
 
 
-def _outputs(row: Row, ids: Ids) -> Iterator[Record]:
+def outputs(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read several answers to one question, with the scores that they state, and the ratings of the first one if any.
+
+    The records have the ids ``<entity>/sample-1`` and so on. The ratings are of the sentences of the answer without
+    its tags; the tags show where these end if there are as many, and otherwise lovec's splitter does. If it finds
+    another number as well, the ratings are left out.
+    """
     entity = str(row["entity"])
-    entity_id, meta = ids.of(entity), {"entity": entity}
+    entity_id, meta = reading.ids.of(entity), {"entity": entity}
     for number, text in enumerate(row["model_outputs"], 1):
-        parsed = parse(text)
+        answer = text.removeprefix(_HEADER)
+        parsed = parse(answer)
         spans = [*parsed.sentences, TaggedSentence(parsed.tail.strip(), None, "untagged tail", parsed.tail)]
-        sentences = tuple(
+        sentences = [
             Sentence(s.text, confidence=_confidence(s.score), score=s.score)
             for s in spans
             if s.text and parsed.sentences
-        )
-        yield Record(f"{entity_id}/sample-{number}", row["prompt"], answer=text, sentences=sentences, meta=meta)
+        ]
+        abstained = number == 1 and bool(row.get("is_abstained"))
+        reading.left_out["abstentions"] += abstained
+        if number == 1 and (ratings := row.get("ratings_openai")):
+            sentences = _with_ratings(sentences, row.get("output_without_confidence") or strip(answer), ratings)
+            reading.left_out["answers with more or fewer ratings than sentences"] += len(sentences) != len(ratings)
+        record = Record(f"{entity_id}/sample-{number}", row["prompt"], answer=answer, meta=meta)
+        if abstained:
+            yield replace(record, meta={**meta, "abstained": True})
+        else:
+            yield replace(record, sentences=tuple(sentences))
 
 
-_LAYOUTS: dict[tuple[str, ...], Callable[[Row, Ids], Iterator[Record]]] = {
-    ("prompt", "model_output", "is_abstained", "ratings_openai", "rated_output_openai"): _demonstration,
-    ("prompt", "chosen", "rejected"): _pair,
-    ("entity", "evidence", "base_prediction"): _online,
-    ("entity", "prompt", "model_outputs"): _outputs,
-}
+def _with_ratings(sentences: list[Sentence], answer: str, ratings: Sequence[Any]) -> list[Sentence]:
+    """Return the sentences with their ratings 0 to 10; without, if there are as many in neither way of counting."""
+    if len(sentences) != len(ratings) and len(texts := split_sentences(answer)) == len(ratings):
+        sentences = list(map(Sentence, texts))
+    if len(sentences) != len(ratings):
+        return sentences
+    pairs = zip(sentences, map(_rating, ratings), strict=True)
+    return [replace(sentence, factuality=_confidence(rating)) for sentence, rating in pairs]
+
+
+def _rating(value: Any) -> int | None:
+    """Return a rating of the fact-checker; None for one that it could not give, or gave outside 0 to 10."""
+    return None if value is None or not 0 <= float(value) <= 10 else to_rating(float(value) / 10)
+
+
+def _rated(text: str, ratings: Sequence[int | None] | None) -> tuple[TaggedSentence, ...]:
+    """Return the sentences of a rated answer; only where a rating is None may a tag be invalid."""
+    parsed = parse(text)
+    missing = [s.raw.rstrip().endswith(_UNRATED) for s in parsed.sentences]
+    if ratings is not None:
+        missing = [rating is None for rating in ratings] + [False for _ in parsed.sentences]
+    problems = [
+        s.problem for s, is_missing in zip(parsed.sentences, missing, strict=False) if s.problem and not is_missing
+    ]
+    return _checked(parsed.sentences, problems, parsed.tail)
 
 
 def _fully_tagged(text: str) -> tuple[TaggedSentence, ...]:
     """Return the sentences of an answer; refuse an answer with text that is not validly tagged."""
     parsed = parse(text)
-    problems = [s.problem for s in parsed.sentences if s.problem] + ["untagged tail"] * bool(parsed.tail.strip())
-    if problems or not parsed.sentences:
+    return _checked(parsed.sentences, [s.problem for s in parsed.sentences if s.problem], parsed.tail)
+
+
+def _checked(spans: tuple[TaggedSentence, ...], problems: list[str], tail: str) -> tuple[TaggedSentence, ...]:
+    problems += ["untagged tail"] * bool(tail.strip())
+    if problems or not spans:
         raise LovecError(f"an answer is not tagged throughout: {problems[0] if problems else 'no tag at all'}")
-    return parsed.sentences
+    return spans
 
 
 def _confidence(score: int | None) -> float | None:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 from lovec.notices import DoublingWarning
-from lovec.types import LovecError, Record, check_choice, check_range
+from lovec.types import LovecError, Record, check_choice, check_count
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
 CountTokens: TypeAlias = Callable[[str], int]
@@ -45,7 +45,7 @@ class Cutter:
     """
 
     def __init__(self, budget: int, how: EvidenceCut, count_tokens: CountTokens) -> None:
-        check_range("the budget of evidence", budget, at_least=1)
+        check_count("evidence_tokens", budget)
         check_choice("the way to cut evidence", how, EvidenceCut)
         self.budget = budget
         self.how = how

@@ -1,56 +1,83 @@
-"""FActScore's biographies with human labels (Min et al. 2023, "FActScore", labelled data).
+"""FActScore (Min et al. 2023): biographies with human labels, and the decisions of its scorer.
 
 Annotators split every sentence into atomic facts and labelled each S (supported), NS (not supported) or IR
 (irrelevant). The factuality of a sentence is the supported share S / (S + NS), and None if it has no such fact.
+
+``FactScorer.get_score`` returns, and the script writes as ``NAME_factscore_output.json``, an object with ``decisions``:
+for every answer the list of its atomic facts as ``{"atom", "is_supported"}``, or null for an abstention. Questions and
+answers are not in it.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from lovec.datasets.jsonl import read_objects
-from lovec.datasets.names import Ids
-from lovec.types import LovecError, Record, Sentence
+from lovec.datasets.rows import Reading, Row, read_records_of, read_rows
+from lovec.types import Record, Sentence
+
+KEYS = ("input", "output", "topic", "cat", "annotations")
+"""The keys of a line of the labelled data."""
 
 
 def read_factscore(path: str | os.PathLike[str]) -> list[Record]:
     """Read a labelled file of FActScore, such as its ``ChatGPT.jsonl``.
 
     Args:
-        path: JSONL with the keys input, output, topic, cat [rarity, region] and annotations.
+        path: rows with the keys input, output, topic, cat [rarity, region] and annotations.
 
     Returns:
-        One record per line. ``meta`` has topic, rarity, region and abstained; a line whose annotations are null is an
-        abstention, which keeps its answer and has no sentences.
+        One record per row, see `labelled`.
 
     Raises:
         LovecError: the file is missing, or a line has another form; the message names file and line.
     """
     records: list[Record] = []
-    ids = Ids()
-    for number, row in read_objects(path):
-        try:
-            records.append(_record(row, ids))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LovecError(
-                f"{path}:{number}: not a line of FActScore's labelled data ({type(error).__name__}: {error}); "
-                "expected input, output, topic, cat [rarity, region] and annotations"
-            ) from None
+    reading = Reading(path)
+    for number, row in read_rows(path):
+        reading.number = number
+        records += read_records_of(row, f"FActScore's labelled data, which has {', '.join(KEYS)}", labelled, reading)
     return records
 
 
-def _record(row: dict[str, Any], ids: Ids) -> Record:
+def labelled(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a biography with the labels of its sentences.
+
+    ``meta`` has topic, rarity, region and abstained; a row whose annotations are null is an abstention, which keeps its
+    answer and has no sentences.
+    """
     rarity, region = row["cat"]
     annotations = row["annotations"]
-    return Record(
-        id=ids.of(row["topic"]),
+    sentences = tuple(Sentence(a["text"].strip(), factuality=_supported(a)) for a in annotations or ())
+    reading.left_out["abstentions"] += annotations is None
+    yield Record(
+        id=reading.ids.of(row["topic"]),
         question=row["input"].removeprefix("Question:").strip(),
         answer=row["output"],
-        sentences=tuple(Sentence(a["text"].strip(), factuality=_supported(a)) for a in annotations or ()),
+        sentences=sentences,
         meta={"topic": row["topic"], "rarity": rarity, "region": region, "abstained": annotations is None},
     )
+
+
+def decided(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the decisions about one answer or about all answers: every atomic fact becomes a sentence, true or false.
+
+    Where the row has them, ``topic`` and ``output`` are topic and answer; an output of the script has neither.
+    """
+    decisions = row["decisions"]
+    answers = decisions if all(isinstance(facts, list | None) for facts in decisions) else [decisions]
+    for number, facts in enumerate(answers, reading.number):
+        topic = str(row.get("topic") or f"answer {number}")
+        yield Record(
+            id=reading.ids.of(topic),
+            question=row.get("input") or f"({topic})",
+            answer=row.get("output") or "",
+            sentences=tuple(Sentence(fact["atom"].strip(), float(fact["is_supported"])) for fact in facts or ()),
+            meta={"topic": topic, "abstained": facts is None, "unit": "claim"},
+        )
+        reading.left_out["abstentions"] += facts is None
 
 
 def _supported(annotation: dict[str, Any]) -> float | None:

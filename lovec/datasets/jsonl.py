@@ -19,8 +19,9 @@ from typing import Any
 from lovec.files import atomic_file
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
 
-_RECORD_KEYS = tuple(f.name for f in fields(Record))
+RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
+_QUOTED = 20  # characters of a number that an error message quotes at most
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
@@ -38,8 +39,21 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
         LovecError: the file is missing, or a line is not a record; the message names the file, the line and what is
             wrong with it. The records before it have been yielded by then.
     """
+    yield from records_of(read_objects(path), path)
+
+
+def records_of(rows: Iterable[tuple[int, dict[str, Any]]], path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Yield the records that rows hold, see `read_records`.
+
+    Args:
+        rows: number and object of every row.
+        path: the file that they are from, for error messages.
+
+    Raises:
+        LovecError: a row is not a record, or has the id of an earlier one.
+    """
     line_of: dict[str, int] = {}
-    for number, data in read_objects(path):
+    for number, data in rows:
         if data.get("id") is None:
             data["id"] = f"line-{number}"
         try:
@@ -110,7 +124,7 @@ def json_line(data: Mapping[str, Any], record_id: str) -> bytes:
     """
     try:
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise LovecError(
             f"record {record_id!r} cannot be written as JSON ({error}); an unknown value is None, never NaN"
         ) from None
@@ -149,7 +163,7 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     n, top = len(sentences), max((sentence.levels for sentence in sentences), default=DEFAULT_SCALE.size) - 1
     is_score = partial(_is_int, low=0, high=top)
     rejected = _value(data, "rejected", partial(_is_list, n, is_score), f"{n} integers 0..{top}, one per sentence")
-    extra = {key: value for key, value in data.items() if key not in _RECORD_KEYS}
+    extra = {key: value for key, value in data.items() if key not in RECORD_KEYS}
     if duplicates := sorted(extra.keys() & meta.keys()):
         raise LovecError(f"{duplicates[0]!r} is both beside 'meta' and in it; keep one of them")
     return Record(
@@ -174,22 +188,46 @@ def parse_line(line: bytes, place: str, first: bool) -> dict[str, Any]:
     Raises:
         LovecError: the line is not a JSON object in UTF-8.
     """
-    try:
-        text = line.decode("utf-8-sig" if first else "utf-8")
-        data = json.loads(text, parse_constant=_refuse_constant)
-        if "\\ud" in text.lower():  # an escape may be half a surrogate pair, which neither tokenizers nor files accept
-            json.dumps(data, ensure_ascii=False).encode()
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise LovecError(f"{place}: not valid UTF-8 text ({error.reason}); correct or remove the line") from None
-    except (ValueError, RecursionError) as error:
-        raise LovecError(f"{place}: not valid JSON ({error}); expected one object per line") from None
+    data = parse_json(line, place, first, expected="one object per line")
     if not isinstance(data, dict):
         raise LovecError(f"{place}: holds {short_json(data)}, expected a JSON object such as {{'question': ...}}")
     return data
 
 
+def parse_json(data: bytes, place: str, first: bool, expected: str) -> Any:
+    """Return the JSON value that some bytes hold; the first ones of a file may begin with a byte-order mark.
+
+    Args:
+        data: the bytes, in UTF-8.
+        place: where they are, for error messages.
+        first: whether they are the first ones of their file.
+        expected: what the error message asks for.
+
+    Raises:
+        LovecError: they are not JSON in UTF-8.
+    """
+    try:
+        text = data.decode("utf-8-sig" if first else "utf-8")
+        value: Any = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\ud" in text.lower():  # an escape may be half a surrogate pair, which neither tokenizers nor files accept
+            json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise LovecError(f"{place}: not valid UTF-8 text ({error.reason}); correct or remove the line") from None
+    except (ValueError, RecursionError) as error:
+        raise LovecError(f"{place}: not valid JSON ({error}); expected {expected}") from None
+    return value
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON; an unknown value is null")
+
+
+def _finite(number: str) -> float:
+    """Return a number, which must not be too large for a float: infinity could not be written again."""
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:_QUOTED]} is too large for a number")
+    return value
 
 
 def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:

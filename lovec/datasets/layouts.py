@@ -1,39 +1,246 @@
-"""Files of records in any known layout: lovec's own, the authors', or that of a human-labelled data set."""
+"""Files of records in any known layout: lovec's own, the authors', those of data sets and of other tools.
+
+A layout is recognised by its keys. Another one is a function from a row to records, and an entry in `LAYOUTS`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 
-from lovec.datasets.authors import layout_of, read_authors, read_items
-from lovec.datasets.factscore import read_factscore
-from lovec.datasets.jsonl import read_records
-from lovec.datasets.wikibio import is_wikibio, read_wikibio
-from lovec.types import Record
+from lovec.datasets import authors, checkers, factscore, triviaqa, uncertainty, wikibio
+from lovec.datasets.jsonl import RECORD_KEYS, records_of
+from lovec.datasets.rows import Reading, Row, RowReader, read_records_of, read_rows
+from lovec.notices import listed
+from lovec.types import LovecError, Record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A layout of rows.
+
+    Attributes:
+        name: what messages and the documentation call it.
+        keys: the keys that every row has; ``a|b`` is either one, ``*-end`` any key with that end.
+        read: yields the records of a row; None for lovec's own rows.
+        gives: what is read from it, for the documentation.
+        fits: what a row must fulfil beside its keys.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    read: RowReader | None
+    gives: str
+    fits: Callable[[Row], bool] = lambda row: True
+
+    def missing(self, row: Row) -> list[str]:
+        """Return the keys of the layout that a row does not have."""
+        return [key for key in self.keys if not any(_has(row, name) for name in key.split("|"))]
+
+
+OWN = Layout("lovec", ("question",), None, "everything")
+
+LAYOUTS = (
+    Layout(
+        "VeriScore: claims and verdicts",
+        ("question", "response", "abstained", "prompt_source"),
+        checkers.veriscore,
+        "answers with their claims as sentences: supported 1, any other verdict 0",
+    ),
+    Layout(
+        "TriviaQA",
+        ("question", "question_id", "answer"),
+        triviaqa.short_answer,
+        "short questions with the answers that count as right",
+        lambda row: not isinstance(row["answer"], str | None),
+    ),
+    OWN,
+    Layout(
+        "the paper's authors: demonstrations",
+        ("prompt", "model_output"),
+        authors.demonstration,
+        "answers with ratings; abstentions and answers without ratings have no sentences, a rating None is no label",
+    ),
+    Layout(
+        "the paper's authors: pairs",
+        ("prompt", "chosen", "rejected"),
+        authors.pair,
+        "labelled answers with wrong scores",
+    ),
+    Layout(
+        "the paper's authors: prompts for GRPO",
+        ("entity", "evidence", "base_prediction"),
+        authors.online,
+        "questions with evidence and an answer",
+    ),
+    Layout(
+        "the paper's authors: outputs",
+        ("entity", "prompt", "model_outputs"),
+        authors.outputs,
+        "one record per answer, with the scores that it states; the first one with the fact-checker's ratings",
+    ),
+    Layout("FActScore: labelled data", factscore.KEYS, factscore.labelled, "labelled answers"),
+    Layout(
+        "FActScore: decisions",
+        ("decisions",),
+        factscore.decided,
+        "one record per answer, with its atomic facts as sentences: supported 1, otherwise 0",
+    ),
+    Layout(
+        "SAFE: results",
+        ("prompt", "side1_response"),
+        checkers.safe,
+        "one record per side; the factuality of a sentence is the supported share of its relevant facts",
+    ),
+    Layout("LongFact: prompts", ("prompt", "canary"), checkers.longfact, "questions"),
+    Layout("WikiBio", wikibio.KEYS, wikibio.passage, "labelled answers with evidence"),
+    Layout(
+        "uqlm: results",
+        ("prompt|prompts", "response|responses"),
+        uncertainty.uqlm,
+        "answers, or their claims, with a confidence; `response_correct` as label",
+    ),
+    Layout(
+        "LM-Polygraph: uncertainty",
+        ("input_text", "generation_text", "uncertainty"),
+        uncertainty.polygraph,
+        "answers; the uncertainty stays in `meta`, because it is no confidence in [0, 1]",
+    ),
+    Layout(
+        "RLCR: outputs",
+        ("problem", "answer", "*-confidence_levels"),
+        uncertainty.rlcr,
+        "one record per model, with confidence and whether it is right",
+    ),
+    Layout(
+        "RLCR: numbers",
+        ("id",),
+        uncertainty.rlcr_numbers,
+        "the same without texts",
+        uncertainty.is_rlcr_numbers,
+    ),
+    Layout(
+        "conformal factuality: claims",
+        ("prompt", "claims"),
+        uncertainty.subclaims,
+        "claims as sentences, with label and stated confidence; other scores in `meta`",
+    ),
+    Layout(
+        "conformal factuality: numbers",
+        ("scores", "true"),
+        uncertainty.subclaim_numbers,
+        "labels without texts; the scores, which lie outside [0, 1], in `meta`",
+    ),
+)
+"""All layouts; a row has the first one that it fits."""
 
 
 def read_any(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Read records one by one; the layout is recognised by the keys of the first line.
+    """Read the records of a file one by one, whatever its layout, be it JSON Lines, JSON, CSV or Parquet.
+
+    The first row says whether the file is lovec's own; in other files every row may have another layout. What was read
+    from a file that is not lovec's own, and what was left out, is logged at its end, in one line.
 
     Args:
-        path: lovec's JSONL, a file in one of the authors' layouts (``lovec.datasets.authors``), FActScore's labelled
-            data, or the labelled WikiBio passages.
+        path: a file that ``lovec.datasets.rows`` can read, in one of the layouts `LAYOUTS`.
 
     Yields:
         Records in file order.
 
     Raises:
-        LovecError: the file is missing or broken. A file of unknown layout is read as lovec's own, and the message says
-            what that needs.
+        LovecError: the file is missing, empty or broken, or a row has no known layout; the message names the nearest
+            one and what it lacks.
     """
-    _, first = next(read_items(path), (0, {}))
-    if "question" in first:
-        yield from read_records(path)
-    elif layout_of(first) is not None:
-        yield from read_authors(path)
-    elif {"input", "output", "annotations"} <= first.keys():
-        yield from read_factscore(path)
-    elif is_wikibio(first):
-        yield from read_wikibio(path)
-    else:
-        yield from read_records(path)
+    rows = read_rows(path)
+    first = next(rows, None)
+    if first is None:
+        return
+    layout = layout_of(first[1], f"{path}:{first[0]}")
+    reading, counts, rows_of = Reading(path), Counter[str](), Counter[str]()
+    rows = chain([first], rows)
+    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of):
+        counts["records"] += 1
+        counts["sentences"] += len(record.sentences)
+        counts["labels"] += sum(sentence.factuality is not None for sentence in record.sentences)
+        counts["confidences"] += sum(sentence.confidence is not None for sentence in record.sentences)
+        yield record
+    if layout is not OWN:
+        _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}")
+    elif others := [key for key in first[1] if key not in RECORD_KEYS]:
+        rows_of[OWN.name] = counts["records"]
+        _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}; kept in meta: {listed(others)}")
+
+
+def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str]) -> Iterator[Record]:
+    """Yield the records of rows in any layouts but lovec's own, and count the rows of each layout."""
+    ids: set[str] = set()
+    for number, row in rows:
+        reading.number = number
+        layout = layout_of(row, reading.place)
+        if layout.read is None:
+            raise LovecError(f"{reading.place}: has the layout of lovec's own files, but the rows before have another")
+        rows_of[layout.name] += 1
+        for record in read_records_of(row, layout.name, layout.read, reading):
+            if record.id in ids:
+                raise LovecError(f"{reading.place}: id {record.id!r} is already that of an earlier row; leave one out")
+            ids.add(record.id)
+            yield record
+
+
+def known_layout(row: Row) -> Layout | None:
+    """Return the layout of a row, or None if it has none."""
+    return next((layout for layout in LAYOUTS if not layout.missing(row) and layout.fits(row)), None)
+
+
+def layout_of(row: Row, place: str) -> Layout:
+    """Return the layout of a row.
+
+    Args:
+        row: the row.
+        place: where it is, for the error message.
+
+    Raises:
+        LovecError: it has none; the message names the nearest layout and what the row lacks.
+    """
+    if (layout := known_layout(row)) is not None:
+        return layout
+    nearest = max(LAYOUTS, key=lambda layout: _share(layout, row))
+    if not _share(nearest, row):
+        nearest = OWN
+    lacks = ", ".join(map(repr, nearest.missing(row)))
+    keys = ", ".join(map(str, list(row)[:8])) + ", ..." * (len(row) > 8)
+    raise LovecError(
+        f"{place}: no known layout has the keys {keys or '(none)'}; the nearest, {nearest.name}, also needs {lacks}"
+    )
+
+
+def _summary(rows_of: Counter[str], counts: Counter[str], left_out: Counter[str]) -> str:
+    """Return in one line what a file held and what was read from it."""
+    read = ", ".join(f"{counts[what]} {what}" for what in ("records", "sentences", "labels", "confidences"))
+    rest = [f"{count} {what}" for what, count in left_out.items() if count]
+    if counts["labels"] and (unlabelled := counts["sentences"] - counts["labels"]):
+        rest.append(f"{unlabelled} sentences without a label")
+    names = " and ".join(rows_of)
+    return f"{rows_of.total()} rows read as {names}: {read}" + (f"; of these {', '.join(rest)}" if rest else "")
+
+
+def _share(layout: Layout, row: Row) -> float:
+    """Return the share of a layout's keys that a row has; 0 where keys alone do not make the layout."""
+    return 1 - len(layout.missing(row)) / len(layout.keys) if layout.missing(row) else 0.0
+
+
+def _has(row: Row, name: str) -> bool:
+    return any(key.endswith(name[1:]) for key in row) if name.startswith("*") else name in row
+
+
+@cache
+def _say(line: str) -> None:
+    """Log a line once, since a file may be read several times."""
+    log.warning("%s", line)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lovec.datasets.hub import HubDataset
+from lovec.datasets.rows import Reading
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
@@ -61,6 +62,15 @@ def read_triviaqa(path: str | os.PathLike[str] | None = None, scale: Scale = DEF
         meta = {"aliases": aliases, "bare_question": question, "domain": DOMAIN}
         records[record_id] = Record(record_id, short_form(question, scale), meta=meta)
     return list(records.values())
+
+
+def short_answer(row: dict[str, Any], reading: Reading) -> Iterator[Record]:
+    """Read a question with the answers that count as right, as `read_triviaqa` does with a whole data set."""
+    if not (aliases := _aliases(row["answer"])):
+        raise LovecError("there is no answer; take the validation split (the test split withholds its answers)")
+    question = row["question"].strip()
+    meta = {"aliases": aliases, "bare_question": question, "domain": DOMAIN}
+    yield Record(reading.ids.of(row["question_id"]), short_form(question), meta=meta)
 
 
 def short_form(question: str, scale: Scale = DEFAULT_SCALE) -> str:

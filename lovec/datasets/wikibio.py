@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from lovec.datasets.hub import HubDataset
+from lovec.datasets.rows import Reading
 from lovec.encoding import QUESTION
 from lovec.types import LovecError, Record, Sentence
 
 HUB = HubDataset("potsawee/wiki_bio_gpt3_hallucination", "evaluation", ("wiki_bio_text", "annotation"))
 DOMAIN = "WikiBio"
 FACTUALITY = {"accurate": 1.0, "minor_inaccurate": 0.5, "major_inaccurate": 0.0}
+
+KEYS = ("wiki_bio_text", "annotation", "gpt3_sentences|main_sentences")
+"""The columns of a passage; either name of the last one will do."""
 
 # Names of the same column in the original data set and in its replication.
 _PASSAGE = ("gpt3_text", "main_passage")
@@ -43,9 +47,9 @@ def read_wikibio(path: str | os.PathLike[str] | None = None) -> list[Record]:
     return [_record(row, f"{path or HUB.name}, row {number}") for number, row in enumerate(HUB.table(path), 1)]
 
 
-def is_wikibio(row: Mapping[str, Any]) -> bool:
-    """Return whether an object has the columns of a passage."""
-    return row.keys() >= {*HUB.columns} and any(name in row for name in _SENTENCES)
+def passage(row: dict[str, Any], reading: Reading) -> Iterator[Record]:
+    """Read a passage with the labels of its sentences, as `read_wikibio` does."""
+    yield _record(row, reading.place)
 
 
 def _record(row: dict[str, Any], place: str) -> Record:

@@ -45,11 +45,8 @@ def sample_rows(
     """Check the arguments of ``Engine.generate`` and return the completions to sample, prompt by prompt.
 
     Raises:
-        LovecError: a prompt is empty or leaves no room for a token, a setting is out of range, or there is not one key
-            per prompt.
+        LovecError: a prompt is empty or leaves no room for a token, or there is not one key per prompt.
     """
-    if sampling.n < 1 or sampling.max_new_tokens < 1 or not sampling.temperature >= 0:
-        raise LovecError(f"{sampling}: expected n >= 1, max_new_tokens >= 1 and temperature >= 0")
     names = list(map(str, range(len(prompts)))) if keys is None else keys
     if len(names) != len(prompts):
         raise LovecError(f"got {len(names)} keys for {len(prompts)} prompts, expected one each")

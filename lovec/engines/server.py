@@ -6,6 +6,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ from lovec.engines.adapters import read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.engines.common import TokenCallback, by_prompt, check_vllm_temperature, checked_texts, sample_rows
 from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_range
+from lovec.types import Completion, LovecError, OnToken, Sampling, check_count, check_range
 
 KEY = "VLLM_API_KEY"
 """The environment variable that holds the API key of the server (vLLM itself reads the same one). A key is looked for
@@ -86,9 +87,9 @@ class VllmServer:
         timeout: float = 600.0,
         retries: int = 6,
     ) -> None:
-        check_range("max_rows", max_rows, at_least=1)
+        check_count("max_rows", max_rows)
         check_range("timeout", timeout, above=0)
-        check_range("retries", retries, at_least=0)
+        check_count("retries", retries, at_least=0)
         self.url = server_address(url, "url", KEY)
         self.model = model
         self.max_rows = max_rows
@@ -163,7 +164,8 @@ class VllmServer:
             sampling: how to sample; the temperature is 0 or between 0.01 and 2.
             stop_ids: ids that end a completion.
             keys: names of the prompts for their random streams (default: position in ``prompts``).
-            on_token: called with every token, in a thread of the engine; where it returns False the call is ended.
+            on_token: called with every token, in a thread of the engine; where it returns False the call is ended. An
+                exception ends all calls and is raised here.
 
         Returns:
             [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
@@ -226,15 +228,27 @@ class VllmServer:
         Args:
             link: the connection.
             bodies: body of each call.
-            callbacks: called with the tokens of each call; None where nobody listens to any.
+            callbacks: called with the tokens of each call; None where nobody listens to any. The first exception of
+                one of them ends all calls and is raised here.
         """
+        raised: list[BaseException] = []
+
+        def guarded(on_token: TokenCallback, token: int) -> bool:
+            try:
+                return on_token(token)
+            except BaseException as error:  # must neither count as a fault of the server nor end the event loop
+                raised.append(error)
+                return False
 
         async def request_all() -> list[ServerReply]:
             free = asyncio.Semaphore(self.max_rows)
 
             async def request(body: dict[str, Any], on_token: TokenCallback | None) -> ServerReply:
                 async with free:
-                    return await request_completion(link.client, body, on_token)
+                    reply = await request_completion(link.client, body, on_token and partial(guarded, on_token))
+                if raised:
+                    raise CallFailed("on_token failed")
+                return reply
 
             pairs = zip(bodies, callbacks or [None] * len(bodies), strict=True)
             tasks = [asyncio.create_task(request(*pair)) for pair in pairs]
@@ -247,6 +261,8 @@ class VllmServer:
         try:
             replies = link.run(request_all())
         except (CallFailed, ServerRefused) as error:
+            if raised:
+                raise raised[0] from None
             raise LovecError(f"the vLLM server at {self.url}: {error}") from None
         if any(reply.cached is None for reply in replies) and not link.warned:
             link.warned = True

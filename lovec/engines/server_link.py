@@ -52,7 +52,7 @@ class ServerReply(TokenReply):
                     self.candidates.append(logps)
             if usage := data.get("usage"):
                 self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             message = f"no completion with token ids and log-probabilities ({error!r}); is it vLLM?"
             raise MalformedReply(message) from None
         if on_token is not None:
@@ -85,7 +85,7 @@ def _read_completion(text: str) -> ServerReply:
     reply = ServerReply()
     try:
         reply.add(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MalformedReply(text[:100] or "nothing") from None
     if not (reply.ids and reply.ended):
         raise MalformedReply("a completion without an end")
@@ -102,7 +102,7 @@ def read_models(text: str) -> list[dict[str, Any]]:
         cards = json.loads(text)["data"]
         if not all(isinstance(card["id"], str) for card in cards):
             raise TypeError
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise MalformedReply(f"{text[:100]!r} instead of a list of models") from None
     return list(cards)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_range
+from lovec.types import Completion, LovecError, OnToken, Sampling, check_count
 
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
@@ -40,7 +40,7 @@ class TransformersEngine:
     shares_model = True
 
     def __init__(self, max_rows: int = 64) -> None:
-        check_range("max_rows", max_rows, at_least=1)
+        check_count("max_rows", max_rows)
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._model: Any = None

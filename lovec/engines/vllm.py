@@ -12,7 +12,7 @@ from lovec.engines.adapters import AdapterFolders, read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
 from lovec.engines.common import by_prompt, check_vllm_temperature, checked_texts, sample_rows
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_range
+from lovec.types import Completion, LovecError, OnToken, Sampling, check_count, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,13 @@ class VllmEngine:
         sleep: bool = False,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        check_range("max_rows", max_rows, at_least=1)
-        check_range("max_lora_rank", max_lora_rank, at_least=1, at_most=RANKS[-1])
+        check_count("max_rows", max_rows)
+        check_count("max_model_len", max_model_len)
+        check_range("gpu_memory_utilization", gpu_memory_utilization, above=0, at_most=1)
+        check_range("kv_cache_gib", kv_cache_gib, above=0)
+        check_count("block_size", block_size)
+        check_count("tensor_parallel_size", tensor_parallel_size)
+        check_count("max_lora_rank", max_lora_rank, at_most=RANKS[-1])
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._dtype = dtype

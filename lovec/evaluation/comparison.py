@@ -97,4 +97,5 @@ class Comparison(EvaluationModule):
         for first, second in self.hybrids:
             measurement.measure_hybrid(first, second)
         measurement.write_json("tokens.json", tokens)
-        self.results = measurement.write()
+        self.results = measurement.results
+        measurement.write()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -14,12 +14,25 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torchmetrics import Metric
 
+from lovec.abstentions import is_abstention
+from lovec.imports import import_function
 from lovec.metrics.records import READOUTS, answer_statistics, passage_pairs, sentence_pairs
 from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
-from lovec.sentences import is_abstention
 from lovec.taggers.scoring import History
-from lovec.types import N_SCORES, Embedder, Kind, LovecError, Oracle, Record, ResultRow, Tagger
+from lovec.types import (
+    N_SCORES,
+    Embedder,
+    Kind,
+    LovecError,
+    Oracle,
+    Record,
+    ResultRow,
+    Tagger,
+    check_count,
+    check_range,
+    checked_ratings,
+)
 
 ITERATIVE, FREE_FORM = MODES = ("iterative", "free-form")
 LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
@@ -42,10 +55,13 @@ class EvaluationConfig:
             score (the paper's no-previous-scores variant).
         adapter: PEFT adapter that `test` measures; null takes the run's own.
         embedder: makes vectors of sentences, for the semantic diversity of answers; null leaves that metric out.
+        abstentions: import path of a function that tells whether an answer declines, or of a class without arguments
+            that makes one; null takes `lovec.abstentions.is_abstention`.
         metrics: torchmetrics of your own, each with update(confidence, factuality); they become columns of every table.
 
     Raises:
-        LovecError: a mode is unknown, or a metric cannot be used (see ``lovec.metrics.suite.user_metric_infos``).
+        LovecError: a mode is unknown, a number is out of range, or a metric cannot be used (see
+            ``lovec.metrics.suite.user_metric_infos``).
     """
 
     modes: list[str] = field(default_factory=lambda: list(MODES))
@@ -58,11 +74,14 @@ class EvaluationConfig:
     ablate_history: bool = False
     adapter: str | None = None
     embedder: Embedder | None = None
+    abstentions: str | None = None
     metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
             raise LovecError(f"evaluation.modes contains {sorted(unknown)}; expected some of {list(MODES)}")
+        check_count("evaluation.max_new_tokens", self.max_new_tokens)
+        check_count("evaluation.rows", self.rows)
         user_metric_infos(self.metrics or [])
 
 
@@ -95,6 +114,9 @@ class Evaluator(nn.Module):
         super().__init__()
         self.oracle = oracle
         self.embedder = config.embedder
+        self._declines: Callable[[str], bool] = is_abstention
+        if config.abstentions is not None:
+            self._declines = import_function(config.abstentions, "a function that tells whether an answer declines")
         self.taggers = dict(taggers)
         tagged_modes = [mode for mode in config.modes if mode in taggers]
         self.modes = [mode for mode in tagged_modes if mode == ITERATIVE or oracle is not None]
@@ -118,8 +140,23 @@ class Evaluator(nn.Module):
         return self.add_labels(self.tag(records, mode), mode)
 
     def tag(self, records: Sequence[Record], mode: str) -> list[Record]:
-        """Tag records in one mode; iterative tagging leaves out records without an answer."""
-        return self.taggers[mode].tag(answered(records) if mode == ITERATIVE else records)
+        """Tag records in one mode; iterative tagging leaves out records without an answer.
+
+        Raises:
+            LovecError: the tagger did not return the records, or gave a confidence outside [0, 1].
+        """
+        given = answered(records) if mode == ITERATIVE else records
+        tagger = self.taggers[mode]
+        tagged = tagger.tag(given)
+        if [record.id for record in tagged] != [record.id for record in given]:
+            raise LovecError(
+                f"{type(tagger).__name__} returned {len(tagged)} records for {len(given)}, expected the same ones in "
+                "the same order"
+            )
+        for record in tagged:
+            for value in (sentence.stated for sentence in record.sentences):
+                check_range(f"a confidence that {type(tagger).__name__} gave {record.id}", value, at_least=0, at_most=1)
+        return tagged
 
     def add_labels(self, records: list[Record], mode: str) -> list[Record]:
         """Return the records, with the oracle's labels where the model wrote the answers itself."""
@@ -132,7 +169,7 @@ class Evaluator(nn.Module):
         """Add tagged and labelled records to the metrics of ``mode``."""
         for domain in self.domains:
             in_domain = [record for record in records if record.domain == domain]
-            answers = answer_statistics(in_domain, is_abstention, self.embedder)
+            answers = answer_statistics(in_domain, self._declines, self.embedder)
             for (level, pairs), readout in product(LEVELS.items(), READOUTS):
                 confidence, factuality, malformed = pairs(in_domain, readout)
                 suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
@@ -189,5 +226,10 @@ def answered(records: Iterable[Record]) -> list[Record]:
 
 
 def label(records: Sequence[Record], oracle: Oracle) -> list[Record]:
-    """Return the records with an oracle's factuality, or None, on every sentence."""
-    return [record.with_factuality(row) for record, row in zip(records, oracle.rate(records), strict=True)]
+    """Return the records with an oracle's factuality, or None, on every sentence.
+
+    Raises:
+        LovecError: the oracle did not return one number in [0, 1], or None, per sentence.
+    """
+    ratings = checked_ratings(oracle, records)
+    return [record.with_factuality(row) for record, row in zip(records, ratings, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -81,6 +81,7 @@ class Measurement:
         self._kept: dict[str, list[Record]] = {}
         self._tagged: dict[str, list[Record]] = {}
         self._spent: dict[str, Counter[str]] = {}  # seconds by phase, and prefill tokens
+        self._failure: str | None = None  # why a file could not be written
         self._constant = best_constant(self.validation, self.resources.encoder.scale)
         if self._constant is None and ITERATIVE in self.evaluator.modes:
             rank_zero_info(f"the row {CONSTANT!r} is left out: no validation record has a label to choose it by")
@@ -173,18 +174,33 @@ class Measurement:
 
     # Files
 
-    def write(self) -> list[ResultRow]:
-        """Write results and times beside the tagged records, and return the results."""
+    def write(self) -> None:
+        """Write results and times beside the tagged records.
+
+        Raises:
+            LovecError: a file could not be written, now or before; what was measured stays in ``results``.
+        """
         self.write_json("times.json", self.times)
-        if self.trainer.is_global_zero:
-            write_results(self.folder / "results.json", self.results, self.evaluator.metric_infos.values())
+        infos = self.evaluator.metric_infos.values()
+        self._write("results.json", lambda path: write_results(path, self.results, infos))
+        for failure in filter(None, gather(self.trainer, self._failure)):
+            raise LovecError(
+                f"{failure}; make room there, or choose another --trainer.default_root_dir, and test again"
+            )
         rank_zero_info(f"results and tagged records written to {self.folder}")
-        return self.results
 
     def write_json(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write a JSON list into the folder, from one process."""
-        if self.trainer.is_global_zero:
-            write_text(self.folder / name, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+        self._write(name, lambda path: write_text(path, json.dumps(rows, indent=1, allow_nan=False) + "\n"))
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file into the folder, from one process; a full disk is reported at the end, with the results."""
+        if not self.trainer.is_global_zero:
+            return
+        try:
+            write(self.folder / name)
+        except OSError as error:
+            self._failure = self._failure or f"cannot write {self.folder / name} ({error.strerror})"
 
     # Steps
 
@@ -262,8 +278,7 @@ class Measurement:
                 self.results.append(replace(row, file=files[row.mode], **fields))
         for mode in modes:
             records = self._all(self._tagged.get(mode, []))
-            if self.trainer.is_global_zero:
-                write_records(self.folder / files[mode], records)
+            self._write(files[mode], lambda path, records=records: write_records(path, records))  # type: ignore[misc]
             self._time(method, mode, kind, records)
         if method in self.keep:
             self._kept[method] = self._tagged.get(ITERATIVE, [])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,13 +19,34 @@ from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
-from lovec.evaluation.processes import in_data_order
+from lovec.evaluation.processes import in_data_order, refuse_together
+from lovec.evaluation.stopping import SignalConnector
+from lovec.files import check_writable
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
-from lovec.policy.checkpoints import KEY, AtomicCheckpointIO, check_adapters, keep_adapters, read_checkpoint
+from lovec.policy.checkpoints import (
+    KEY,
+    AtomicCheckpointIO,
+    adapter_shape,
+    check_adapters,
+    keep_adapters,
+    read_checkpoint,
+)
+from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.models import resolve_model
 from lovec.tags import TagFormat
-from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Record, ResultRow, Sampling, Scale, Tagger
+from lovec.types import (
+    DEFAULT_SCALE,
+    Engine,
+    LovecError,
+    Oracle,
+    Record,
+    ResultRow,
+    Sampling,
+    Scale,
+    Tagger,
+    check_seed,
+)
 
 
 class EvaluationModule(LightningModule):
@@ -41,9 +64,12 @@ class EvaluationModule(LightningModule):
     Attributes:
         results: the rows of the last test.
         scale: the levels of confidence that the policy's tags can state.
+        recipe_settings: settings that decide what is learned, see ``lovec.policy.fingerprint.settings_part``. The
+            command line fills them in; a run from Python has none, and they are not compared.
+        ckpt_despite: parts of a checkpoint's fingerprint that may differ from this run.
 
     Raises:
-        LovecError: the words of the scale cannot be told apart, see ``lovec.types.Scale``.
+        LovecError: the words of the scale cannot be told apart, see ``lovec.types.Scale``, or the seed is out of range.
     """
 
     uses_dropout: ClassVar[bool] = False
@@ -65,6 +91,7 @@ class EvaluationModule(LightningModule):
         baselines: list[Baseline] | None = None,
     ) -> None:
         super().__init__()
+        check_seed("seed", seed)
         self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
         self.policy_config = policy
         self.scale = DEFAULT_SCALE if policy.scale is None else Scale(tuple(policy.scale))
@@ -73,9 +100,17 @@ class EvaluationModule(LightningModule):
         self.oracle = oracle
         self.seed = seed
         self.baselines = baselines or []
+        self.recipe_settings: Part = {}
+        self.ckpt_despite: frozenset[str] = frozenset()
+        self._run = self._started = time.time()
         self.results: list[ResultRow] = []
         self.validation_results: list[ResultRow] = []
         self._predicted: list[Record] = []
+
+    @property
+    def tags(self) -> TagFormat:
+        """The tag words and the scale that the policy writes."""
+        return TagFormat(*self.policy_config.tag_words, self.scale)
 
     @property
     def methods(self) -> dict[str, str | None]:
@@ -90,13 +125,17 @@ class EvaluationModule(LightningModule):
     # Loading
 
     def setup(self, stage: str) -> None:
-        """Make checkpoints atomic, and refuse what cannot be measured before anything is loaded."""
+        """Make checkpoints atomic, and refuse what cannot be measured or written before anything is loaded."""
         self.trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        SignalConnector.of(self.trainer)
+        if stage != "validate" and self.trainer.is_global_zero:
+            check_writable(self.run_dir / "test" if stage == "test" else self.run_dir)
         if stage == "test":
             check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
             for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
                 if adapter is not None:
-                    check_adapter(adapter)
+                    model = resolve_model(self.policy_config.model)
+                    check_adapter(adapter, model, self.policy_config.any_base)
 
     def configure_model(self) -> None:
         """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
@@ -105,7 +144,7 @@ class EvaluationModule(LightningModule):
             self._model = resolve_model(self.policy_config.model)
             config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
-                self.policy = Policy(config, self.uses_dropout, checkpoint_shape=read_checkpoint(path)[KEY])
+                self.policy = Policy(config, self.uses_dropout, checkpoint_shape=adapter_shape(read_checkpoint(path)))
             else:
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
@@ -114,8 +153,7 @@ class EvaluationModule(LightningModule):
             self.policy.train()  # from_pretrained leaves models in eval mode
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            tags = TagFormat(*config.tag_words, self.scale)
-            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, tags)
+            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,
@@ -140,20 +178,75 @@ class EvaluationModule(LightningModule):
             FREE_FORM: FreeFormTagger(self.engine, self.encoder, sampling, distributions=True),
         }
 
+    @cached_property
+    def base_fingerprint(self) -> Part:
+        """The part of the fingerprint that tells the base model from others."""
+        return base_part(self.policy_config.model, self.policy.model)
+
+    @cached_property
+    def _prompt(self) -> Part:
+        return prompt_part(self.encoder)
+
+    def fingerprint(self, parts: Sequence[str] = tuple(PARTS)) -> dict[str, Part]:
+        """Return what a checkpoint of this run is written with, by part, see ``lovec.policy.fingerprint``.
+
+        Args:
+            parts: the parts to return; "data" needs training records that are set up.
+        """
+        cls = type(self)
+        described = getattr(getattr(self.trainer, "datamodule", None), "fingerprint", dict)
+        known: Mapping[str, Any] = {
+            "base": lambda: self.base_fingerprint,
+            "prompt": lambda: self._prompt,
+            "objective": lambda: {"class": f"{cls.__module__}.{cls.__qualname__}", "reference": self.needs_reference},
+            "data": described,
+            "seed": lambda: {"seed": self.seed},
+            "settings": lambda: self.recipe_settings,
+        }
+        return {part: known[part]() for part in parts}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the adapters only, and their shapes, from which they can be built again."""
+        """Keep the adapters only, their shapes, from which they can be built again, and the fingerprint."""
         keep_adapters(checkpoint)
         checkpoint[KEY] = self.policy.shape
+        checkpoint[FINGERPRINT] = {"run": self._run, "started": self._started, **self.fingerprint()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Build adapters of the checkpoint's shape, and refuse weights that do not fit them."""
-        shape = checkpoint.get(KEY)
+        """Refuse a checkpoint of another run; build adapters of its shape, and refuse weights that do not fit them."""
+        refuse_together(self.trainer, self._misfit(checkpoint))
+        self._run = start_of(checkpoint, "run") or self._run
+        shape = adapter_shape(checkpoint) if KEY in checkpoint else None
         if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
             config = replace(self.policy_config, model=self._model)
             self.policy = Policy(config, self.uses_dropout, checkpoint_shape=shape)
             self.policy.train()
             self._attach_oracle()
-        check_adapters(checkpoint, {name for name in self.state_dict() if is_adapter(name)})
+        sizes = {name: weight.shape for name, weight in self.state_dict().items() if is_adapter(name)}
+        check_adapters(checkpoint, sizes)
+
+    def _misfit(self, checkpoint: Mapping[str, Any]) -> str | None:
+        """Say why this run cannot use a checkpoint; None if it can."""
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        saved = checkpoint.get(FINGERPRINT)
+        found = differences(saved, self.fingerprint(tuple(PARTS) if fitting else MEASURED))
+        path, name = self.trainer.ckpt_path, type(self).__name__
+        if fitting and "optimizer_states" not in checkpoint:
+            return (
+                f"{path} holds weights only; it can be tested, but not trained on: use one of save_weights_only false"
+            )
+        if fitting and "objective" in found and self.needs_reference and not _kept_reference(saved):
+            return (
+                f"{path} was not written by {name} ({found['objective']}), and has not kept the reference that {name} "
+                f"needs; to start {name} from what was learned, give --model.policy.adapter FOLDER of that run's "
+                "adapter instead of --ckpt_path"
+            )
+        if not (refused := {part: why for part, why in found.items() if part not in self.ckpt_despite}):
+            return None
+        return (
+            f"{path} does not fit this run: {'; '.join(f'{part}: {why}' for part, why in refused.items())}. The "
+            "checkpoint holds its recipe, so leave out what changes it; to use the checkpoint all the same, give "
+            f"--ckpt_despite {','.join(sorted({*refused, *self.ckpt_despite}))}"
+        )
 
     def _attach_oracle(self) -> None:
         """Give the policy to an oracle that judges with it."""
@@ -219,7 +312,8 @@ class EvaluationModule(LightningModule):
             self.measurement.measure_vanilla()
         self.measurement.measure_constant()
         self.measurement.measure_baselines(self.baselines)
-        self.results = self.measurement.write()
+        self.results = self.measurement.results
+        self.measurement.write()
 
     # Prediction
 
@@ -258,3 +352,8 @@ class EvaluationModule(LightningModule):
             path = self.run_dir / "predictions.jsonl"
             write_records(path, records)
             rank_zero_info(f"{len(records)} tagged records written to {path}")
+
+
+def _kept_reference(saved: Any) -> bool:
+    objective = saved.get("objective") if isinstance(saved, Mapping) else None
+    return isinstance(objective, Mapping) and bool(objective.get("reference"))

@@ -10,7 +10,7 @@ import torch
 from lovec.encoding import Encoder
 from lovec.metrics.functional import ordinality
 from lovec.policy import Policy
-from lovec.taggers.scoring import History, Passage, Step, score_passages
+from lovec.taggers.scoring import History, Passage, Step
 from lovec.types import DEFAULT_SCALE, Engine, Record
 
 TOP_TOKENS = 15
@@ -40,21 +40,20 @@ def next_tokens(
         0.5; "incorrect": the first of the least true ones, if it is below): ``method``, ``case``, ``sentence``;
         ``tokens``, the ``TOP_TOKENS`` most probable next tokens with their ``text`` and probability ``p``;
         ``ordinality`` of the distribution over whole scores, None where it is undefined; and the words of the scale as
-        ``scale``, unless it is 0 to 10. A sentence whose context does not fit the model is left out.
+        ``scale``, unless it is 0 to 10. A sentence that does not fit the model is left out.
     """
     results = []
     for case, record, index in _cases(records):
         steps = [Step(sentence.text) for sentence in record.sentences[: index + 1]]
-        scored = Passage(record.id, encoder.prompt(record.question), steps)
-        score_passages(engine, encoder, [scored], history)
-        *earlier, logps = scored.logps
+        passage = Passage(record.id, encoder.prompt(record.question), steps)
+        context: list[int] = []
+        while (ids := passage.next_context(encoder, history, engine.context_length)) is not None:
+            context = ids
+            passage.advance(encoder, history, engine.score([ids], encoder.tails)[0])
+        engine.score([], encoder.tails)  # frees what the engine kept
+        logps = passage.logps[-1]
         if logps is None:
             continue
-        passage = Passage(record.id, scored.prompt, steps)
-        for earlier_logps in earlier:
-            passage.advance(encoder, history, earlier_logps)
-        context = passage.next_context(encoder, history, None)
-        assert context is not None
         order = float(ordinality(torch.tensor([logps], dtype=torch.float64).exp()))
         results.append(
             {

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from lovec.types import Record
+from lovec.types import LovecError, Record
 
 T = TypeVar("T")
 
@@ -20,6 +20,24 @@ def gather(trainer: Any, part: T) -> list[T]:
     parts: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(parts, part)
     return parts
+
+
+def refuse_together(trainer: Any, problem: str | None) -> None:
+    """Stop every process where one of them has a problem; the first process says which. Every process must call it.
+
+    Args:
+        trainer: the Lightning trainer.
+        problem: what is wrong, in one line; None is nothing.
+
+    Raises:
+        LovecError: a process has a problem; raised on the first process.
+        SystemExit: the same, on the others. Its code is 0, because the launcher kills the first process, which may not
+            have spoken yet, as soon as it sees another code.
+    """
+    if problems := [part for part in gather(trainer, problem) if part is not None]:
+        if trainer.is_global_zero:
+            raise LovecError(problems[0])
+        raise SystemExit(0)
 
 
 def own_share(trainer: Any, records: Sequence[Record]) -> Sequence[Record]:

@@ -2,7 +2,7 @@
 
 from lovec.labelling.sources import Source, open_file, stage_file
 from lovec.labelling.stage import Counts, Outcome, Progress, Stage, read_counts, run_stage
-from lovec.labelling.steps import AnswerStep, LabelStep, PairStep, SplitStep, copy_records, import_splitter
+from lovec.labelling.steps import AnswerStep, LabelStep, PairStep, SplitStep, copy_records
 
 __all__ = [
     "AnswerStep",
@@ -15,7 +15,6 @@ __all__ = [
     "SplitStep",
     "Stage",
     "copy_records",
-    "import_splitter",
     "open_file",
     "read_counts",
     "run_stage",

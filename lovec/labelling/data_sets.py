@@ -12,8 +12,8 @@ from typing import Any
 
 import lovec.datamodules
 from lovec.datamodules import RecordsDataModule
+from lovec.imports import import_object
 from lovec.labelling.sources import Source, file_digest, first_source
-from lovec.labelling.steps import import_object
 from lovec.types import LovecError, Record
 
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 from lovec.datasets.jsonl import json_line, record_to_dict, short_json
 from lovec.files import write_text
 from lovec.labelling.sources import Source, file_digest
-from lovec.types import LovecError, Record, check_range
+from lovec.types import LovecError, Record, check_count
 
 Counts: TypeAlias = Mapping[str, float]
 Json: TypeAlias = Mapping[str, Any]
@@ -77,11 +77,16 @@ class Stage:
     failures: bool = False
 
     def __post_init__(self) -> None:
-        check_range("chunk", self.chunk, at_least=1)
+        check_count("chunk", self.chunk)
 
     def output(self, folder: Path) -> Path:
         """Return the file that the stage writes in a folder."""
         return folder / f"{self.name}.jsonl"
+
+    def files(self, folder: Path) -> list[Path]:
+        """Return every file that the stage writes in a folder: its output, its failures, its manifest."""
+        failures = [folder / "failed.jsonl"] if self.failures else []
+        return [self.output(folder), *failures, _manifest(folder, self.name)]
 
 
 def run_stage(
@@ -108,10 +113,7 @@ def run_stage(
             failed. The chunks finished so far are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = _manifest(folder, stage.name)
-    for leftover in folder.glob(f".{manifest.name}.*.part"):  # of killed runs
-        leftover.unlink()
-    files = [stage.output(folder), *([folder / "failed.jsonl"] if stage.failures else [])]
+    *files, manifest = stage.files(folder)
     identity = json.loads(json.dumps({"source": source.identity, "settings": stage.settings}))
     state: dict[str, Any] = {"identity": identity, "counts": {}, "sizes": [0 for _ in files], "digest": ""}
     if not redo:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
 
+from lovec.answers import untag
 from lovec.datasets.pairs import with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
-from lovec.types import Completion, Engine, LovecError, Oracle, Record, Sampling, Sentence
+from lovec.types import Completion, Engine, Oracle, Record, Sampling, Sentence, check_seed, checked_ratings
 
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
@@ -85,14 +84,17 @@ class SplitStep:
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
         """Return records with sentences; those that have sentences keep them.
 
+        Confidence tags in the text are removed, so that an oracle never sees them, and their scores are kept as scores.
         An abstention keeps its answer and gets no sentences, and ``meta["abstained"]`` is True. If an answer was cut
         off by the token limit, its unfinished last sentence is left out, because it cannot be labelled.
         """
         return [self._outcome(record) for record in records]
 
     def _outcome(self, record: Record) -> Outcome:
+        record, tags = untag(record, split=self.split)
+        read = {"tags read": tags} if tags else {}
         if record.sentences:
-            return Outcome([record], {"sentences": len(record.sentences)})
+            return Outcome([record], {"sentences": len(record.sentences), **read})
         if not record.answer.strip():
             return Outcome([record], {"without an answer": 1})
         if record.meta.get("abstained") or self.is_abstention(record.answer):
@@ -113,7 +115,6 @@ class LabelStep:
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
-        self._name = type(oracle).__name__
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
         """Return records with the oracle's labels; earlier labels are dropped, also where the oracle gives None.
@@ -122,9 +123,7 @@ class LabelStep:
             LovecError: the ratings of a record are not one number in [0, 1] or None per sentence.
         """
         with_sentences = [record for record in records if record.sentences]
-        ratings = self.oracle.rate(with_sentences) if with_sentences else []
-        if len(ratings) != len(with_sentences):
-            raise LovecError(f"{self._name} rated {len(ratings)} records, expected ratings of {len(with_sentences)}")
+        ratings = checked_ratings(self.oracle, with_sentences) if with_sentences else []
         by_id = dict(zip((record.id for record in with_sentences), ratings, strict=True))
         return [self._outcome(record, by_id.get(record.id, [])) for record in records]
 
@@ -134,11 +133,6 @@ class LabelStep:
                 return Outcome([record], {"abstained": 1})
             return Outcome([record], failed=str(record.meta.get("problem") or "the answer is empty"))
         labels = [rating for rating in ratings if rating is not None]
-        if len(ratings) != len(record.sentences) or not all(0.0 <= label <= 1.0 for label in labels):
-            raise LovecError(
-                f"{self._name} rated {record.id!r} {list(ratings)}, expected {len(record.sentences)} numbers in [0, 1] "
-                "or None, one per sentence"
-            )
         labelled = replace(record.with_factuality(ratings), rejected=None)
         failure = getattr(self.oracle, "failures", {}).get(record.id)
         kind = "labelled" if labelled.labelled else "not labelled" if not labels else "labelled in part"
@@ -158,6 +152,7 @@ class PairStep:
     """
 
     def __init__(self, seed: int) -> None:
+        check_seed("seed", seed)
         self.seed = seed
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
@@ -168,30 +163,3 @@ class PairStep:
             else Outcome([], {"left out": 1} if record.sentences else {"without sentences": 1})
             for record in records
         ]
-
-
-def import_object(path: str) -> Any:
-    """Return what an import path names, such as ``lovec.sentences.split_sentences`` or ``my_file.MyClass``.
-
-    Raises:
-        LovecError: it cannot be imported.
-    """
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise LovecError(
-            f"cannot import {path} ({error}); give module.name of a package or of a file in the working directory"
-        ) from None
-
-
-def import_splitter(path: str) -> Callable[[str], list[str]]:
-    """Return the function with an import path that splits an answer into sentences.
-
-    Raises:
-        LovecError: it cannot be imported, or is no function.
-    """
-    splitter = import_object(path)
-    if not callable(splitter):
-        raise LovecError(f"{path} is {type(splitter).__name__}, expected a function from a text to its sentences")
-    return splitter  # type: ignore[no-any-return]

@@ -69,7 +69,7 @@ class Matched:
 
 
 def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
-    """Match two labelled files by record id and the text of the sentence; white space does not matter.
+    """Match two labelled files by record id and the `comparable` text of the sentence.
 
     A sentence that a record contains twice is matched in order.
     """

@@ -18,7 +18,7 @@ from torch import Tensor
 from lovec.metrics.functional import checked_pair, group_of
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.table import METRICS
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_count, check_range, check_seed
 
 QuestionPairs: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Confidences and factualities (equally long, in [0, 1]) of the sentences of each question, by the question's id."""
@@ -91,9 +91,11 @@ def resample(runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0) ->
         seed: seed of the draws.
 
     Raises:
-        LovecError: there is no run or no question, or the runs have different ones; a confidence or a factuality lies
-            outside [0, 1].
+        LovecError: there is no run, no question or no draw, or the runs have different questions; a question has not as
+            many confidences as factualities, or one of them is missing or lies outside [0, 1].
     """
+    check_count("draws", draws)
+    check_seed("seed", seed)
     questions = tuple(sorted({question for run in runs for question in run}))
     if not questions:
         raise LovecError(f"a bootstrap got {len(runs)} runs without any question; give tagged and labelled records")
@@ -122,8 +124,9 @@ def intervals(first: Resampled, second: Resampled | None = None, level: float = 
         One per name of ``BOOTSTRAPPED``; None where the metric is undefined on the questions themselves.
 
     Raises:
-        LovecError: the draws of the two are not the same.
+        LovecError: the draws of the two are not the same, or ``level`` is not between 0 and 1.
     """
+    check_range("level", level, above=0, below=1)
     if second is not None:
         _check_same_draws(first, second)
     ends: dict[str, Interval | None] = {}
@@ -172,9 +175,14 @@ def _draws(questions: int, draws: int, seed: int) -> Tensor:
 def _metrics(run: QuestionPairs, questions: Sequence[str], counts: Tensor) -> dict[str, Tensor]:
     """Compute the metrics of a run on every draw: [1 + draws] each, float64, NaN where undefined."""
     pairs = [run[question] for question in questions]
+    for question, (confidences, factualities) in zip(questions, pairs, strict=True):
+        if len(confidences) != len(factualities):
+            raise LovecError(
+                f"question {question!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
+                "expected one of each per sentence"
+            )
     confidence, factuality = checked_pair(
-        torch.tensor([c for confidences, _ in pairs for c in confidences], dtype=torch.float64),
-        torch.tensor([f for _, factualities in pairs for f in factualities], dtype=torch.float64),
+        [c for confidences, _ in pairs for c in confidences], [f for _, labels in pairs for f in labels]
     )
     lengths = torch.tensor([len(confidences) for confidences, _ in pairs])
     owner = torch.arange(len(pairs)).repeat_interleave(lengths)

@@ -1,50 +1,118 @@
 """Calibration and ranking metrics of confidences against soft labels, as pure functions of tensors.
 
-Unless stated otherwise, a function takes two tensors [N] in [0, 1], computes in float64 (so that float32 and float64
-inputs agree) and returns NaN for N = 0.
+Unless stated otherwise, a function takes two tensors [N] in [0, 1] (or arrays or sequences, see ``checked_pair``),
+computes in float64 (so that inputs of any precision agree) and returns NaN for N = 0.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from functools import cache
+from numbers import Real
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from lovec.types import N_SCORES, LovecError, check_choice, check_range
+from lovec.types import N_SCORES, LovecError, check_choice, check_count
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Variant: TypeAlias = Literal["bins", "levels", "huang"]
 """Variants of ECE-M, see ``ece_m``."""
 
+Values: TypeAlias = "Tensor | ArrayLike"
+"""Numbers [N]: a tensor, a sequence of Python numbers, or an array with a ``dtype``, such as NumPy's."""
+
+_MOST_DIGITS = 6  # of the decimals that numbers of less than double precision are read as
 _EDGE = 1e-6  # keeps 0.7, which float32 stores as 0.69999999, in bin 7
 
 
-def checked_pair(confidence: Tensor, factuality: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both tensors as float64 and without gradient, after checking their shapes and values.
+def checked_pair(confidence: Values, factuality: Values) -> tuple[Tensor, Tensor]:
+    """Return both as float64 tensors without gradient, after checking their shapes and values.
+
+    Values of less than double precision are read as decimals, see ``exact_values``. Values on a device without float64
+    come back on the CPU.
 
     Args:
-        confidence: [N], in [0, 1].
-        factuality: [N], in [0, 1].
+        confidence: [N], in [0, 1]: a tensor, a NumPy array or a sequence of numbers.
+        factuality: [N], in [0, 1]: likewise.
 
     Raises:
-        LovecError: the shapes are not the same [N], or a value is NaN or outside [0, 1].
+        LovecError: the shapes are not the same [N], or a value is missing, NaN, no number, or outside [0, 1].
     """
-    if confidence.ndim != 1 or confidence.shape != factuality.shape:
+    pair = _tensor("confidence", confidence), _tensor("factuality", factuality)
+    if pair[0].ndim != 1 or pair[0].shape != pair[1].shape:
         raise LovecError(
-            f"confidence has shape {list(confidence.shape)} and factuality {list(factuality.shape)}, "
+            f"confidence has shape {list(pair[0].shape)} and factuality {list(pair[1].shape)}, "
             "expected the same [N] for both; flatten them and leave out what has no label"
         )
-    for name, values in (("confidence", confidence), ("factuality", factuality)):
+    for name, values in zip(("confidence", "factuality"), pair, strict=True):
         wrong = values[~((values >= 0) & (values <= 1))]  # NaN compares false, so it is caught too
         if wrong.numel():
+            value = wrong[0].item()
+            shown = f"{value:g}" if not 0 <= float(f"{value:g}") <= 1 else repr(value)  # 1.0000000001 is not "1"
             raise LovecError(
-                f"{name} contains {wrong[0].item():g}, expected numbers in [0, 1] without NaN; "
+                f"{name} contains {shown}, expected numbers in [0, 1] without NaN; "
                 "divide scores by the top of their scale and ratings by 10, leave out what is missing"
             )
-    return confidence.detach().double(), factuality.detach().double()
+    return exact_values(pair[0]), exact_values(pair[1])
+
+
+def exact_values(values: Tensor) -> Tensor:
+    """Return values as float64, on a device that has it; those of less precision as the decimals they stand for.
+
+    A float32, float16 or bfloat16 number becomes the decimal with the fewest digits, at most six, that rounds to it:
+    bfloat16 stores 0.7 as 0.69921875, which would fall into another bin of ECE-M, and would not tie with the 0.7 of
+    another batch. A number that no such decimal rounds to stays as it is.
+
+    Args:
+        values: any shape.
+
+    Returns:
+        The same shape, float64, without gradient.
+    """
+    values = values.detach().to(float64_device(values.device))
+    stored = values.double()
+    if not values.is_floating_point() or values.dtype == torch.float64:
+        return stored
+    exact = stored
+    for digits in reversed(range(_MOST_DIGITS + 1)):  # fewer digits overwrite more
+        decimal = (stored * 10**digits).round() / 10**digits
+        exact = decimal.where(decimal.to(values.dtype) == values, exact)
+    return exact
+
+
+@cache
+def float64_device(device: torch.device) -> torch.device:
+    """Return the device, or the CPU for a device whose tensors cannot be float64, such as Apple's GPUs."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):  # torch raises the one or the other, by device
+        return torch.device("cpu")
+    return device
+
+
+def _tensor(name: str, values: Values) -> Tensor:
+    """Return values as a tensor, in their own precision; Python numbers are float64.
+
+    Raises:
+        LovecError: a value is missing or no number.
+    """
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.tensor(values) if hasattr(values, "dtype") else torch.tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    listed = list(values) if isinstance(values, Iterable) else [values]
+    place, wrong = next(((i, v) for i, v in enumerate(listed) if not isinstance(v, Real)), (0, values))
+    raise LovecError(
+        f"{name} contains {wrong!r} at index {place}, expected numbers in [0, 1]; leave out what has no label"
+    )
 
 
 def expected_confidence(weights: Tensor) -> Tensor:
@@ -68,7 +136,7 @@ def mean_confidence(weights: Sequence[float]) -> float | None:
     return None if math.isnan(value) else value
 
 
-def brier_score(confidence: Tensor, factuality: Tensor) -> Tensor:
+def brier_score(confidence: Values, factuality: Values) -> Tensor:
     """Compute the Brier score with soft labels: mean (c - f)^2 (Brier 1950). 0 is best, 1 worst.
 
     Args:
@@ -92,8 +160,8 @@ def group_count(variant: str, bins: int, levels: int) -> int:
         LovecError: the variant is unknown, or there are fewer than one bin or two levels.
     """
     check_choice("variant of ECE-M", variant, Variant)
-    check_range("bins of ECE-M", bins, at_least=1)
-    check_range("levels of ECE-M", levels, at_least=2)
+    check_count("bins of ECE-M", bins)
+    check_count("levels of ECE-M", levels, at_least=2)
     return bins if variant == "bins" else levels
 
 
@@ -143,7 +211,7 @@ def ece_from_sums(sums: Tensor) -> Tensor:
 
 
 def ece_m(
-    confidence: Tensor, factuality: Tensor, variant: str = "bins", bins: int = 10, levels: int = N_SCORES
+    confidence: Values, factuality: Values, variant: str = "bins", bins: int = 10, levels: int = N_SCORES
 ) -> Tensor:
     """Compute the expected calibration error with soft labels: sum over groups B of |B|/N |mean f - mean c|.
 
@@ -176,7 +244,7 @@ def ece_m(
     return ece_from_sums(group_sums(*checked_pair(confidence, factuality), variant, bins, levels))
 
 
-def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
+def spearman(confidence: Values, factuality: Values) -> Tensor:
     """Compute Spearman's rank correlation (Spearman 1904): Pearson's correlation of the ranks, ties at their mid-rank.
 
     Args:
@@ -207,7 +275,7 @@ def spearman(confidence: Tensor, factuality: Tensor) -> Tensor:
     return ((x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()).clamp(-1.0, 1.0)
 
 
-def auroc(confidence: Tensor, factuality: Tensor) -> Tensor:
+def auroc(confidence: Values, factuality: Values) -> Tensor:
     """Compute the area under the ROC curve: how often a true answer has more confidence than a false one.
 
     Ties count half. It is defined for hard labels only, as short answers have.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lovec.metrics.functional import checked_pair
+from lovec.metrics.functional import Values, checked_pair
 from lovec.types import N_SCORES
 
 _EDGE = 1e-6  # keeps 0.7, which float32 stores as 0.69999999, above the threshold 7
 
 
-def risk_coverage(confidence: Tensor, factuality: Tensor) -> tuple[Tensor, Tensor]:
+def risk_coverage(confidence: Values, factuality: Values) -> tuple[Tensor, Tensor]:
     """Compute the risk-coverage curve at the coverages that a threshold can reach: those between groups of ties.
 
     Args:
@@ -30,11 +30,11 @@ def risk_coverage(confidence: Tensor, factuality: Tensor) -> tuple[Tensor, Tenso
         LovecError: see ``lovec.metrics.functional.checked_pair``.
     """
     count, loss = _groups(*checked_pair(confidence, factuality))
-    kept = count.cumsum(0)
-    return kept / confidence.numel(), loss.cumsum(0) / kept
+    kept = count.cumsum(0).double()
+    return kept / kept[-1:], loss.cumsum(0) / kept
 
 
-def aurc(confidence: Tensor, factuality: Tensor) -> Tensor:
+def aurc(confidence: Values, factuality: Values) -> Tensor:
     """Compute the area under the risk-coverage curve: the mean, over k = 1..N, of the risk of the k most confident.
 
     0 is best. Among equal confidences the order is open: the value is the exact expectation over all orders. A sentence
@@ -56,7 +56,7 @@ def aurc(confidence: Tensor, factuality: Tensor) -> Tensor:
     return (expected.cumsum(0) / torch.arange(1, len(expected) + 1, device=expected.device)).mean()
 
 
-def thresholds(confidence: Tensor, factuality: Tensor, levels: int = N_SCORES) -> tuple[Tensor, Tensor]:
+def thresholds(confidence: Values, factuality: Values, levels: int = N_SCORES) -> tuple[Tensor, Tensor]:
     """Compute, for each score of a scale, what remains if only sentences of that score or more are kept.
 
     Args:

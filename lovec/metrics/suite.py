@@ -7,32 +7,67 @@ a process may have none. Values are float64 scalars, NaN where they are undefine
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lovec.metrics.functional import auroc, checked_pair, ece_from_sums, entropy, group_count, group_sums, spearman
+from lovec.metrics.functional import (
+    auroc,
+    checked_pair,
+    ece_from_sums,
+    entropy,
+    float64_device,
+    group_count,
+    group_sums,
+    spearman,
+)
 from lovec.metrics.records import NO_ANSWERS, AnswerStatistics
 from lovec.metrics.risk import aurc
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.types import N_SCORES, LovecError
-
-# Pairs of confidence and factuality
+from lovec.types import N_SCORES, LovecError, check_count
 
 
-class RatioMetric(Metric):
-    """Base of metrics that are a sum divided by a count, NaN where the count is 0.
+class ExactMetric(Metric):
+    """Base of metrics whose states keep their precision, whatever the precision of the module that they belong to.
+
+    A model that is cast to half precision casts the states of its metrics with it, and sums of thousands of pairs in
+    bfloat16 are wrong in the second digit. Here ``.to(dtype)`` moves the states and leaves their types alone. On a
+    device without float64 the states stay on the CPU.
 
     Args:
         kwargs: options of ``torchmetrics.Metric``.
     """
 
     full_state_update = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._dtype = torch.float64
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Module:
+        device = float64_device(fn(torch.zeros(1, device=self.device)).device)
+        module = super()._apply(lambda state: state.to(device), exclude_state)
+        # A process without pairs contributes an empty tensor of this type to those of the others.
+        self._dtype = torch.float64
+        return module
+
+
+# Pairs of confidence and factuality
+
+
+class RatioMetric(ExactMetric):
+    """Base of metrics that are a sum divided by a count, NaN where the count is 0.
+
+    Args:
+        kwargs: options of ``torchmetrics.Metric``.
+    """
+
     sums: Tensor
     """[2], float64: the sum and the count."""
 
@@ -98,7 +133,7 @@ class MalformedShare(RatioMetric):
         self.add(malformed, malformed + confidence.numel())
 
 
-class ECEM(Metric):
+class ECEM(ExactMetric):
     """Expected calibration error with soft labels, see ``lovec.metrics.functional.ece_m``.
 
     Args:
@@ -112,7 +147,6 @@ class ECEM(Metric):
     """
 
     higher_is_better = False
-    full_state_update = False
     sums: Tensor
 
     def __init__(self, variant: str = "bins", bins: int = 10, levels: int = N_SCORES, **kwargs: Any) -> None:
@@ -133,21 +167,18 @@ class ECEM(Metric):
         return ece_from_sums(self.sums)
 
 
-class PairMetric(Metric):
+class PairMetric(ExactMetric):
     """Base of metrics that need all pairs at once: keeps every confidence and factuality (16 bytes per pair).
 
     Args:
         kwargs: options of ``torchmetrics.Metric``.
     """
 
-    full_state_update = False
     confidence: list[Tensor]
     factuality: list[Tensor]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # A process without pairs contributes an empty tensor of this type, which must be that of the others.
-        self.set_dtype(torch.float64)
         self.add_state("confidence", [], dist_reduce_fx="cat")
         self.add_state("factuality", [], dist_reduce_fx="cat")
 
@@ -234,7 +265,7 @@ class AnswerMean(RatioMetric):
         self.add(*getattr(answers, self.statistic))
 
 
-class ScoreHistogram(Metric):
+class ScoreHistogram(ExactMetric):
     """Base of metrics of how often each score is stated.
 
     Args:
@@ -242,12 +273,12 @@ class ScoreHistogram(Metric):
         kwargs: options of ``torchmetrics.Metric``.
     """
 
-    full_state_update = False
     counts: Tensor
     """[levels], int64."""
 
     def __init__(self, levels: int = N_SCORES, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_count("levels", levels, at_least=2)
         self.add_state("counts", torch.zeros(levels, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, answers: AnswerStatistics) -> None:
@@ -298,7 +329,7 @@ class PairsOnly(PairCount):
         Raises:
             LovecError: the metric computes something else than one number.
         """
-        value = self.metric.compute() if self.sums[1] else torch.tensor(float("nan"))
+        value = self.metric.compute() if self.sums[1] else self.sums.new_tensor(float("nan"))
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise LovecError(f"the metric {type(self.metric).__name__} computes {value!r}, expected one number")
         return value.reshape(()).double()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,19 +15,24 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
+from lovec.evaluation.stopping import SignalConnector
+from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
-from lovec.notices import DoublingWarning
+from lovec.modules.checks import check_rates, not_finite, unfit_records, unfit_summary
+from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
 from lovec.taggers.session import settings_file
-from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale
+from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +50,9 @@ class PolicyModule(EvaluationModule):
             results by rounding only.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
+
+    Raises:
+        LovecError: a setting is out of range.
     """
 
     probes: ClassVar[bool] = True
@@ -59,6 +70,8 @@ class PolicyModule(EvaluationModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_count("micro_batch_tokens", micro_batch_tokens)
+        check_range("grad_norm", grad_norm, at_least=0)
         self.automatic_optimization = False
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -68,6 +81,11 @@ class PolicyModule(EvaluationModule):
             log,
             "%d rows so far are longer than policy.max_length or the model's context; their last sentences are cut: %s",
         )
+        self._asks_for_tags = DoublingWarning(
+            log, "%d training questions so far contain the tag words, which the model will read in its prompt: %s"
+        )
+        self._data_checked = False
+        self._notices = [self._shortened, self._asks_for_tags]
 
     # What an objective defines
 
@@ -114,22 +132,78 @@ class PolicyModule(EvaluationModule):
         """Encode a row with as many whole sentences as the context holds; both sides of a pair are cut alike.
 
         Raises:
-            LovecError: the row has no sentence, or not even the first one fits.
+            LovecError: the row has no sentence, a text cannot be encoded, a sentence contains a tag word, or not even
+                the first one fits.
         """
         if not row.sentences:
             raise LovecError(f"{row.id}: there is no sentence to learn from; leave such rows out of training")
+        texts = [row.question, *(sentence.text for sentence in row.sentences)]
+        if any(not is_text(text) for text in texts):
+            raise LovecError(
+                f"{row.id}: a text holds half a surrogate pair, which no tokenizer takes; correct the text"
+            )
+        if any(map(self.has_tag_words, texts[1:])):
+            raise LovecError(
+                f"{row.id}: a sentence contains {self.encoder.tags.open} or {self.encoder.tags.close}, so its tag "
+                "cannot be told from the text; remove these words (lovec.tags.strip), or choose other policy.tag_words"
+            )
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
             example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
             if max(len(s) for s in example.sequences) <= self.policy.max_length:
                 if n < len(row.sentences):
                     self._shortened.add(row.id)
-                    self._shortened.flush()
                 return example
         raise LovecError(
             f"{row.id}: prompt and first sentence are longer than the context of {self.policy.max_length} tokens; "
             "leave the row out, shorten the question, or raise policy.max_length"
         )
+
+    def has_tag_words(self, text: str) -> bool:
+        """Return whether a text contains one of the words that stand around a score."""
+        return self.encoder.tags.open in text or self.encoder.tags.close in text
+
+    # Before the first step
+
+    def check_data(self) -> None:
+        """Check the training records that are set up, once; those that are unfit are left out if the data say so.
+
+        Raises:
+            LovecError: records cannot be learned from, and are not to be left out or are all there are.
+        """
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if self._data_checked or not hasattr(data, "loaded"):
+            return
+        self._data_checked = True
+        rows = data.loaded("train")
+        if unfit := unfit_records(rows, self.check_row):
+            summary = unfit_summary(unfit, rows)
+            if data.unfit == "refuse" or len(unfit) == len(rows):
+                raise LovecError(f"{summary}; correct them, or leave them out with --data.unfit leave_out")
+            rank_zero_warn(f"{summary}; all of them are left out")
+            data.leave_out(unfit)
+        self.check_rows(data.loaded("train"))
+
+    def configure_model(self) -> None:
+        """Build the policy, and check the training records before anything counts them."""
+        super().configure_model()
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            self.check_data()
+
+    def check_rows(self, rows: Sequence[Record]) -> None:
+        """Check, before the first step, what the training records are together; each has passed ``check_row``."""
+        for row in rows:
+            if self.has_tag_words(row.question):
+                self._asks_for_tags.add(row.id)
+        self._log_notices()
+
+    def check_row(self, row: Record) -> None:
+        """Raise a ``LovecError`` for a training record that cannot be learned from: here, one that does not encode."""
+        self.example(row)
+
+    def _log_notices(self) -> None:
+        for notice in self._notices:
+            notice.flush()
 
     # The loop
 
@@ -138,6 +212,7 @@ class PolicyModule(EvaluationModule):
         with seeded(self.seed, self.global_step, self.global_rank):
             for examples in self.update_batches(rows):
                 self.update(examples)
+        self._log_notices()
         if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
             datamodule.batch_done()
 
@@ -149,7 +224,8 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        for group in micro_batches(examples, self.micro_batch_tokens):
+        groups = micro_batches(examples, self.micro_batch_tokens)
+        for group in groups:
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
@@ -168,31 +244,48 @@ class PolicyModule(EvaluationModule):
                     f"{counts[term.per]:g}: override counts() where a term counts something else"
                 )
         means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
-        metrics = {**means, **peaks, "grad_norm": self._step()}
+        norm = sums["loss"] if not math.isfinite(sums["loss"]) else self._step()
+        if not math.isfinite(norm):
+            what = "gradient" if math.isfinite(sums["loss"]) else "loss"
+            with seeded(self.seed, self.global_step, self.global_rank):  # the same dropout once more
+                raise not_finite(
+                    what,
+                    norm,
+                    self.global_step,
+                    groups,
+                    lambda batch: self._shares(self.loss(batch), counts),
+                    self.policy.trainable(),
+                )
+        metrics = {**means, **peaks, "grad_norm": norm}
         self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""
-        shares = []
+        return torch.stack([share.double() for share in self._shares(out, counts).values()]).sum()
+
+    def _shares(self, out: LossOutput, counts: Mapping[str, float]) -> dict[str, Tensor]:
+        """Return the share of this micro-batch in each term of the loss of the batch."""
+        shares = {}
         for name, term in out.terms.items():
             if term.per not in counts:
                 raise LovecError(f"the term {name!r} is counted per {term.per!r}; counts() knows {sorted(counts)}")
-            shares.append(term.weight * (term.values * term.mask).sum() / counts[term.per])
-        return torch.stack([share.double() for share in shares]).sum()
+            shares[name] = term.weight * (term.values * term.mask).sum() / counts[term.per]
+        return shares
 
     def _step(self) -> float:
-        """Sum gradients over processes, clip them, step optimiser and schedule; return the norm before clipping."""
+        """Sum gradients over processes, clip them, step optimiser and schedule; return the norm before clipping.
+
+        Where the norm is not finite no step is made.
+        """
         parameters = self.policy.trainable()
         if self.trainer.world_size > 1:
             for p in parameters:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_norm or float("inf")))
-        if norm != norm or norm == float("inf"):
-            raise LovecError(
-                f"the gradient is {norm} at step {self.global_step}; lower the learning rate or look at the last rows"
-            )
+        if not math.isfinite(norm):
+            return norm
         optimizer: Any = self.optimizers()
         optimizer.step()
         optimizer.zero_grad()
@@ -228,10 +321,9 @@ class PolicyModule(EvaluationModule):
 
     def configure_optimizers(self) -> Any:
         """Create the optimiser, over the adapter's parameters only, and its schedule."""
-        optimizer = self.optimizer(self.policy.trainable())
-        if self.lr_scheduler is None:
+        optimizer, schedule = self._optimizer_of(self.policy.trainable())
+        if schedule is None:
             return optimizer
-        schedule = self.lr_scheduler(optimizer)
         if hasattr(schedule, "set_total_steps"):
             steps = self.trainer.estimated_stepping_batches
             if steps == float("inf"):
@@ -243,18 +335,88 @@ class PolicyModule(EvaluationModule):
             schedule.set_total_steps(steps if self.trainer.max_steps < 0 else min(steps, self.trainer.max_steps))
         return [optimizer], [schedule]
 
+    def _optimizer_of(self, parameters: list[torch.nn.Parameter]) -> tuple[Optimizer, Any]:
+        """Return the optimiser of parameters, and its schedule, None without one.
+
+        Raises:
+            LovecError: one of them refuses its settings, or a setting is not finite.
+        """
+        try:
+            optimizer = self.optimizer(parameters)
+            check_rates(optimizer)
+            return optimizer, None if self.lr_scheduler is None else self.lr_scheduler(optimizer)
+        except (ValueError, TypeError) as error:
+            raise LovecError(f"the optimizer or its lr_scheduler refuses its settings: {error}") from error
+
+    def setup(self, stage: str) -> None:
+        """Refuse settings of the optimiser and its schedule before a model is loaded."""
+        super().setup(stage)
+        if stage == "fit":
+            self._data_checked = False
+            self._optimizer_of([torch.nn.Parameter(torch.zeros(1, 1))])
+
+    def on_fit_start(self) -> None:
+        """Check all records before the first step, and keep the checkpoint with which an earlier run was stopped."""
+        if (loaded := getattr(getattr(self.trainer, "datamodule", None), "loaded", None)) is not None:
+            context = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", math.inf)
+            long = [row.id for row in loaded("validation") if len(self.encoder.prompt(row.question)) >= context]
+            if long:
+                rank_zero_warn(
+                    f"{len(long)} validation records have a prompt that fills the model's context of {context} tokens, "
+                    f"so they cannot be measured: {listed(long)}"
+                )
+        path = self.run_dir / "terminated.ckpt"
+        if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():
+            path.rename(free_name(path))
+
+    def on_train_start(self) -> None:
+        """Let SIGTERM and SIGHUP wait for the end of a step."""
+        SignalConnector.of(self.trainer).training_begins()
+
     def on_train_batch_end(self, *args: Any) -> None:
-        """On SIGTERM, write a checkpoint before the trainer stops."""
-        if self.trainer.received_sigterm:
-            path = self.run_dir / "terminated.ckpt"
-            self.trainer.save_checkpoint(path)
-            rank_zero_warn(f"SIGTERM at step {self.global_step}; resume with --ckpt_path {path}")
+        """After SIGTERM or SIGHUP to any process, write a checkpoint; the run ends at the next of the hooks below."""
+        if SignalConnector.of(self.trainer).agree():
+            self._save_terminated()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """End the run after a signal; what the last step logged is written by now."""
+        SignalConnector.of(self.trainer).end_if_agreed()
+
+    def on_train_epoch_end(self) -> None:
+        """End the run after a signal."""
+        SignalConnector.of(self.trainer).end_if_agreed()
+
+    def on_validation_start(self) -> None:
+        """End the run after a signal."""
+        SignalConnector.of(self.trainer).end_if_agreed()
+
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """After a signal during a validation within training, write a checkpoint as of the last step, and end."""
+        signals = SignalConnector.of(self.trainer)
+        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking and signals.agree():
+            # A resumed validation would measure the wrong records: the loader begins anew.
+            self.trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
+            self._save_terminated()
+            signals.end_if_agreed()
 
     def on_train_end(self) -> None:
         """Write the adapter in PEFT format, for ``lovec test``, for later runs and for plain ``peft``."""
         if self.trainer.is_global_zero:
-            self.policy.save_adapter(self.run_dir / "adapter", extra_files=settings_file(self.encoder))
-            rank_zero_info(f"adapter written to {self.run_dir / 'adapter'}")
+            path = self.run_dir / "adapter"
+            aside = free_name(path)
+            files = settings_file(self.encoder, self.base_fingerprint)
+            self.policy.save_adapter(path, extra_files=files, keep_other=True)
+            kept = f"; the one that was there has other weights and is kept in {aside}" if aside.exists() else ""
+            rank_zero_info(f"adapter written to {path}{kept}")
+        SignalConnector.of(self.trainer).training_ends()
+
+    def _save_terminated(self) -> None:
+        path = self.run_dir / "terminated.ckpt"
+        self.trainer.save_checkpoint(path)
+        name = signal.Signals(SignalConnector.of(self.trainer).agreed).name
+        if self.trainer.is_global_zero:  # no warning, which may be switched off
+            line = f"lovec: ended by {name} after step {self.global_step}; resume with --ckpt_path {path}"
+            print(line, file=sys.stderr, flush=True)
 
 
 def ratings(row: Record, scale: Scale = DEFAULT_SCALE) -> list[int]:

@@ -8,18 +8,20 @@ from torch import Tensor
 
 from lovec.losses import dpo_loss
 from lovec.modules.preference import PreferenceModule
+from lovec.types import check_range
 
 
 class DPO(PreferenceModule):
     """DPO (Rafailov et al. 2023, arXiv 2305.18290, eq. 7); the reference is the policy that the run started from.
 
     Args:
-        beta: strength of the pull towards the reference.
+        beta: strength of the pull towards the reference, above 0.
         kwargs: arguments of ``PreferenceModule``.
     """
 
     def __init__(self, beta: float = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_range("beta", beta, above=0)
         self.beta = self.reward_scale = beta
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:

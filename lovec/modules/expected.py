@@ -14,7 +14,7 @@ from lovec.modules.batching import Example
 from lovec.modules.scores import ScoreModule
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards, with_scale
 from lovec.taggers.scoring import Passage, Step, distribution, score_passages
-from lovec.types import Record, check_choice
+from lovec.types import Record, check_choice, check_range
 
 Context = Literal["own", "true"]
 
@@ -30,7 +30,7 @@ class ExpectedReward(ScoreModule):
     Args:
         reward: what a score is worth; with a proper rule the true probability is the best score. Null is the Brier
             rule.
-        reward_scale: the loss divides rewards by this number.
+        reward_scale: the loss divides rewards by this number, above 0.
         context: earlier scores in the context: the policy's "own", or the "true" ones.
         kwargs: arguments of ``ScoreModule``.
     """
@@ -42,6 +42,7 @@ class ExpectedReward(ScoreModule):
     ) -> None:
         super().__init__(**kwargs)
         check_choice("context", context, Context)
+        check_range("reward_scale", reward_scale, above=0)
         self.reward_scale = reward_scale
         self.context = context
         size = self.scale.size

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lovec.losses import group_advantages, grpo_token_loss, k3_kl
 from lovec.modules.rollout import RolloutModule
+from lovec.types import check_range
 
 
 class GRPO(RolloutModule):
@@ -26,6 +27,9 @@ class GRPO(RolloutModule):
         self, beta: float = 0.04, clip_low: float = 0.2, clip_high: float | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        check_range("beta", beta, at_least=0)
+        check_range("clip_low", clip_low, above=0)
+        check_range("clip_high", clip_high, above=0)
         self.beta = beta
         self.clip_low = clip_low
         self.clip_high = clip_low if clip_high is None else clip_high

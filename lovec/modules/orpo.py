@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lovec.losses import orpo_odds_loss
 from lovec.modules.preference import PreferenceModule
+from lovec.types import check_range
 
 
 class ORPO(PreferenceModule):
@@ -24,6 +25,7 @@ class ORPO(PreferenceModule):
 
     def __init__(self, odds_weight: float = 0.1, sft_weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(sft_weight=sft_weight, **kwargs)
+        check_range("odds_weight", odds_weight, at_least=0)
         self.odds_weight = self.reward_scale = odds_weight
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:

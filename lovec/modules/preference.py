@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +12,10 @@ from torch import Tensor
 from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
-from lovec.types import LossOutput, LovecError, Record, Term
+from lovec.notices import DoublingWarning
+from lovec.types import LossOutput, LovecError, Record, Term, check_range
+
+log = logging.getLogger(__name__)
 
 
 class PreferenceModule(PolicyModule):
@@ -32,7 +37,12 @@ class PreferenceModule(PolicyModule):
 
     def __init__(self, sft_weight: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_range("sft_weight", sft_weight, at_least=0)
         self.sft_weight = sft_weight
+        self._equal = DoublingWarning(
+            log, "%d pairs so far reject the very scores that they choose, so the pair loss learns nothing of them: %s"
+        )
+        self._notices.append(self._equal)
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:
         """Compute the loss of every pair, [B], from the log-probs of its completions, each [B] float64."""
@@ -42,7 +52,23 @@ class PreferenceModule(PolicyModule):
         """Encode the chosen and the rejected answer."""
         if row.rejected is None:
             raise LovecError(f"{row.id}: there are no rejected scores, so this is no preference pair; use a pairs file")
-        return Example((self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)), row)
+        chosen, rejected = self.tagged(row, ratings(row, self.scale)), self.tagged(row, row.rejected)
+        if chosen == rejected:
+            self._equal.add(row.id)
+        return Example((chosen, rejected), row)
+
+    def check_rows(self, rows: Sequence[Record]) -> None:
+        """Check, before the first step, that some pairs prefer one thing to another.
+
+        Raises:
+            LovecError: none does.
+        """
+        super().check_rows(rows)
+        if rows and len(self._equal.ids) == len(rows):
+            raise LovecError(
+                f"all {len(rows)} pairs reject the very scores that they choose, so there is nothing to learn; leave "
+                "'rejected' out of the file, so that wrong scores are drawn"
+            )
 
     def loss(self, batch: Batch[Any]) -> LossOutput:
         """Return the pair loss, and the SFT term on y_w where it has a weight."""

@@ -91,6 +91,15 @@ class PTrueTuned(PolicyModule):
                 examples.append(QuestionExample((sequence,), row, sentence.factuality, extra_tokens=branches))
         return examples
 
+    def check_row(self, row: Record) -> None:
+        """Collect the warnings about sentences that do not fit; such sentences are left out."""
+        self.questions(row)
+
+    def check_rows(self, rows: Sequence[Record]) -> None:
+        """Warn, before the first step, of all sentences that do not fit the model's context."""
+        super().check_rows(rows)
+        self.question.warn()
+
     def counts(self, examples: Sequence[QuestionExample]) -> dict[str, float]:
         """Count sentences as well, of which every example is one."""
         return {**super().counts(examples), "sentence": len(examples)}

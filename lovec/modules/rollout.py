@@ -25,7 +25,17 @@ from lovec.randomness import stream_seed
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
 from lovec.taggers.freeform import read_answer
 from lovec.tags import TaggedText
-from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term, check_choice, check_range
+from lovec.types import (
+    Completion,
+    LossOutput,
+    LovecError,
+    Record,
+    Sampling,
+    Term,
+    check_choice,
+    check_count,
+    check_range,
+)
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +102,11 @@ class RolloutModule(PolicyModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_range("group_size", group_size, at_least=2)
-        check_range("inner_epochs", inner_epochs, at_least=1)
+        check_count("group_size", group_size, at_least=2)
+        check_count("max_new_tokens", max_new_tokens)
+        check_count("inner_epochs", inner_epochs)
         check_range("temperature", temperature, above=0)
+        check_range("empty", empty)
         check_range("importance_cap", importance_cap, above=0)
         check_choice("credit", credit, Credit)
         check_choice("normalisation", normalisation, TokenMean)
@@ -111,6 +123,12 @@ class RolloutModule(PolicyModule):
         self._left_out = DoublingWarning(
             log, "%d questions so far are left out, since policy.max_length leaves no room for an answer: %s"
         )
+        self._little_room = DoublingWarning(
+            log,
+            f"%d questions so far leave less room than max_new_tokens {max_new_tokens} in policy.max_length or the "
+            "model's context, so long answers to them are cut: %s",
+        )
+        self._notices.append(self._little_room)
         self._old_logps: dict[int, list[float]] = {}  # by the number of the example; of this batch of rollouts only
 
     # What an objective defines
@@ -223,6 +241,17 @@ class RolloutModule(PolicyModule):
                 "raise policy.max_length"
             )
         return fitting
+
+    def check_row(self, row: Record) -> None:
+        """Raise a ``LovecError`` for a question that leaves no room for an answer; count those that leave little."""
+        length, limit = len(self.encoder.prompt(row.question)), self.policy.max_length
+        if length >= limit:
+            raise LovecError(
+                f"{row.id}: the prompt has {length} tokens, and policy.max_length or the model's context is {limit}; "
+                "leave the question out, shorten it, or raise policy.max_length"
+            )
+        if length + self.max_new_tokens > limit:
+            self._little_room.add(row.id)
 
     def _rewards(self, answer: Record) -> list[float | None]:
         """Return the rewards of an answer's sentences, that of the whole answer added; None without a needed label.

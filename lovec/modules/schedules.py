@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lovec.types import check_count, check_range
+
 
 class WarmupCosine(LRScheduler):
     """Linear warm-up, then a half cosine down to ``floor`` times the base rate.
@@ -18,11 +20,17 @@ class WarmupCosine(LRScheduler):
         warmup: fraction of the run over which the rate rises, in [0, 1).
         floor: factor of the base rate at the end of the run, in [0, 1].
         total_steps: optimiser steps of the run; None lets the training module set it.
+
+    Raises:
+        LovecError: a setting is out of range.
     """
 
     def __init__(
         self, optimizer: Optimizer, warmup: float = 0.1, floor: float = 0.0, total_steps: int | None = None
     ) -> None:
+        check_range("warmup", warmup, at_least=0, below=1)
+        check_range("floor", floor, at_least=0, at_most=1)
+        check_count("total_steps", total_steps)
         self.warmup = warmup
         self.floor = floor
         self.total_steps = total_steps

@@ -15,7 +15,7 @@ from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.types import LossOutput, Record, Term
+from lovec.types import LossOutput, Record, Term, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class ScoreModule(PolicyModule):
 
     def __init__(self, text_weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_range("text_weight", text_weight, at_least=0)
         self.text_weight = text_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
@@ -65,8 +66,11 @@ class ScoreModule(PolicyModule):
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """Yield the rows once, with true scores in their contexts, whatever scores they have."""
-        cleared = [replace(row, sentences=tuple(replace(s, score=None) for s in row.sentences)) for row in rows]
-        yield [self.example(row) for row in cleared]
+        yield [self.example(_without_scores(row)) for row in rows]
+
+    def check_row(self, row: Record) -> None:
+        """Raise a ``LovecError`` for a record that cannot be learned from."""
+        self.example(_without_scores(row))
 
     def encode(self, row: Record) -> ScoredExample:
         """Encode the tagged answer, where its tags are, and which of its tokens are text."""
@@ -107,3 +111,7 @@ class ScoreModule(PolicyModule):
             "score_entropy": -(probs * logps.detach()).sum(-1),
         }
         return LossOutput(terms, {name: Term(values, ones, per="sentence") for name, values in metrics.items()})
+
+
+def _without_scores(row: Record) -> Record:
+    return replace(row, sentences=tuple(replace(s, score=None) for s in row.sentences))

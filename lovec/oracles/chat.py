@@ -15,6 +15,9 @@ from lovec.types import LovecError
 KEY = "OPENAI_API_KEY"
 """The environment variable that holds the API key; no other place is searched."""
 
+NO_MESSAGE = "no message"
+"""What ``ChatReply.finish`` says of a reply without a text: ``ChatReply.text`` is all that the server sent."""
+
 _OPENAI = "https://api.openai.com/v1"
 _ADVICE = {
     401: f"set {KEY} to a key that this server accepts",
@@ -73,16 +76,19 @@ def _key(base_url: str) -> str:
 
 
 def _read_reply(body: str) -> ChatReply:
-    """Return the first choice of a chat completion."""
+    """Return the first choice of a chat completion; one without a text is a reply, too, and has been paid for."""
     try:
         data = json.loads(body)
-        choice = data["choices"][0]
-        text, finish, usage = choice["message"]["content"], choice.get("finish_reason"), data.get("usage") or {}
-        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+        choices, usage = data["choices"], data.get("usage")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedReply(body[:100] or "nothing") from None
-    if not isinstance(text, str | None):
-        raise MalformedReply(body[:100])
+    counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
     tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 2**53 else None for n in counts)
+    try:
+        text, finish = choices[0]["message"]["content"], choices[0].get("finish_reason")
+    except (LookupError, TypeError, AttributeError):
+        return ChatReply(encodable(body), NO_MESSAGE, tokens_in, tokens_out)
+    if not isinstance(text, str | None):
+        return ChatReply(encodable(body), NO_MESSAGE, tokens_in, tokens_out)
     finish = encodable(finish) if isinstance(finish, str) else ""
     return ChatReply(encodable(text or ""), finish, tokens_in, tokens_out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from lovec.types import LovecError, check_range
 
@@ -26,7 +25,7 @@ class Prices:
     """US dollars per million tokens of prompts and of replies; None where unknown.
 
     Raises:
-        LovecError: one price is given without the other, or is negative.
+        LovecError: one price is given without the other, or is negative or not finite.
     """
 
     tokens_in: float | None = None
@@ -37,8 +36,8 @@ class Prices:
             raise LovecError(
                 "only one of price_in and price_out is given; give both or none (US dollars per 1M tokens)"
             )
-        for price in (self.tokens_in, self.tokens_out):
-            check_range("a price", price, at_least=0, below=inf)
+        check_range("price_in", self.tokens_in, at_least=0)
+        check_range("price_out", self.tokens_out, at_least=0)
 
     def cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return the cost in US dollars; None where the prices are unknown."""

@@ -11,7 +11,7 @@ from lovec.encoding import Encoder
 from lovec.notices import DoublingWarning
 from lovec.prompts import prompt
 from lovec.questions import SentenceQuestion
-from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice, check_range
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice, check_count
 
 if TYPE_CHECKING:
     from lovec.policy import Policy
@@ -53,7 +53,7 @@ class SelfJudge(Oracle):
         from lovec.engines import TransformersEngine  # here, so that oracles without a model load no torch
 
         check_choice("readout", readout, Readout)
-        check_range("evidence_tokens", evidence_tokens, at_least=1)
+        check_count("evidence_tokens", evidence_tokens)
         self.readout = readout
         self.evidence_tokens = evidence_tokens
         self.engine: Engine = engine or TransformersEngine(max_rows=_ROWS)

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +17,12 @@ from lovec.calls import CallFailed, ServerRefused
 from lovec.datasets.cutting import Cutter, EvidenceCut
 from lovec.notices import DoublingWarning, listed
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
-from lovec.oracles.chat import Chat, address, encodable
+from lovec.oracles.chat import NO_MESSAGE, Chat, address, encodable
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
 from lovec.oracles.prompts import fact_check, read_ratings
-from lovec.types import LovecError, Oracle, Record, check_range
+from lovec.types import LovecError, Oracle, Record, check_count, check_range
 
-_ATTEMPTS = 3  # replies to one prompt before its record fails
+_ATTEMPTS = 3  # replies that are paid for before a record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
 _MAX_FAILED_IN_A_ROW = 20
 _RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
@@ -49,7 +50,8 @@ class OpenAIOracle(Oracle):
     A record is one call: its evidence and all its sentences in the paper's prompt. If the number of ratings in the
     reply is not the number of sentences, or the reply was cut off, the call is made again, twice at most; after that
     no sentence of the record gets a rating. Every reply is stored in the cache before it is used, unusable ones
-    included, so that a killed run continues where it was.
+    included, so that a killed run continues where it was, and no later run pays for the record again unless it says so
+    with ``ask_again``. After 20 records in a row without a usable reply, over all calls of ``rate``, rating stops.
 
     The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
     work without it.
@@ -71,6 +73,7 @@ class OpenAIOracle(Oracle):
         parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None is temperature 0.
         timeout: the most seconds of a call.
         retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
+        ask_again: whether records whose replies in the cache cannot be used are asked about again, three times at most.
         progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
 
     Attributes:
@@ -99,15 +102,16 @@ class OpenAIOracle(Oracle):
         parameters: dict[str, Any] | None = None,
         timeout: float = 300.0,
         retries: int = 6,
+        ask_again: bool = False,
         progress: bool = True,
     ) -> None:
         if not model:
             raise LovecError("model is empty, expected the name of a model that the server knows")
         if max_cost is not None and price_in is None:
             raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
-        check_range("concurrency", concurrency, at_least=1)
+        check_count("concurrency", concurrency)
         check_range("timeout", timeout, above=0)
-        check_range("retries", retries, at_least=0)
+        check_count("retries", retries, at_least=0)
         check_range("max_cost", max_cost, at_least=0)
         if reserved := [name for name in _RESERVED_PARAMETERS if name in (parameters or {})]:
             raise LovecError(f"parameters has {reserved[0]!r}, which the oracle sets itself; leave it out")
@@ -122,6 +126,7 @@ class OpenAIOracle(Oracle):
         self.parameters: dict[str, Any] = {"temperature": 0} if parameters is None else dict(parameters)
         self.timeout = timeout
         self.retries = retries
+        self.ask_again = ask_again
         self.progress = progress
         self.failures: dict[str, str] = {}
         self.calls = self.cached = self.tokens_in = self.tokens_out = 0
@@ -175,20 +180,16 @@ class OpenAIOracle(Oracle):
         It can be called while an event loop is running (in a notebook): the calls then run in a thread of their own.
 
         Raises:
-            OracleStopped: the money is spent, the server refuses every call, 20 records in a row failed, or a reply
-                could not be stored; the exception holds the ratings so far.
+            OracleStopped: the money is spent, the server refuses every call, 20 records in a row (over all calls of
+                this method) failed, or a reply could not be stored; the exception holds the ratings so far.
             LovecError: there is no API key for OpenAI's server, or the cache cannot be used.
         """
         run = _RatingRun(self, records)
         _run_to_the_end(run.rate_all(), lambda: run.stop("interrupted"))
         missing = [record.id for record, ratings in zip(records, run.ratings, strict=True) if ratings is None]
-        if missing:
-            raise OracleStopped(
-                f"{run.stop_reason}; {len(missing)} of {len(records)} records are not rated ({listed(missing)}), all "
-                "replies so far are in the cache",
-                run.ratings,
-                missing,
-            )
+        if missing or run.gave_up:  # the last failures may be the last records, and the next call is as hopeless
+            rest = f"{len(missing)} of {len(records)} records are not rated ({listed(missing)}), " if missing else ""
+            raise OracleStopped(f"{run.stop_reason}; {rest}all replies so far are in the cache", run.ratings, missing)
         return [ratings for ratings in run.ratings if ratings is not None]
 
 
@@ -226,20 +227,22 @@ class _RecordPrompt:
         """Return the ratings in a reply, or why it cannot be used."""
         if reply.finish in ("length", "content_filter"):  # "$1" may be the beginning of "$10$"
             return f"cut off ({reply.finish})"
+        if reply.finish == NO_MESSAGE:
+            return f"no message in {reply.text[:100]}"
         ratings = read_ratings(reply.text)
         return (
             ratings if len(ratings) == self.n_sentences else f"{len(ratings)} ratings for {self.n_sentences} sentences"
         )
 
     def is_answered(self, cache: ReplyCache) -> bool:
-        """Return whether the cache has a usable reply, or as many unusable ones as there are attempts."""
-        for attempt in range(_ATTEMPTS):
+        """Return whether the cache has a usable reply, or all the unusable ones that the oracle asks for."""
+        for attempt in count():
             reply = cache.get(self.key(attempt))
             if reply is None:
-                return False
+                return attempt >= _ATTEMPTS and not self._oracle.ask_again
             if not isinstance(self.read(reply), str):
                 return True
-        return True
+        raise AssertionError("count() does not end")
 
 
 class _NoMoreCalls(Exception):
@@ -252,11 +255,13 @@ class _RatingRun:
     Attributes:
         ratings: the ratings of each record; None until it is rated.
         stop_reason: why no further call is made; "" while calls are made. The cache is still used after that.
+        gave_up: whether the reason is that too many records in a row failed.
     """
 
     def __init__(self, oracle: OpenAIOracle, records: Sequence[Record]) -> None:
         self.ratings: list[list[float | None] | None] = [None] * len(records)
         self.stop_reason = ""
+        self.gave_up = False
         self._oracle = oracle
         self._records = records
         self._queue = iter(range(len(records)))
@@ -319,20 +324,35 @@ class _RatingRun:
         return list(await self._tasks[key])
 
     async def _usable_ratings(self, prompt: _RecordPrompt, cache: ReplyCache, chat: Chat) -> list[float | None]:
-        problem = ""
-        for attempt in range(_ATTEMPTS):
+        oracle, problem, paid = self._oracle, "", 0
+        for attempt in count():
             reply = self._cached_reply(prompt.key(attempt), cache)
             if reply is None:
+                if paid == _ATTEMPTS or (attempt >= _ATTEMPTS and not (oracle.ask_again or paid)):
+                    break
                 reply = await self._paid_reply(prompt, attempt, chat)
+                paid += 1
                 try:
                     cache.put(prompt.key(attempt), reply)
                 except LovecError as error:  # pay for no further reply, but use this one
                     self._make_no_more_calls(str(error))
             ratings = prompt.read(reply)
             if not isinstance(ratings, str):
+                oracle._failed_in_a_row = 0 if paid else oracle._failed_in_a_row
                 return ratings
             problem = ratings
-        raise CallFailed(f"{_ATTEMPTS} replies could not be used, the last one: {problem}")
+        problem = f"{attempt} replies could not be used, the last one: {problem}"
+        if paid:  # what the cache holds says nothing about the server
+            self._count_failure(problem)
+        raise CallFailed(problem)
+
+    def _count_failure(self, problem: str) -> None:
+        """Count one more record in a row without a usable reply; give up after too many."""
+        self._oracle._failed_in_a_row += 1
+        if self._oracle._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            self._oracle._failed_in_a_row = 0
+            self.gave_up = True
+            self._make_no_more_calls(f"{_MAX_FAILED_IN_A_ROW} records in a row failed, the last one: {problem}")
 
     def _cached_reply(self, key: str, cache: ReplyCache) -> ChatReply | None:
         try:
@@ -357,14 +377,10 @@ class _RatingRun:
             self._make_no_more_calls(f"the server refuses every call: {error}")
             raise _NoMoreCalls from None
         except CallFailed as error:
-            oracle._failed_in_a_row += 1
-            if oracle._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
-                oracle._failed_in_a_row = 0
-                self._make_no_more_calls(f"{_MAX_FAILED_IN_A_ROW} records in a row failed, the last one: {error}")
+            self._count_failure(str(error))
             raise
         finally:
             self._reserved_cost -= expected
-        oracle._failed_in_a_row = 0
         oracle.calls += 1
         oracle.tokens_in += prompt.tokens if reply.tokens_in is None else reply.tokens_in
         oracle.tokens_out += count_tokens(reply.text) if reply.tokens_out is None else reply.tokens_out

@@ -1,6 +1,7 @@
 """The model that is trained (base, adapter and reference), and the token batches that it reads."""
 
-from lovec.policy.loading import ADAPTER, REFERENCE, PolicyConfig, check_adapter, load_base, load_tokenizer
+from lovec.policy.adapters import ADAPTER, REFERENCE, check_adapter, is_hub_id, read_adapter
+from lovec.policy.loading import PolicyConfig, load_base, load_tokenizer
 from lovec.policy.policy import Policy, is_adapter
 from lovec.policy.sequences import TokenBatch, TokenSequence
 
@@ -13,6 +14,8 @@ __all__ = [
     "TokenSequence",
     "check_adapter",
     "is_adapter",
+    "is_hub_id",
     "load_base",
     "load_tokenizer",
+    "read_adapter",
 ]

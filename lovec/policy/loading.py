@@ -1,22 +1,14 @@
-"""The settings of a policy, and loading its tokenizer, base model and adapter from the hub or a folder."""
+"""The settings of a policy, and loading its tokenizer and base model from the hub or a folder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lovec.types import LovecError
-
-ADAPTER = "default"
-REFERENCE = "reference"
-TEMPORARY = "temporary"
-"""PEFT's names of the adapter that is trained, of the frozen copy it started from, and of one for temporary use."""
+from lovec.types import LovecError, check_count, check_range
 
 RANDOM = "random:"
 """Prefix of a model's name: load its configuration and tokenizer only, and draw its weights at random.
@@ -45,6 +37,10 @@ class PolicyConfig:
         scale: words of the confidence scale, lowest first; null is 0 to 10.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
+        any_base: load adapters that name another base model, too.
+
+    Raises:
+        LovecError: a number is out of range.
     """
 
     model: str = "world"
@@ -61,6 +57,13 @@ class PolicyConfig:
     scale: list[str] | None = None
     chat_template: str | None = None
     trust_remote_code: bool = False
+    any_base: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("policy.lora_r", self.lora_r)
+        check_count("policy.lora_alpha", self.lora_alpha)
+        check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
+        check_count("policy.max_length", self.max_length)
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:
@@ -115,93 +118,3 @@ def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:
         else:
             fix = "expected a hub id that this machine can reach or has cached, a local folder, or `world`"
         raise LovecError(f"cannot load the model {policy.model!r}: {fix}") from None
-
-
-def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
-    """Add a new trainable adapter (an update of zero) to the base.
-
-    Args:
-        base: the frozen model.
-        lora: arguments of ``LoraConfig``.
-        reference: whether to add a second adapter of the same shape, whose weights a checkpoint will fill in.
-
-    Raises:
-        LovecError: the target modules do not fit the model.
-    """
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
-    try:
-        model = get_peft_model(base, config, adapter_name=ADAPTER)
-        if reference:
-            model.add_adapter(REFERENCE, config)
-    except ValueError as error:
-        raise LovecError(f"no adapter fits this model: {str(error)[:200]}; see policy.target_modules") from None
-    return model
-
-
-def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
-    """Add a trainable adapter from a folder to the base, and a frozen copy of it where ``reference`` is True.
-
-    Raises:
-        LovecError: there is no adapter, or it does not fit the base.
-    """
-    from peft import PeftModel
-
-    check_adapter(adapter)
-    with _explained(adapter):
-        model = PeftModel.from_pretrained(base, adapter, adapter_name=ADAPTER, is_trainable=True)
-        if reference:
-            model.load_adapter(adapter, adapter_name=REFERENCE, is_trainable=False)
-    return model
-
-
-def add_adapter(model: Any, adapter: str, device: torch.device) -> None:
-    """Load the adapter of a folder into a PEFT model, frozen and inactive, under the name ``TEMPORARY``.
-
-    Raises:
-        LovecError: there is no adapter, or it does not fit the base.
-    """
-    check_adapter(adapter)
-    with _explained(adapter):
-        model.load_adapter(adapter, adapter_name=TEMPORARY, is_trainable=False, torch_device=str(device))
-
-
-def check_adapter(adapter: str) -> None:
-    """Check that a folder holds a plain LoRA adapter, before anything is loaded.
-
-    Raises:
-        LovecError: there is no adapter, or it is not a plain LoRA.
-    """
-    if not (Path(adapter) / "adapter_config.json").is_file():
-        run, of_run = Path(adapter).parent.name, Path(adapter).name == "adapter"
-        hint = f"make it with: lovec fit --config {run}.yaml" if of_run else "give a PEFT adapter folder"
-        raise LovecError(f"there is no adapter in {adapter}; {hint}")
-    config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
-    if config.get("peft_type") != "LORA" or config.get("modules_to_save") or config.get("bias", "none") != "none":
-        raise LovecError(
-            f"the adapter in {adapter} is not a plain LoRA (it trains biases or whole modules); give one that is"
-        )
-
-
-@contextmanager
-def _explained(adapter: str) -> Iterator[None]:
-    """Turn PEFT's error about an adapter that does not fit the base into a LovecError."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        raise LovecError(
-            f"the adapter in {adapter} does not fit the base model: {str(error).strip().splitlines()[0][:160]}; "
-            "it was trained on another base (see base_model_name_or_path in its adapter_config.json)"
-        ) from None
-
-
-def lora_options(config: Any) -> dict[str, Any]:
-    """Return the options of a LoraConfig that differ from the defaults, as values that a checkpoint may hold."""
-    from peft import LoraConfig
-
-    options, defaults = config.to_dict(), LoraConfig().to_dict()
-    ignored = [name for name in options if name in ("inference_mode", "peft_type") or options[name] == defaults[name]]
-    kept = {name: value for name, value in options.items() if name not in ignored}
-    plain: dict[str, Any] = json.loads(json.dumps(kept, default=sorted))  # sets become sorted lists, enums their texts
-    return plain

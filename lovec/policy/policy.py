@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from lovec.choices import AttentionKind, ChoiceTree
 from lovec.files import atomic_folder
-from lovec.policy.loading import (
+from lovec.policy.adapters import (
     ADAPTER,
-    RANDOM,
     REFERENCE,
     TEMPORARY,
-    PolicyConfig,
     add_adapter,
+    check_adapter,
     continued_adapter,
     fresh_adapter,
-    load_base,
-    load_tokenizer,
     lora_options,
 )
+from lovec.policy.loading import RANDOM, PolicyConfig, load_base, load_tokenizer
 from lovec.policy.sequences import TokenBatch
 from lovec.types import LovecError
 
@@ -53,7 +52,8 @@ class Policy(nn.Module):
         max_length: the most tokens that a prompt and its completion may have together.
 
     Raises:
-        LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model.
+        LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model or names another
+            one.
     """
 
     def __init__(
@@ -64,6 +64,9 @@ class Policy(nn.Module):
         checkpoint_shape: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self._base, self._any_base = config.model.removeprefix(RANDOM), config.any_base
+        if config.adapter is not None and checkpoint_shape is None:
+            check_adapter(config.adapter, self._base, self._any_base)  # before minutes are spent on a large model
         self.tokenizer = load_tokenizer(config)
         base = load_base(config)
         if checkpoint_shape is not None:
@@ -79,7 +82,7 @@ class Policy(nn.Module):
                 "lora_alpha": config.lora_alpha,
                 "lora_dropout": config.lora_dropout,
                 "target_modules": sorted(config.target_modules),
-                "base_model_name_or_path": config.model.removeprefix(RANDOM),
+                "base_model_name_or_path": self._base,
             }
             self.peft = fresh_adapter(base, lora, False)
         self.peft.set_adapter(ADAPTER)
@@ -192,12 +195,13 @@ class Policy(nn.Module):
             path: folder of a PEFT adapter.
 
         Raises:
-            LovecError: there is no adapter, or it does not fit.
+            LovecError: there is no adapter, or it does not fit, or names another base model.
         """
         training = self.training
+        check_adapter(path, self._base, self._any_base)
         try:
             with torch.inference_mode(False):  # engines read the version counters of parameters
-                add_adapter(self.peft, path, self.device)
+                add_adapter(self.peft, path)
             self.train(training)  # PEFT leaves the model in eval mode
             for module in list(self.peft.modules()):
                 dropouts = getattr(module, "lora_dropout", None)
@@ -219,22 +223,38 @@ class Policy(nn.Module):
         layer = next(module for module in self.peft.modules() if isinstance(module, BaseTunerLayer))
         return None if layer.disable_adapters else str(layer.active_adapters[0])
 
-    def save_adapter(self, path: str | Path, name: str = ADAPTER, extra_files: Mapping[str, str] | None = None) -> None:
+    def save_adapter(
+        self,
+        path: str | Path,
+        name: str = ADAPTER,
+        extra_files: Mapping[str, str] | None = None,
+        keep_other: bool = False,
+    ) -> None:
         """Write an adapter in PEFT format; the folder is replaced only once the new one is complete.
 
         Args:
             path: folder to write.
             name: PEFT's name of the adapter.
             extra_files: texts to write into the same folder, by file name.
+            keep_other: whether an adapter in the folder that has other weights is kept, see ``atomic_folder``.
+
+        Raises:
+            LovecError: it cannot be written.
         """
-        with atomic_folder(path) as folder:
-            self.peft.save_pretrained(str(folder), selected_adapters=[name])
-            if name != ADAPTER:  # PEFT writes every adapter but the default one into a subfolder
-                for file in (folder / name).iterdir():
-                    file.rename(folder / file.name)
-                (folder / name).rmdir()
-            for file_name, text in (extra_files or {}).items():
-                (folder / file_name).write_text(text, encoding="utf-8")
+        try:
+            with atomic_folder(path, "adapter_model.safetensors" if keep_other else None) as folder:
+                self.peft.save_pretrained(str(folder), selected_adapters=[name])
+                if name != ADAPTER:  # PEFT writes every adapter but the default one into a subfolder
+                    for file in (folder / name).iterdir():
+                        file.rename(folder / file.name)
+                    (folder / name).rmdir()
+                for file_name, text in (extra_files or {}).items():
+                    (folder / file_name).write_text(text, encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            raise LovecError(
+                f"cannot write the adapter {path}: {error}; an older one is untouched: make room, and resume from a "
+                "checkpoint of the run"
+            ) from None
 
     def _hidden(self, input_ids: Tensor, attention_mask: Any, position_ids: Tensor | None = None) -> Tensor:
         """Return the last hidden states, [N, L, D]."""

@@ -10,7 +10,7 @@ from lovec.metrics.bootstrap import Interval, by_question, intervals, resample
 from lovec.metrics.records import passage_pairs
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
-from lovec.types import N_SCORES, LovecError, Record, ResultRow, check_range
+from lovec.types import N_SCORES, LovecError, Record, ResultRow, check_count, check_range
 
 MODE_TITLES = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
 """Headings of the evaluation modes."""
@@ -31,7 +31,7 @@ class CellMaker:
     """
 
     def __init__(self, run: RunResults, draws: int = 1000, level: float = 0.95) -> None:
-        check_range("draws", draws, at_least=0)
+        check_count("draws", draws, at_least=0)
         check_range("level", level, above=0, below=1)
         self.run, self.draws, self.level = run, draws, level
         self._has_intervals = False

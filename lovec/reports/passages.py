@@ -28,8 +28,9 @@ TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow"
 CSS = (HERE / "passages.css").read_text(encoding="utf-8")
 """Style of `passage_html` and `legend_html`, for light and dark pages; contrasts reach WCAG AA on both."""
 
-# Control characters except tab and line break; characters that change the direction of text; unpaired surrogates.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters except tab and line break; characters that override the direction of text; unpaired surrogates.
+# The marks U+200E and U+200F override nothing, and texts in Arabic or Hebrew need them.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _MOST_PROBLEMS = 5
 
@@ -64,23 +65,29 @@ def number(sentence: Sentence) -> str:
 class Breaks:
     """Finds the breaks between the sentences of an answer; sentences must be asked for in their order.
 
+    White space inside a sentence may differ from that of the answer, as in files that store sentences on one line each.
+
     Args:
         answer: the raw text. A sentence that is not in it is preceded by a space.
     """
 
     def __init__(self, answer: str) -> None:
         self._answer = answer
+        self._places = [place for place, character in enumerate(answer) if not character.isspace()]
+        self._solid = "".join(answer.split())
         self._end = 0
         self._next = ""
 
     def before(self, text: str) -> str:
         """Return what comes before this sentence: "", " ", a line break, or two for a blank line."""
         between_sentences, self._next = self._next, " "
-        start = self._answer.find(text, self._end)
-        if start < 0:
+        solid = "".join(text.split())
+        start = self._solid.find(solid, self._end)
+        if start < 0 or not solid:
             return between_sentences
-        between = self._answer[self._end : start]
-        self._end = start + len(text)
+        begin = self._places[self._end - 1] + 1 if self._end else 0
+        between = self._answer[begin : self._places[start]]
+        self._end = start + len(solid)
         return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
 
 

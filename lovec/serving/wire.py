@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lovec.encoding import Encoder
 from lovec.taggers.freeform import AnswerReader
@@ -20,6 +20,12 @@ from lovec.types import LovecError, Sampling, Scale
 
 _PARAMETERS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8"))
 """Parameters of OpenAI's that are ignored, and values of others that have no effect ("neutral")."""
+
+_MOST_PARTS = 1000
+"""The most messages of a conversation, and the most parts of a message."""
+
+_LONGEST_MESSAGE = 500
+"""Characters of an error message: it may quote what a client has sent."""
 
 
 class RequestRefused(LovecError):
@@ -38,12 +44,6 @@ class RequestRefused(LovecError):
         self.code = code
 
 
-def _encodable(text: str) -> str:
-    """Return a text that is not half a character (a lone surrogate); pydantic reports the error of the others."""
-    text.encode()
-    return text
-
-
 class _Strict(BaseModel):
     """An object that is read without conversions: "1" and true are not integers."""
 
@@ -51,23 +51,34 @@ class _Strict(BaseModel):
 
 
 class _Request(_Strict):
+    model: str | None = None
     min_score: int | None = None
 
     @classmethod
-    def read(cls, body: dict[str, Any], scale: Scale) -> Self:
+    def read(cls, body: dict[str, Any], model: str, scale: Scale) -> Self:
         """Return a checked request.
 
+        Args:
+            body: the JSON object.
+            model: name of the only model there is.
+            scale: the scale of ``min_score``.
+
         Raises:
-            RequestRefused: a parameter is of the wrong type or out of range; ``min_score`` is not on the scale.
+            RequestRefused: a parameter is of the wrong type or out of range; ``min_score`` is not on the scale; the
+                request asks for another model.
         """
         try:
             request = cls.model_validate(body)
         except ValidationError as error:
-            first = error.errors()[0]
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise RequestRefused(f"{place}: {first['msg']}", str(first["loc"][0])) from None
         if request.min_score is not None and not 0 <= request.min_score <= scale.top:
             raise RequestRefused(f"min_score must be an integer, between 0 and {scale.top}", "min_score")
+        if request.model not in (None, model):
+            raise RequestRefused(
+                f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
+            )
         return request
 
 
@@ -77,18 +88,17 @@ class TagRequest(_Request, extra="forbid"):
     Attributes:
         text: the text.
         question: the question that it answers.
-        model: ignored.
+        model: name of the model.
         min_score: as in ``ChatRequest``.
     """
 
     text: str = Field(pattern=r"\S")
     question: str = Field(pattern=r"\S")
-    model: Any = None
 
 
 class _TextPart(_Strict):
     type: Literal["text"]
-    text: Annotated[str, AfterValidator(_encodable)]
+    text: str
 
 
 def _parts(content: Any) -> Any:
@@ -98,7 +108,7 @@ def _parts(content: Any) -> Any:
 
 class _Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[_TextPart], BeforeValidator(_parts)]
+    content: Annotated[list[_TextPart], BeforeValidator(_parts), Field(max_length=_MOST_PARTS)]
 
 
 class _StreamOptions(_Strict):
@@ -113,19 +123,18 @@ class ChatRequest(_Request):
         model: name of the model.
         max_completion_tokens: the most tokens of the answer.
         max_tokens: the older name for it, 0 without one; after ``parse`` it holds the limit.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy; other values are at least 0.01, since engines replace smaller ones.
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
         stream_options: whether a stream ends with a chunk that counts tokens.
         min_score: sentences with a lower score, or without one, are left out of the text; None keeps all.
     """
 
-    messages: list[_Message] = Field(min_length=1)
-    model: Any = None
+    messages: list[_Message] = Field(min_length=1, max_length=_MOST_PARTS)
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: int = Field(0, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
-    seed: int | None = Field(None, ge=-(2**63), le=2**63)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
 
@@ -146,17 +155,16 @@ class ChatRequest(_Request):
         neutral = _PARAMETERS["neutral"]
         for name in [name for name in body if name not in cls.model_fields]:
             if name not in neutral:
-                near = get_close_matches(name, [*cls.model_fields, *neutral], 1)
+                near = get_close_matches(name[:_MOST_PARTS], [*cls.model_fields, *neutral], 1)
                 raise RequestRefused(
                     f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""), name
                 )
-            if body[name] not in neutral[name]:
+            if not any(_equal(body[name], value) for value in neutral[name]):
                 raise RequestRefused(f"{name} is not supported here; leave it out", name)
-        request = cls.read(body, scale)
-        if request.model not in (None, model):
-            raise RequestRefused(
-                f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
-            )
+        request = cls.read(body, model, scale)
+        if 0 < request.temperature < 0.01:
+            message = f"temperature is {request.temperature}, expected 0 or a number between 0.01 and 2"
+            raise RequestRefused(message, "temperature")
         request.max_tokens = min(request.max_completion_tokens or request.max_tokens or max_tokens, max_tokens)
         return request
 
@@ -168,7 +176,14 @@ class ChatRequest(_Request):
     @property
     def sampling(self) -> Sampling:
         """How to sample the answer."""
-        return Sampling(self.max_tokens, self.temperature, seed=self.seed or 0)
+        return Sampling(
+            self.max_tokens, self.temperature, seed=(self.seed or 0) % 2**63
+        )  # seeds of streams have no sign
+
+
+def _equal(value: Any, neutral: Any) -> bool:
+    """Return whether two JSON values are equal; true is not 1."""
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,5 +290,7 @@ def count_usage(prompt: Sequence[int], completion: Sequence[int]) -> dict[str, i
 
 
 def error_body(message: str, kind: str, parameter: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return an error in OpenAI's format."""
-    return {"error": {"message": message, "type": kind, "param": parameter, "code": code}}
+    """Return an error in OpenAI's format; it quotes no more than the beginning of what was sent."""
+    cut = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
+    parameter = parameter and parameter[:_LONGEST_MESSAGE]
+    return {"error": {"message": cut, "type": kind, "param": parameter, "code": code}}

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from lovec.serving.wire import RequestRefused
 from lovec.types import Completion, Engine, LovecError, Sampling
 
 log = logging.getLogger(__name__)
+
+TURN = 0.5
+"""Seconds that one of several jobs in steps runs until it is the next one's turn: the engine drops its cache then."""
 
 
 @dataclass(eq=False)
@@ -23,7 +28,7 @@ class CompletionJob:
         sampling: how to sample; one completion.
         key: names the random stream, together with the seed.
         on_token: called with every token.
-        on_end: called once, with the completion or with the error that prevented it.
+        on_end: called once, with the completion or with the error that prevented it; not called for a cancelled job.
         cancelled: to be set when nobody waits for the completion any more.
     """
 
@@ -36,25 +41,30 @@ class CompletionJob:
 
 
 @dataclass(eq=False)
-class EngineCall:
-    """Any other work with the engine; it is not batched.
+class StepsJob:
+    """Any other work with the engine, in steps between which other jobs run; it is not batched.
 
     Attributes:
-        function: does the work, in the worker's thread.
-        on_end: called once, with the result or with the error that ``function`` raised.
+        steps: does the work in the worker's thread; it yields after every call of the engine, so that it can be
+            closed there, and returns the result.
+        on_end: called once, with the result or with the error that prevented it; not called for a cancelled job.
         cancelled: to be set when nobody waits for the result any more.
     """
 
-    function: Callable[[], Any]
+    steps: Generator[None, None, Any]
     on_end: Callable[[Any], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+Job: TypeAlias = CompletionJob | StepsJob
 
 
 class EngineWorker:
     """Runs jobs in batches of up to ``engine.max_rows``, first come, first served.
 
     An engine must be used by one thread only. Jobs that arrive while a batch runs wait for its end; waiting jobs with
-    the same temperature and seed run together, each with its own token limit.
+    the same temperature and seed run together, each with its own token limit. A job in steps gives way after every
+    step to the first of the waiting jobs and their batch; several jobs in steps take turns.
 
     Args:
         engine: samples; nothing else may use it meanwhile.
@@ -62,8 +72,7 @@ class EngineWorker:
         max_waiting: the most jobs that may wait.
 
     Attributes:
-        running: number of jobs in the current batch.
-        queue: the jobs that wait.
+        queue: the jobs that wait for their first turn.
         thread: runs the engine.
     """
 
@@ -71,70 +80,121 @@ class EngineWorker:
         self.engine = engine
         self.stop_ids = tuple(stop_ids)
         self.max_waiting = max_waiting
-        self.running = 0
-        self.queue: list[CompletionJob | EngineCall] = []
+        self.queue: list[Job] = []
+        self._current: list[Job] = []
+        self._begun: deque[Job] = deque()  # jobs in steps that gave way
+        self._begun_next = False
         self._changed = threading.Condition()
         self._stopping = False
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
+
+    @property
+    def running(self) -> int:
+        """Number of jobs that have begun."""
+        return len(self._current) + len(self._begun)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker accepts no more jobs."""
+        return self._stopping
 
     def start(self) -> None:
         """Start the thread."""
         self.thread.start()
 
-    def stop(self) -> None:
-        """Finish all accepted jobs and end the thread; returns when it has ended."""
+    def refuse(self) -> None:
+        """Accept no more jobs; the thread ends once those that were accepted are done."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self.thread.join()
 
-    def submit(self, job: CompletionJob | EngineCall) -> None:
+    def cancel(self) -> None:
+        """Accept no more jobs, and end the others with an error; the engine stops at its next token or step."""
+        self.refuse()
+        with self._changed:
+            jobs = [*self.queue, *self._current, *self._begun]
+        for job in jobs:
+            self._end(job, shutting_down())
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Finish all accepted jobs and end the thread.
+
+        Args:
+            timeout: the most seconds to wait for its end; None is no limit.
+
+        Returns:
+            Whether the thread has ended; a call of the engine cannot be interrupted.
+        """
+        self.refuse()
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+    def submit(self, job: Job) -> None:
         """Put a job at the end of the queue.
 
         Raises:
             RequestRefused: the queue is full, or the worker is stopping.
         """
         with self._changed:
-            if self._stopping or len(self.queue) >= self.max_waiting:
-                full = f"{self.max_waiting} requests are waiting, the most that may; try again later"
-                message = "the server is shutting down; ask another one" if self._stopping else full
-                raise RequestRefused(message, status=429, code="rate_limit_exceeded")
+            if self._stopping:
+                raise shutting_down()
+            if len(self.queue) + len(self._begun) >= self.max_waiting:
+                raise queue_full(self.max_waiting)
             self.queue.append(job)
             self._changed.notify()
 
     def _work(self) -> None:
-        while batch := self._next_batch():
-            self.running = len(batch)
+        while jobs := self._next_jobs():
             try:
-                results: Sequence[Any] = self._results(batch)
+                if isinstance(jobs[0], StepsJob):
+                    self._advance(jobs[0])
+                else:
+                    self._complete([job for job in jobs if isinstance(job, CompletionJob)])
             except Exception as error:  # goes to those who wait, and the thread lives on
-                if not isinstance(error, LovecError):
-                    log.exception("the engine failed")
-                results = [error] * len(batch)
-            for job, result in zip(batch, results, strict=True):
-                job.on_end(result)
-            self.running = 0
+                log.error("the engine failed: %s", error, exc_info=not isinstance(error, LovecError))
+                for job in jobs:
+                    self._end(job, error)
+            self._current = []
 
-    def _next_batch(self) -> list[CompletionJob | EngineCall]:
+    def _next_jobs(self) -> list[Job]:
         """Wait for jobs and return those to run together; none when the thread is to end."""
         with self._changed:
             while True:
                 self.queue = [job for job in self.queue if not job.cancelled.is_set()]
-                if self.queue:
+                if self.queue or self._begun:
                     break
                 if self._stopping:
                     return []
                 self._changed.wait()
-            first = self.queue[0]
-            batch = [job for job in self.queue if _run_together(first, job)][: max(1, self.engine.max_rows)]
-            self.queue = [job for job in self.queue if job not in batch]
-            return batch
+            if self._begun and (self._begun_next or not self.queue):
+                self._current = [self._begun.popleft()]
+                self._begun_next = False
+            else:
+                first = self.queue[0]
+                together = [job for job in self.queue if _run_together(first, job)]
+                self._current = together[: max(1, self.engine.max_rows)]
+                self.queue = [job for job in self.queue if job not in self._current]
+                self._begun_next = not isinstance(first, StepsJob)
+            return self._current
 
-    def _results(self, batch: Sequence[CompletionJob | EngineCall]) -> list[Any]:
-        """Run a batch, and return the completion of each job, or the result of the call that is alone in it."""
-        if isinstance(batch[0], EngineCall):
-            return [batch[0].function()]
-        jobs = [job for job in batch if isinstance(job, CompletionJob)]
+    def _advance(self, job: StepsJob) -> None:
+        """Do steps of a job, at least one, until others wait."""
+        begin = time.monotonic()
+        while not job.cancelled.is_set():
+            try:
+                next(job.steps)
+            except StopIteration as end:
+                self._end(job, end.value)
+                return
+            if self.queue or (self._begun and time.monotonic() - begin > TURN):
+                with self._changed:
+                    self._current = []
+                    self._begun.append(job)
+                return
+        job.steps.close()
+
+    def _complete(self, jobs: Sequence[CompletionJob]) -> None:
+        """Sample a batch of completions."""
         n_tokens = [0] * len(jobs)
 
         def on_token(prompt: int, sample: int, token: int) -> bool:
@@ -148,11 +208,30 @@ class EngineWorker:
         completions = self.engine.generate(
             [job.prompt for job in jobs], sampling, self.stop_ids, keys=[job.key for job in jobs], on_token=on_token
         )
-        return [completion for (completion,) in completions]
+        for job, (completion,) in zip(jobs, completions, strict=True):
+            self._end(job, completion)
+
+    def _end(self, job: Job, result: Any) -> None:
+        """Call back, unless the job has ended or nobody waits for it."""
+        with self._changed:
+            if not job.cancelled.is_set():
+                job.cancelled.set()
+                job.on_end(result)
 
 
-def _run_together(first: CompletionJob | EngineCall, job: CompletionJob | EngineCall) -> bool:
+def shutting_down() -> RequestRefused:
+    """Return the error of a request that a stopping server does not answer."""
+    return RequestRefused("the server is shutting down; ask another one, or again later", status=503)
+
+
+def queue_full(max_waiting: int) -> RequestRefused:
+    """Return the error of a request that is one too many."""
+    message = f"{max_waiting} requests are waiting, the most that may; try again later"
+    return RequestRefused(message, status=429, code="rate_limit_exceeded")
+
+
+def _run_together(first: Job, job: Job) -> bool:
     """Return whether two jobs can run in one batch."""
-    if isinstance(first, EngineCall) or isinstance(job, EngineCall):
+    if isinstance(first, StepsJob) or isinstance(job, StepsJob):
         return first is job
     return (first.sampling.temperature, first.sampling.seed) == (job.sampling.temperature, job.sampling.seed)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from lovec.encoding import Encoder
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.scoring import History, OnSentence, Passage, Step, most_probable, score_passages, with_score
+from lovec.taggers.scoring import (
+    History,
+    OnSentence,
+    Passage,
+    Step,
+    most_probable,
+    run_to_end,
+    score_steps,
+    with_score,
+)
 from lovec.types import Engine, Readout, Record, Sentence, check_choice
 
 
@@ -47,18 +56,32 @@ class IterativeTagger:
     def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with score, confidence and distribution of every sentence, in the order given.
 
-        A record without sentences is returned as it is. Sentences whose context is longer than the model's get None
-        for all three, and ``meta["problems"]`` says so; they do not affect other records.
+        A record without sentences is returned as it is. Where a text is longer than the model's context, its sentences
+        are scored in a sliding window (see `lovec.taggers.scoring.score_passages`); a sentence that does not fit by
+        itself gets None for all three. ``meta["problems"]`` says both; other records are not affected.
 
         Args:
             records: questions with sentences.
             on_sentence: called with every sentence once it is scored; the sentences of a record come in their order.
         """
+        return run_to_end(self.steps(records, on_sentence))
+
+    def steps(
+        self, records: Sequence[Record], on_sentence: OnSentence | None = None
+    ) -> Generator[None, None, list[Record]]:
+        """Do the work of ``tag``, and yield after every call of the engine; the generator returns the records.
+
+        Between two calls others may use the engine: the results stay the same. Closing the generator, or an exception
+        in ``on_sentence``, ends the work; the engine can be used again at once.
+
+        Args:
+            records: as for ``tag``.
+            on_sentence: as for ``tag``.
+        """
         passages = [
             self._passage(number, record, on_sentence) for number, record in enumerate(records) if record.sentences
         ]
-        with self.watch.phase("scoring"):
-            score_passages(self.engine, self.encoder, passages, self.history)
+        yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder, passages, self.history))
         scored = iter(passages)
         return [self._tagged(record, next(scored)) if record.sentences else record for record in records]
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
+
+
+def offline_model(folder: str) -> str | None:
+    """Return the name of the offline model whose folder is named like this one, on any machine; None for others."""
+    from lovec.datasets.world import VARIANTS
+
+    path = Path(folder)
+    if (match := re.fullmatch(r"(.+)-[0-9a-f]{12}", path.parent.name)) and path.name == "model":
+        return match[1] if match[1] in VARIANTS else None
+    match = re.fullmatch(r"(tiny-\w+)-[0-9a-f]{12}", path.name)
+    return match[1] if match else None
 
 
 def resolve_model(name: str) -> str:

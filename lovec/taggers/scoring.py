@@ -2,16 +2,17 @@
 
 The passages advance together, one sentence at a time. The context of a sentence begins with the context of the sentence
 before it (or with the prompt), so an engine that keeps its KV cache computes the tokens of a passage only once, however
-many sentences it has.
+many sentences it has. A passage longer than the model's context is scored with a sliding window of whole sentences, see
+``score_passages``.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from lovec.encoding import Encoder
 from lovec.metrics.functional import mean_confidence
@@ -23,6 +24,8 @@ History: TypeAlias = Literal["scores", "hidden", "previous"]
 
 OnSentence: TypeAlias = Callable[[int, int, Sentence], None]
 """Called with each sentence once it has its score, as (index of the record, index of the sentence, the sentence)."""
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Passage:
         logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
             None where the step was not scored.
         chosen: result: the score that later contexts contain for every step; None where there is none.
-        problems: result: why sentences were not scored, one message per sentence.
+        problems: result: that the passage is longer than the model's context, once, and why sentences were not scored.
     """
 
     name: str
@@ -73,33 +76,40 @@ class Passage:
     chosen: list[int | None] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _past: list[int] = field(default_factory=list)
+    _begin: int = 0  # the step that `_past` begins with
+    _is_cut: bool = False
 
     def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
         """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
 
-        Literal steps on the way there become part of the context. Sentences that do not fit get no scores and are
-        added to ``problems``.
+        Literal steps on the way there become part of the context. Where the context is too long, the oldest steps leave
+        it, see ``score_passages``. Sentences that do not fit without any other get no scores and are added to
+        ``problems``.
 
         Args:
             encoder: encodes the steps.
             history: what the context contains of the sentences before.
             room: length of the model's context in tokens, for the context and the longest tail; None is no limit.
         """
-        while len(self.logps) < len(self.steps):
-            at = len(self.logps)
+        while (at := len(self.logps)) < len(self.steps):
             step = self.steps[at]
             if not step.literal:
-                head = encoder.head(step.text, first=at == 0)
-                past = self._past
-                if history == "previous":
-                    past = encoder.pieces(self.steps[at - 1].text) if at else []
-                context = [*self.prompt, *past, *head]
-                tag = max(map(len, encoder.tails))
-                if room is None or len(context) + tag <= room:
-                    return context
+                head = encoder.head(step.text, first=at == self._begin)
+                needed = len(self.prompt) + max(map(len, encoder.tails))
+                if room is not None and self._begin < at and needed + len(self._past) + len(head) > room:
+                    self._cut(encoder, history, min((room - len(self.prompt)) // 2, room - needed - len(head)))
+                    head = encoder.head(step.text, first=at == self._begin)
+                    if not self._is_cut:
+                        self._is_cut = True
+                        self.problems.append(
+                            f"the text is longer than the model's context holds ({room} tokens): from sentence "
+                            f"{at + 1} on, only the latest sentences before each one are part of its context"
+                        )
+                if room is None or needed + len(self._past) + len(head) <= room:
+                    return [*self.prompt, *self._past, *head]
                 self.problems.append(
-                    f"sentence {at + 1}: its context has {len(context)} tokens and its tag up to {tag}, the model's "
-                    f"context holds {room}; shorten the text or use a model with a longer context"
+                    f"sentence {at + 1}: with the prompt and its tag it has {needed + len(head)} tokens, more than the "
+                    f"model's context ({room}); shorten it or use a model with a longer context"
                 )
             self.advance(encoder, history, None)
         return None
@@ -109,45 +119,88 @@ class Passage:
         at = len(self.logps)
         step = self.steps[at]
         self.logps.append(logps)
-        score = self.choose(logps) if step.score is None and logps is not None else step.score
-        self.chosen.append(score)
-        if step.literal:
-            self._past += encoder.pieces(step.text)
-        elif history == "hidden":
-            self._past += encoder.pieces(f"{' ' if at else ''}{step.text}")
-        else:
-            self._past += encoder.head(step.text, first=at == 0)
-            self._past += [] if score is None else encoder.tails[score]
+        self.chosen.append(self.choose(logps) if step.score is None and logps is not None else step.score)
+        if history == "previous":
+            self._begin, self._past = at, []
+        self._past += self._ids(at, at == self._begin, encoder, history)
         if self.on_scored is not None:
             self.on_scored(at, logps)
+
+    def _cut(self, encoder: Encoder, history: History, most: int) -> None:
+        """Let the oldest steps leave the context; those that stay have at most ``most`` tokens."""
+        at = begin = len(self.logps)
+        later = 0  # tokens of the steps after ``begin``
+        while begin and later + len(self._ids(begin - 1, True, encoder, history)) <= most:
+            begin -= 1
+            later += len(self._ids(begin, False, encoder, history))
+        self._begin = begin
+        self._past = [i for step in range(begin, at) for i in self._ids(step, step == begin, encoder, history)]
+
+    def _ids(self, at: int, first: bool, encoder: Encoder, history: History) -> list[int]:
+        """Return the ids of an earlier step in the context of a later one, which begins with it if it is ``first``."""
+        step, score = self.steps[at], self.chosen[at]
+        if step.literal:
+            return encoder.pieces(step.text)
+        if history != "scores":
+            return encoder.pieces(f"{'' if first else ' '}{step.text}")
+        return encoder.head(step.text, first) + ([] if score is None else encoder.tails[score])
 
 
 def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores") -> None:
     """Fill in ``logps``, ``chosen`` and ``problems`` of every passage.
 
-    A sentence whose context does not fit the model gets no scores and a problem; all others are scored.
+    A passage may be longer than the model's context. Where a sentence does not fit any more, the oldest sentences leave
+    the context, whole and with their scores, until those that stay take at most half of the room behind the prompt.
+    From there on the context is that of a passage which begins with the oldest of them. So the tokens computed for a
+    passage are at most about twice its own, whatever its length. A sentence that does not even fit directly behind the
+    prompt gets no scores and a problem.
 
     Args:
-        engine: scores contexts. ``max_rows`` passages are scored together, and contexts longer than
-            ``context_length`` are left out.
+        engine: scores contexts. ``max_rows`` passages are scored together; ``context_length`` is the room of a context
+            and the longest score string, None is no limit.
         encoder: encodes contexts and score strings.
         passages: the passages to score; those with equally many sentences are scored together.
         history: what a context contains of earlier sentences, see ``IterativeTagger``.
+    """
+    run_to_end(score_steps(engine, encoder, passages, history))
+
+
+def score_steps(
+    engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores"
+) -> Generator[None, None, None]:
+    """Do the work of ``score_passages``, and yield after every call of the engine.
+
+    Between two calls others may use the engine; what it has kept may then be computed again. Closing the generator, or
+    an exception in a callback, ends the work and frees what the engine keeps for it.
     """
     room = engine.context_length
     order = sorted(passages, key=lambda passage: len(passage.steps))
     for start in range(0, len(order), engine.max_rows):
         group = order[start : start + engine.max_rows]
-        while due := [(p, context) for p in group if (context := p.next_context(encoder, history, room)) is not None]:
-            scores = engine.score([context for _, context in due], encoder.tails)
-            for (passage, _), logps in zip(due, scores, strict=True):
-                passage.advance(encoder, history, logps)
-        engine.score([], encoder.tails)  # frees what the engine kept for these passages
-    if failed := [passage.name for passage in order if passage.problems]:
+        try:
+            while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
+                scores = engine.score([ids for _, ids in due], encoder.tails)
+                for (passage, _), logps in zip(due, scores, strict=True):
+                    passage.advance(encoder, history, logps)
+                yield
+        finally:
+            engine.score([], encoder.tails)  # frees what the engine kept for these passages
+    if long := [passage.name for passage in order if passage.problems]:
         log.warning(
-            "%d of %d answers are longer than the model's context, and their sentences beyond it have no score: %s",
-            *(len(failed), len(order), listed(failed)),
+            "%d of %d answers are longer than the model's context; of what comes before a sentence it holds only the "
+            "latest part, and a sentence that does not fit by itself has no score: %s",
+            *(len(long), len(order), listed(long)),
         )
+
+
+def run_to_end(steps: Generator[None, None, T]) -> T:
+    """Run a generator to its end and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def distribution(logps: Sequence[float]) -> tuple[float, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
 
 SETTINGS = "lovec.json"
 """File beside an adapter or a model with its prompt format: ``{"instruction": text, "tag_words": [open, close],
-"scale": [words]}``; without ``scale`` it is 0 to 10."""
+"scale": [words], "base": {"name": ..., "weights": digest}}``; without ``scale`` it is 0 to 10."""
+
+_LONGEST_SETTINGS = 1 << 16  # bytes of such a file
+_LONGEST_WORD = 64  # characters of a tag word, or of a word of the scale
+_MOST_LEVELS = 1001
+_HIDDEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+)  # control characters, which terminals obey, and no characters
 
 _ENGINES = "transformers, vllm, or the address of a vLLM server such as http://127.0.0.1:8000/v1"
 _WORDS = re.compile(r"\w+")
@@ -97,6 +106,7 @@ def open_session(
     device: str | None = None,
     rows: int = 64,
     trust_remote_code: bool = False,
+    any_base: bool = False,
 ) -> Session:
     """Open a model for tagging.
 
@@ -117,13 +127,14 @@ def open_session(
         device: where a transformers model runs, such as "cpu" or "cuda:1"; None takes CUDA if there is a device.
         rows: the most prompts that run together, for an engine given by name.
         trust_remote_code: run code from the model's repository.
+        any_base: use the adapter with ``model`` even if it names another base model.
 
     Raises:
-        LovecError: neither model nor adapter is given, or one of them cannot be loaded.
+        LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base
+            model, or a folder that only ``model`` may name; or there is no such device.
     """
-    import torch
-
-    from lovec.policy import Policy, PolicyConfig, load_tokenizer
+    from lovec.devices import device_of
+    from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
     from lovec.taggers.models import resolve_model
 
     if adapter is not None:
@@ -138,19 +149,23 @@ def open_session(
     config = PolicyConfig(
         resolve_model(name),
         adapter=adapter,
+        any_base=any_base,
         dtype=dtype or "float32",
         chat_template=chat_template,
         trust_remote_code=trust_remote_code,
     )
+    if adapter is not None:
+        check_adapter(adapter, config.model, any_base)  # an engine may load it by itself
     prompting = prompt_format(config.model, adapter, instruction, tag_words, scale)
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
         encoder = Encoder(load_tokenizer(config), *prompting)  # first, because it may refuse the tokenizer
         running.open(config.model, adapter)
         return Session(running, encoder, name, adapter)
+    place = device_of(device)
     policy = Policy(config, reference=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting)
-    policy.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    policy.to(place)
     running.sync(policy)
     return Session(running, encoder, name, adapter, policy)
 
@@ -188,12 +203,19 @@ def prompt_format(
     return instruction or default_instruction(tags), tags
 
 
-def settings_file(encoder: Encoder) -> dict[str, str]:
-    """Return the file, {name: content}, from which `open_session` learns how a model is prompted."""
+def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
+
+    Args:
+        encoder: how it is prompted.
+        base: the base model of an adapter: its name, and digests of its configuration and its weights.
+    """
     tags = encoder.tags
     settings: dict[str, Any] = {"instruction": encoder.instruction, "tag_words": [tags.open, tags.close]}
     if tags.scale != DEFAULT_SCALE:
         settings["scale"] = list(tags.scale.words)
+    if base is not None:
+        settings["base"] = dict(base)
     return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
 
 
@@ -202,14 +224,20 @@ def _saved_format(folder: Path) -> tuple[str, TagFormat] | None:
     path = folder / SETTINGS
     if path.is_file():
         try:
+            if path.stat().st_size > _LONGEST_SETTINGS:
+                raise ValueError
             settings = json.loads(path.read_text(encoding="utf-8"))
-            opening, closing = map(str, settings["tag_words"])
-            words = tuple(map(str, settings.get("scale", DEFAULT_SCALE.words)))
-            instruction = str(settings["instruction"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+            opening, closing = settings["tag_words"]
+            words = tuple(settings.get("scale", DEFAULT_SCALE.words))
+            instruction = settings["instruction"]
+            plain = all(len(word) <= _LONGEST_WORD and not _HIDDEN.search(word) for word in (opening, closing, *words))
+            if not plain or len(words) > _MOST_LEVELS or _HIDDEN.search(re.sub(r"[\t\r\n]", "", instruction)):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LovecError(
                 f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
-                "...] where it is not 0 to 10; write it anew, or delete it"
+                f"...] where it is not 0 to 10, with at most {_LONGEST_SETTINGS} bytes, {_LONGEST_WORD} characters per "
+                f"word and {_MOST_LEVELS} levels, and without control characters; write it anew, or delete it"
             ) from None
         return instruction, TagFormat(opening, closing, Scale(words))
     if _is_world_model(folder):
@@ -237,16 +265,32 @@ def adapter_folder(path: str) -> str:
 
 
 def base_model(adapter: str) -> str | None:
-    """Return the base model that the configuration of an adapter names; None where it names none.
+    """Return the base model that the configuration of an adapter names.
+
+    It is a hub id, the name of an offline model, or a folder of this machine by its absolute path. A relative path
+    would be looked for in the working directory, where a stranger's folder may lie beside a stranger's adapter.
+    Whatever is named is loaded without running code of it.
+
+    Returns:
+        The name; None where the adapter names none.
 
     Raises:
-        LovecError: there is no adapter in the folder.
+        LovecError: there is no adapter in the folder, or it names something else as its base model.
     """
-    from lovec.policy import check_adapter
+    from lovec.policy import is_hub_id, read_adapter
+    from lovec.taggers.models import offline_model
 
-    check_adapter(adapter)
-    config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
-    return config.get("base_model_name_or_path") or None
+    named = read_adapter(adapter).base
+    if named is None or is_hub_id(named):
+        return named
+    if os.path.isabs(named) and not named.startswith("//") and os.path.isdir(named):
+        return named
+    if (offline := offline_model(named)) is not None:
+        return offline
+    raise LovecError(
+        f"the adapter in {adapter} names {named[:200]} as its base model, which is no hub id and no folder by its "
+        f"absolute path; add --model {shlex.quote(named[:200])} if you know that model"
+    )
 
 
 def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:

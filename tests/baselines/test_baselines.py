@@ -163,8 +163,8 @@ def test_a_baseline_tags_with_its_confidences() -> None:
     ("rows", "message"),
     [
         ([[0.5]], r"gave \[1\] confidences for records of \[2\] sentences"),
-        ([[0.5, 1.5]], "gave a confidence of 1.5, expected one in"),
-        ([[math.nan, 0.5]], "gave a confidence of nan"),
+        ([[0.5, 1.5]], "is 1.5, expected at least 0 and at most 1"),
+        ([[math.nan, 0.5]], "is nan"),
         ([], r"gave \[\] confidences"),
     ],
 )

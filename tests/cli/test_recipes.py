@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from commandline import CPU, build, error_of, write_checkpoint
 from tinyrun import records, tiny
 
 from lovec.cli import main
-from lovec.cli.arguments import BASE, RECIPE_KEY, RECIPES, arrange, find_recipe, value_of
+from lovec.cli.arguments import BASE, RECIPES, arrange, find_recipe, value_of
+from lovec.cli.saved_recipe import RECIPE_KEY
 from lovec.datasets.jsonl import write_records
 
 OBJECTIVES = {
@@ -164,7 +167,8 @@ def test_words_are_arranged_so_that_flags_win(here):
     base, recipe, *rest = arranged[1:8:2]
     assert yaml.safe_load(base)["model"]["class_path"] == "SFT"  # the first class that is named
     assert yaml.safe_load(base)["trainer"]["max_epochs"] == 1
-    assert yaml.safe_load(recipe) == {"trainer": {"precision": "bf16-mixed"}, "model": model}  # not the other machine
+    trainer = {"precision": "bf16-mixed", "default_root_dir": str(here)}  # not the other machine
+    assert yaml.safe_load(recipe) == {"trainer": trainer, "model": model}
     assert rest == [str(RECIPES / "dpo.yaml"), str(RECIPES / "world-small.yaml")]
     assert arranged[8:] == ["--model.beta=1", "--ckpt_path", saved]
     assert yaml.safe_load(arrange("fit", words)[3])["trainer"]["devices"] == 8
@@ -252,8 +256,12 @@ def test_fit_then_test_from_the_checkpoint_alone(here, capsys, tmp_path_factory)
     assert recipe["model"]["init_args"]["grad_norm"] == 1.0  # base.yaml is part of it
     assert recipe["data"]["class_path"].endswith("Preferences")
 
-    capsys.readouterr()
-    assert main(["test", "--ckpt_path", str(saved), *CPU]) == 0
+    code, line = error_of(capsys, "test", "--ckpt_path", str(saved), *CPU)
+    flags = re.search(r"add (.*), or a --config of your own$", line)[1]  # files and folders are named again
+    assert (code, flags) == (
+        2, f"--model.policy.model {model} --data.path pairs.jsonl --data.test_path test.jsonl"
+    )  # fmt: skip
+    assert main(["test", "--ckpt_path", str(saved), *shlex.split(flags), *CPU]) == 0
     out = capsys.readouterr().out
     assert "Test of DPO" in out
     rows = json.loads(Path("out/test/results.json").read_text())["rows"]

@@ -85,6 +85,15 @@ def test_text_comes_back_with_tags(run: Any, session: Session) -> None:
     assert re.sub(r" <confidence> \d+ </confidence>", "", out) == PAGE  # line breaks and all
 
 
+def test_tagging_a_tagged_text_again_changes_nothing(run: Any) -> None:
+    Path("page.txt").write_text(f"# Life\n\n{PAGE}\n```\na = 1. B\n\nc\n```\nHe won. [1] She left.\n", encoding="utf-8")
+    _, once, _ = run("page.txt")
+    Path("tagged.txt").write_text(once, encoding="utf-8")
+    assert run("tagged.txt") == (0, once, "")
+    _, line, _ = run("tagged.txt", "--format", "jsonl")
+    assert json.loads(line)["answer"] == Path("page.txt").read_text().strip()
+
+
 def test_a_question_can_be_given(run: Any, session: Session) -> None:
     for words, question in (
         (("--about", "Ada"), "In a paragraph, could you tell me what you know about Ada?"),
@@ -150,7 +159,7 @@ def test_a_page_is_there_whole_or_not_at_all(run: Any, monkeypatch: pytest.Monke
     Path("page.html").write_text("old", encoding="utf-8")
     monkeypatch.setattr("lovec.tagging.TextTagger.tag_texts", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run("page.txt", "--out", "page.html")
+        run("page.txt", "--out", "page.html", "--redo")
     assert Path("page.html").read_text() == "old" and len(list(Path().iterdir())) == 2
 
 
@@ -232,15 +241,33 @@ def test_the_world_warns_that_it_does_not_know_the_words(
     assert len(warnings) == 4 and warnings[3].startswith("lovec: warning: 2 documents more have problems")
 
 
-def test_sentences_beyond_the_context_are_named(run: Any) -> None:
+def test_a_text_longer_than_the_context_is_named_and_tagged(run: Any) -> None:
     Path("long.txt").write_text(f"Ada wrote {'notes ' * 80}again. " * 10 + "\n\nShort.", encoding="utf-8")
     code, out, err = run("long.txt")
     assert code == 0 and len(err.splitlines()) == 1
-    first = re.match(r"lovec: warning: long\.txt: sentence (\d+): its context has .* \(--paragraphs tags every", err)
-    assert first and len(parsed(out)) == int(first[1]) - 1
-    assert out.rstrip().endswith("notes again.\n\nShort.")  # untagged, and there all the same
-    _, out, err = run("long.txt", "--paragraphs")
-    assert "--paragraphs" not in err and re.search(r"Short\. <confidence> \d+ </confidence>\n$", out)
+    assert re.match(
+        r"lovec: warning: long\.txt: the text is longer than .* sentence \d+ on, .* \(--paragraphs tags", err
+    )
+    assert len(parsed(out)) == 11
+    code, out, err = run("long.txt", "--out", "page.html")
+    assert code == 0 and Path("page.html").read_text().count("the text is longer than") == 1
+
+
+@pytest.mark.parametrize("words", ["--out a.jsonl", "--format jsonl", "--out a.html", "--out a.txt"])
+def test_progress_counts_the_sentences_of_a_long_text(run: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lovec.cli.progress._EVERY", (0.0, 0.0))
+    _, _, err = run("page.txt", *words.split())
+    counts = [int(n) for n in re.findall(r"^tag: 0 records, (\d) sentences; \d+ sentences/s$", err, re.MULTILINE)]
+    assert [*dict.fromkeys(counts)] == [1, 2, 3, 4, 5]
+
+
+def test_a_sentence_longer_than_the_context_is_named(run: Any) -> None:
+    Path("long.txt").write_text(f"Ada wrote. She wrote {'notes ' * 800}again. It rained.", encoding="utf-8")
+    code, out, err = run("long.txt", "--format", "jsonl")
+    record = json.loads(out)
+    assert code == 0 and err.startswith("lovec: warning: long.txt: the text is longer than ")
+    assert [s["score"] is None for s in record["sentences"]] == [False, True, False]
+    assert len(record["meta"]["problems"]) == 2 and record["meta"]["problems"][1].startswith("sentence 2: with the ")
 
 
 def test_a_broken_line_costs_itself_only(run: Any) -> None:
@@ -268,7 +295,7 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         (["page.txt", "--format", "pdf"], 2, "--format is pdf, expected 'text' or 'jsonl' or 'html'"),
         (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
         (["page.txt", "--about", "A", "--question", "B"], 2, "give one of them"),
-        (["page.txt", "--redo"], 2, "--redo is of a JSONL file"),
+        (["page.txt", "--redo"], 2, "--redo is of a file that --out names"),
         (["page.txt", "--format", "jsonl", "--out", "x.txt"], 2, "expected a name that ends in .jsonl"),
         (["page.txt", "--adapter", "runs/dpo/adapter"], 1, "make it with: lovec fit --config dpo.yaml"),
         (["page.txt", "--engine", "tgi"], 1, "the engine is 'tgi', expected one of transformers, vllm"),

@@ -147,6 +147,24 @@ def test_resumed_run_sees_what_the_uninterrupted_one_sees(tmp_path, how, stop, l
     assert trainer.datamodule.served == steps
 
 
+def test_the_fingerprint_says_what_every_batch_holds():
+    def fingerprint(n=11, processes=1, **kwargs):
+        data = Numbers(n, **{"batch_size": 4, **kwargs})
+        data.trainer = SimpleNamespace(world_size=processes, global_rank=0, lightning_module=None)
+        data.setup("fit")
+        return data.fingerprint()
+
+    first = fingerprint()
+    assert fingerprint() == first == fingerprint(eval_batch_size=3) == fingerprint(processes=2)
+    assert (
+        fingerprint(processes=4)["batches of an epoch"] == 2 != first["batches of an epoch"]
+    )  # 3 records are left out
+    changed = {"batch_size": {"batch_size": 2}, "seed": {"seed": 1}, "first_epoch": {"first_epoch": 1}}
+    for name, change in changed.items():
+        assert fingerprint(**change)[name] != first[name]
+    assert fingerprint(12)["content"] != first["content"]
+
+
 @pytest.mark.filterwarnings("error:You're resuming")
 @pytest.mark.parametrize("stop", [1, 3, 4, 6])
 def test_resume_by_epochs_and_without_a_warning(tmp_path, stop):
@@ -288,6 +306,15 @@ def test_left_out_records_are_logged_once(labels, caplog):
         f"Demonstrations: 180 train records, 21 left out: {LEFT_OUT}",
         "Demonstrations: 201 validation records",
     ]
+
+
+def test_tags_in_a_file_are_read_and_are_no_labels(tmp_path, caplog):
+    tagged = Sentence("Ada wrote. <confidence> 9 </confidence>", 0.5)
+    write_records(tmp_path / "a.jsonl", [Record("a", "Who?", answer="Ada wrote.", sentences=(tagged,))])
+    with caplog.at_level("INFO"):
+        (record,) = Demonstrations(str(tmp_path / "a.jsonl"), val_fraction=0).load("train")
+    assert record.sentences == (Sentence("Ada wrote.", 0.5, 0.9, 9),)
+    assert "the confidence tags of 1 sentences were read as scores, and are no labels" in caplog.text
 
 
 def test_questions_need_neither_answer_nor_label(labels, tmp_path):

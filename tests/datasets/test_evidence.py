@@ -236,7 +236,7 @@ def test_settings_are_checked():
         cut(PAGES, CLAIMS, 10, "tail", words)
     with pytest.raises(LovecError, match="cut evidence is 'tail'"):
         Cutter(10, "tail", words)
-    with pytest.raises(LovecError, match="budget of evidence is 0"):
+    with pytest.raises(LovecError, match="evidence_tokens is 0"):
         Cutter(0, "head", words)
 
 

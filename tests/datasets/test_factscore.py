@@ -51,7 +51,7 @@ def test_a_line_becomes_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"question": "Who?"}, "KeyError: 'cat'"),
+        ({"question": "Who?"}, "which has input, output, topic, cat, annotations ('cat' is missing)"),
         ({**ROW, "cat": ["rare"]}, "ValueError"),
         ({**ROW, "annotations": [{"text": "A.", "human-atomic-facts": [{"label": "X"}]}]}, "label 'X', expected S, NS"),
         ({**ROW, "annotations": ["A."]}, "TypeError"),
@@ -59,7 +59,7 @@ def test_a_line_becomes_a_record(tmp_path):
 )
 def test_other_files_are_refused(tmp_path, row, said):
     path = write(tmp_path / "f.jsonl", ROW, row)
-    with pytest.raises(LovecError, match=r"f\.jsonl:2: not a line of FActScore") as caught:
+    with pytest.raises(LovecError, match=r"f\.jsonl:2: not a row of FActScore") as caught:
         read_factscore(path)
     assert said in str(caught.value)
 

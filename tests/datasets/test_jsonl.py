@@ -104,6 +104,8 @@ def sentence(**values):
         ("{", "not valid JSON"),
         ('{"question": "Who?", "x": NaN}', "NaN is not JSON; an unknown value is null"),
         ('{"question": "half \\ud83d"}', "not valid UTF-8 text (surrogates not allowed)"),
+        ('{"question": "Who?", "x": [1e999]}', "1e999 is too large for a number"),
+        ('{"question": "Who?", "x": -1' + "0" * 400 + ".0}", "-1000000000000000000 is too large for a number"),
         ("[1]", "holds [1], expected a JSON object"),
         ("[" * 100_000, "not valid JSON"),
         ({**OK, "id": "first"}, "id 'first' is already that of line 1"),

@@ -14,7 +14,6 @@ import pytest
 
 from lovec.cli import main
 from lovec.datasets import bios, popqa, triviaqa, wikibio, wildhallu
-from lovec.datasets.authors import read_authors
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.layouts import read_any
@@ -433,7 +432,7 @@ OUTPUTS = {"entity": "Ada Lovelace", "prompt": QUESTION_ADA, "model_outputs": [f
 
 
 def test_demonstrations_of_the_authors(tmp_path):
-    first, second = read_authors(jsonl(tmp_path / "a.jsonl", DEMONSTRATION, ABSTAINED))
+    first, second = read_any(jsonl(tmp_path / "a.jsonl", DEMONSTRATION, ABSTAINED))
     assert (first.id, first.question, first.answer) == ("ada-lovelace", QUESTION_ADA, "Ada wrote. She swam.")
     assert [(s.text, s.factuality, s.confidence) for s in first.sentences] == [
         ("Ada wrote.", 0.9, None), ("She swam.", 0.0, None),
@@ -443,7 +442,7 @@ def test_demonstrations_of_the_authors(tmp_path):
 
 
 def test_pairs_of_the_authors(tmp_path):
-    (record,) = read_authors(jsonl(tmp_path / "a.jsonl", PAIR))
+    (record,) = read_any(jsonl(tmp_path / "a.jsonl", PAIR))
     assert record.labelled and record.rejected == (2, 10)
     assert [to_rating(s.factuality) for s in record.sentences] == [9, 0]
 
@@ -451,7 +450,7 @@ def test_pairs_of_the_authors(tmp_path):
 def test_prompts_and_outputs_of_the_authors(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([ONLINE, OUTPUTS]))  # a list, as well as lines
-    online, tagged, bare = read_authors(path)
+    online, tagged, bare = read_any(path)
     assert online.question == QUESTION_ADA and online.evidence == ("Ada wrote programs.",)
     assert online.answer == "Ada wrote." and online.sentences == ()
     assert tagged.id == "ada-lovelace-2/sample-1" and bare.id == "ada-lovelace-2/sample-2"
@@ -466,28 +465,34 @@ def test_prompts_and_outputs_of_the_authors(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": "Who?"}, "the keys are prompt; expected one of the layouts: prompt, model_output, is_abstained"),
+        (
+            {"prompt": "Who?"},
+            "no known layout has the keys prompt; the nearest, .*demonstrations, also needs 'model_output'",
+        ),
         (DEMONSTRATION | {"ratings_openai": [9]}, r"ratings_openai is \[9\], but the tags"),
         (DEMONSTRATION | {"rated_output_openai": ""}, "not tagged throughout: no tag at all"),
         (DEMONSTRATION | {"rated_output_openai": "Ada wrote."}, "not tagged throughout: untagged tail"),
         (DEMONSTRATION | {"rated_output_openai": f"{TAGGED} More."}, "not tagged throughout: untagged tail"),
-        (DEMONSTRATION | {"ratings_openai": None}, "TypeError"),
+        (DEMONSTRATION | {"ratings_openai": 9}, "TypeError"),
+        (DEMONSTRATION | {"ratings_openai": [9, 3]}, r"ratings_openai is \[9, 3\], but the tags"),
         (PAIR | {"chosen": "A. <confidence> 11 </confidence>"}, "score is '11', expected an integer"),
         (PAIR | {"rejected": "Ada swam. <confidence> 1 </confidence>"}, "different answers"),
     ],
 )
 def test_broken_lines_of_the_authors_are_named(tmp_path, row, said):
     with pytest.raises(LovecError, match=rf"a\.jsonl:2: .*{said}"):
-        list(read_authors(jsonl(tmp_path / "a.jsonl", DEMONSTRATION, row)))
+        list(read_any(jsonl(tmp_path / "a.jsonl", DEMONSTRATION, row)))
 
 
 def test_any_layout_is_known_by_its_keys(tmp_path):
     path = tmp_path / "x.jsonl"
-    for rows, count in (([{"question": "Who?"}], 1), ([PAIR], 1), ([OUTPUTS], 2), ([ORIGINAL], 1), ([], 0)):
+    for rows, count in (([{"question": "Who?"}], 1), ([PAIR], 1), ([OUTPUTS], 2), ([ORIGINAL], 1)):
         assert len(list(read_any(jsonl(path, *rows)))) == count
     labels = {"input": "Question: Who?", "output": "A.", "topic": "A", "cat": ["rare", "x"], "annotations": None}
     assert next(read_any(jsonl(path, labels))).meta["abstained"]
-    with pytest.raises(LovecError, match=r"x\.jsonl:1: 'question' is missing"):
+    with pytest.raises(
+        LovecError, match=r"x\.jsonl:1: no known layout has the keys ask; the nearest, lovec, also needs 'question'"
+    ):
         list(read_any(jsonl(path, {"ask": "Who?"})))
     with pytest.raises(LovecError, match=r"cannot read nowhere\.jsonl"):
         list(read_any("nowhere.jsonl"))

@@ -201,6 +201,28 @@ def test_on_token_receives_every_token_and_can_end_a_completion(llama: TinyPolic
     assert all(len(c.ids) == 1 and c.finished == (c.ids[0] in STOPS) for row in stopped for c in row)
 
 
+@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt])
+def test_an_exception_of_on_token_stops_at_once_and_leaves_the_engine_usable(
+    llama: TinyPolicy, engine: Engine, kind: type[BaseException]
+) -> None:
+    engine.sync(llama)
+    llama.peft.train()
+    prompts, seen = texts(6, 30, seed=6), []
+    plain, scores = engine.generate(prompts, Sampling(12), ()), engine.score(prompts, CHOICES)
+
+    def broken(prompt: int, sample: int, token: int) -> bool:
+        seen.append(token)
+        if len(seen) == 8:
+            raise kind
+        return True
+
+    with pytest.raises(kind):
+        engine.generate(prompts, Sampling(12), (), on_token=broken)
+    assert len(seen) == 8 and llama.peft.training
+    assert_same(engine, engine.generate(prompts, Sampling(12), ()), plain)
+    assert engine.score(prompts, CHOICES) == [pytest.approx(row, abs=close(engine)) for row in scores]
+
+
 def test_a_stop_id_or_pad_id_in_the_prompt_is_an_ordinary_token(llama: TinyPolicy, engine: Engine) -> None:
     """Where pad equals eos, masks made from ids would hide an end of turn inside the prompt."""
     engine.sync(llama)
@@ -266,7 +288,7 @@ def test_lengths_at_the_edge_of_the_context(llama: TinyPolicy, engine: Engine) -
             broken()
     with pytest.raises(LovecError, match="choice to score has no tokens"):
         engine.score([[5]], [[3], []])
-    with pytest.raises(LovecError, match="temperature >= 0"):
+    with pytest.raises(LovecError, match="temperature is -1, expected at least 0"):
         engine.generate([[5]], Sampling(temperature=-1), ())
     with pytest.raises(LovecError, match="2 keys for 1 prompts"):
         engine.generate([[5]], Sampling(), (), ["a", "b"])

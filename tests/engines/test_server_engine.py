@@ -149,11 +149,25 @@ def test_on_token_receives_every_token_and_can_end_a_completion(engine: VllmServ
     assert [[c.ids for c in row] for row in cut] == [[c.ids for c in row] for row in plain]
     assert streamed == {(p, i): list(c.ids) for p, row in enumerate(plain) for i, c in enumerate(row)}
 
-    def broken(prompt: int, sample: int, token: int) -> bool:
-        raise KeyError("a fault of the callback")
 
-    with pytest.raises(KeyError, match="a fault of the callback"):
-        engine.generate(PROMPTS, sampling, STOPS, on_token=broken)
+@pytest.mark.parametrize("kind", [KeyError, TimeoutError, calls.MalformedReply, KeyboardInterrupt])
+def test_an_exception_of_on_token_stops_all_calls_and_leaves_the_engine_usable(
+    engine: VllmServer, kind: type[BaseException]
+) -> None:
+    """Whatever its kind: none of the faults of a server, and none that ends the thread of the calls."""
+    plain = engine.generate(PROMPTS, Sampling(12), STOPS)
+    raised: list[BaseException] = []
+
+    def broken(prompt: int, sample: int, token: int) -> bool:
+        raised.append(kind("a fault of the callback"))
+        raise raised[-1]
+
+    with pytest.raises(kind) as caught:
+        engine.generate(PROMPTS, Sampling(12), STOPS, on_token=broken)
+    assert caught.value in raised
+    assert [[c.ids for c in row] for row in engine.generate(PROMPTS, Sampling(12), STOPS)] == [
+        [c.ids for c in row] for row in plain
+    ]
 
 
 def test_a_stream_is_retried_until_its_first_token(engine: VllmServer, server: CompletionServer) -> None:
@@ -342,7 +356,6 @@ def test_bad_options_and_prompts_are_refused(engine: VllmServer) -> None:
         ([[]], Sampling(2), "prompt 0 has no tokens"),
         ([[1] * CONTEXT], Sampling(2), "the model's context holds 96"),
         (PROMPTS, Sampling(2, 3.0), r"temperature is 3\.0, vLLM takes 0 or 0\.01 to 2"),
-        (PROMPTS, Sampling(2, n=0), "expected n >= 1"),
     ):
         with pytest.raises(LovecError, match=words):
             engine.generate(prompts, sampling, STOPS)

@@ -89,6 +89,6 @@ def test_tags_in_the_records_change_nothing(parts: Any) -> None:
 
 def test_a_sentence_too_long_for_the_model_is_left_out(parts: Any) -> None:
     long = Record("x", "Who?", sentences=(Sentence("w " * 3000, 1.0), Sentence("Short.", 0.0)))
-    assert sentences(parts, [long]) == {}  # nothing fits behind the long one either
-    assert sentences(parts, [long, *labelled([0.1])]) == {}
+    assert sentences(parts, [long]) == {"incorrect": "Short."}  # its context begins behind the long one
+    assert sentences(parts, [replace(long, sentences=long.sentences[:1])]) == {}
     assert sentences(parts, [replace(long, sentences=long.sentences[::-1])]) == {"incorrect": "Short."}

@@ -13,6 +13,7 @@ from lovec.cli import main
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.modules import SFT, EvaluationConfig
 from lovec.results import read_results
+from lovec.types import Record, Sentence
 
 METRIC = '''
 import torch
@@ -107,3 +108,14 @@ def test_validation_logs_it_at_every_level(model: str, tmp_path: Path) -> None:
         "val/mean_mean_absolute_error",
     } <= logged.keys()
     assert logged["val/mean_absolute_error"] ** 2 <= logged["val/brier"] <= logged["val/mean_absolute_error"]
+
+
+def test_another_rule_may_tell_abstentions(here: Path) -> None:
+    from lovec.evaluation.evaluator import Evaluator
+
+    sys.path.append(str(here))
+    Path("my_metrics.py").write_text("def always(answer):\n    return True\n")
+    config = EvaluationConfig(["iterative"], abstentions="my_metrics.always")
+    evaluator = Evaluator({"iterative": object()}, None, config, ["in-domain"])
+    evaluator.update("iterative", [Record("a", "Q?", answer="Fine.", sentences=(Sentence("Fine.", 1.0, 1.0, 10),))])
+    assert evaluator.suites[0]["abstained"].compute().item() == 1.0

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from lovec.cli import main
-from lovec.cli.arguments import RECIPE_KEY
+from lovec.cli.saved_recipe import RECIPE_KEY
 
 CPU = ["--trainer.accelerator", "cpu"]
 

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from faultserver import FaultServer
 from tinyrun import sft_adapter, tiny
 
 from lovec.cli import main
@@ -228,6 +229,17 @@ def test_the_cost_is_shown_first_and_its_limit_stops_cleanly(here, judge, capsys
     assert label(*words) == 0  # done: nothing to ask for
 
 
+@pytest.mark.parametrize("chunk", [4, 16, 64])
+@pytest.mark.parametrize("fault", ["500", "prose"])
+def test_a_server_that_never_rates_stops_the_run(here, capsys, fault, chunk):
+    write_records("mine.jsonl", answers(96))
+    with FaultServer(always=fault) as server:
+        words = ["--answers", "mine.jsonl", *SPLIT, "--chunk", chunk, "--yes", "--stages", "sentences,label"]
+        words += [*openai(server.url, "c.sqlite"), "--oracle.retries", "0"]
+        assert "20 records in a row failed" in error_line(capsys, *words)
+        assert len(server.calls) <= 3 * (20 + 4 - 1)  # those in progress are finished
+
+
 # Real labels
 
 
@@ -428,6 +440,41 @@ def test_every_kind_of_record_is_written_counted_or_named(here):
     failed = {row["id"]: row["why"] for row in map(json.loads, Path("out/failed.jsonl").read_text().splitlines())}
     assert failed == {"empty": "the answer is empty", "cut": "gold.jsonl has no record of this id"}
     assert [record.id for record in read_records("out/pairs.jsonl")] == ["whole"]
+
+
+def test_tags_in_given_answers_become_scores_and_no_oracle_sees_them(here):
+    tagged = "Cy is a cat. <confidence> 9 </confidence>\n\nHe sleeps. <confidence> 2 </confidence>"
+    rows = [Record("whole", "Who is Cy?", answer=tagged)]
+    rows += [Record("split", "Who is Di?", sentences=(Sentence("Di barks. <confidence> 3 </confidence>"),))]
+    write_records("mine.jsonl", rows)
+    Path("my_oracle.py").write_text(
+        "from collections.abc import Sequence\nfrom lovec.types import Record\n"
+        "class Reader:\n"
+        "    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:\n"
+        "        assert not any('confidence' in r.answer + s.text for r in records for s in r.sentences)\n"
+        "        return [[0.5] * len(r.sentences) for r in records]\n"
+    )
+    assert label("--answers", "mine.jsonl", "--out", "out", "--oracle", "my_oracle.Reader") == 0
+    made = {record.id: record for record in read_records("out/labelled.jsonl")}
+    assert [(s.text, s.score, s.factuality) for s in made["whole"].sentences] == [
+        ("Cy is a cat.", 9, 0.5),
+        ("He sleeps.", 2, 0.5),
+    ]
+    assert made["whole"].answer == "Cy is a cat.\n\nHe sleeps."
+    assert made["split"].sentences == (Sentence("Di barks.", 0.5, 0.3, 3),)
+
+
+def test_another_rule_may_tell_abstentions(here, capsys):
+    write_records("mine.jsonl", [Record("a", "Who is Cy?", answer="Cy is a cat."), Record("b", "Q?", answer="Pass!")])
+    Path("my_rule.py").write_text(
+        "class Judge:\n    def __call__(self, answer):\n        return answer == 'Pass!'\nnothing = 3\n"
+    )
+    words = ["--answers", "mine.jsonl", "--stages", "sentences"]
+    assert label(*words, "--out", "out", "--abstentions", "my_rule.Judge") == 0
+    made = {record.id: record for record in read_records("out/sentences.jsonl")}
+    assert made["b"].meta["abstained"] and [s.text for s in made["a"].sentences] == ["Cy is a cat."]
+    line = error_line(capsys, *words, "--out", "other", "--abstentions", "my_rule.nothing")
+    assert line == "lovec: error: my_rule.nothing is int, expected a function that tells whether an answer declines"
 
 
 def test_a_stage_refuses_files_that_it_did_not_write(tmp_path):

@@ -14,12 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lovec.abstentions import is_abstention
 from lovec.embedding import MiniLM, TransformerEmbedder
 from lovec.metrics import CalibrationSuite
 from lovec.metrics.functional import ordinality
 from lovec.metrics.records import answer_statistics
 from lovec.metrics.text import semantic_diversity, type_token_ratio
-from lovec.sentences import is_abstention
 from lovec.types import LovecError, Record, Sentence
 
 MEANS = ("ttr", "diversity", "abstained", "ordinality")

@@ -45,7 +45,7 @@ def test_loss_and_gradient_by_hand(model: str, adapter: str, tmp_path: Path) -> 
         text = encoder.tokenizer.apply_chat_template(
             [{"role": "user", "content": turn}], add_generation_prompt=True, tokenize=False
         )
-        prompt = tuple(encoder.pieces(text))
+        prompt = tuple(encoder.template_pieces(text))
         replies += [TokenSequence(prompt, (*encoder.pieces(reply), encoder.end_id)) for reply in ("yes", "no")]
     logps = objective.policy.token_logps(TokenBatch.of(replies)).double().sum(-1).view(2, 2)
     p = logps.exp()[:, 0] / logps.exp().sum(-1)

@@ -20,17 +20,19 @@ from lovec.policy.checkpoints import read_checkpoint
 from lovec.results import read_results
 
 SCRIPT = """
-import json, sys, torch
+import json, sys, time, torch
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from tinyrun import Drifted, Lengths, Rows, Truth, module, trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lovec.modules import {cls}, PolicyConfig, WarmupCosine
 
-class Slow(Callback):
+class Gate(Callback):
+    # stays at one step until there is a file: however slow the machine, a signal comes at this step
     def on_train_batch_end(self, trainer, *args):
         print("step", trainer.global_step, flush=True)
-        import time; time.sleep({sleep})
+        while trainer.global_step == {stop} and not (folder / "go").exists():
+            time.sleep(0.02)
 
 class Odd(Rows):
     # three test records in batches of two: on two processes the last batch of the second one is empty
@@ -43,7 +45,7 @@ policy = PolicyConfig({model!r}, {adapter!r}, 4, 8, 0.3)
 objective = module({cls}, {model!r}, policy=policy, sgd={sgd}, lr_scheduler=WarmupCosine, micro_batch_tokens=400,
                    seed=5, grad_norm=0.0 if {sgd} else 1.0, **dict({options}))
 saver = ModelCheckpoint(dirpath=folder / "ck", filename="last", every_n_train_steps=2, enable_version_counter=False)
-run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Slow()], max_epochs=3, **{kwargs!r})
+run = trainer(folder, enable_checkpointing=True, callbacks=[saver, Gate()], max_epochs=3, **{kwargs!r})
 run.fit(objective, Rows(11), ckpt_path=ckpt)
 metrics = {{k: float(v) for k, v in run.callback_metrics.items()}}
 if {test}:
@@ -67,7 +69,7 @@ def script(
     model: str,
     adapter: str | None,
     ckpt: str | None = None,
-    sleep: float = 0.0,
+    stop: int = 0,
     sgd: bool = False,
     test: bool = False,
     inner: int = 1,
@@ -81,7 +83,7 @@ def script(
         model=model,
         adapter=adapter,
         ckpt=ckpt,
-        sleep=sleep,
+        stop=stop,
         sgd=sgd,
         test=test,
         options=OPTIONS.get(cls, "").format(inner=inner),
@@ -101,7 +103,7 @@ def test_a_killed_run_resumes_bit_for_bit(cls: str, inner: int, model: str, adap
     """Dropout, order, draws, schedule and optimiser included; killed in the middle of the second epoch."""
     whole_run = script(cls, tmp_path / "whole", model, adapter, inner=inner)
     subprocess.run(whole_run, check=True, env=environment(), capture_output=True)
-    command = script(cls, tmp_path / "cut", model, adapter, sleep=0.3, inner=inner)
+    command = script(cls, tmp_path / "cut", model, adapter, stop=5 * inner, inner=inner)
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -121,12 +123,13 @@ def test_a_killed_run_resumes_bit_for_bit(cls: str, inner: int, model: str, adap
 
 def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        script("SFT", tmp_path / "run", model, None, sleep=0.2), env=environment(), stdout=subprocess.PIPE, text=True
+        script("SFT", tmp_path / "run", model, None, stop=3), env=environment(), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.strip() == "step 3":
                 process.send_signal(signal.SIGTERM)
+                (tmp_path / "run" / "go").touch()
                 break
         process.stdout.read()
     checkpoint = read_checkpoint(tmp_path / "run" / "terminated.ckpt")
@@ -181,12 +184,13 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Pat
         "import torch, sys\n"
         "from lovec.policy.checkpoints import AtomicCheckpointIO\n"
         "io = AtomicCheckpointIO()\n"
-        f"io.save_checkpoint({{'lovec': {{}}, 'n': 0}}, {str(path)!r})\n"
+        "whole = {'lovec': {'lora': {}, 'reference': False}, 'state_dict': {}, 'global_step': 0}\n"
+        f"io.save_checkpoint({{**whole, 'n': 0}}, {str(path)!r})\n"
         "print('saved', flush=True)\n"
         "n = 0\n"
         "while True:\n"
         "    n += 1\n"
-        f"    io.save_checkpoint({{'lovec': {{}}, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
+        f"    io.save_checkpoint({{**whole, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
     )
     for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:

@@ -103,6 +103,50 @@ def test_a_label_file_gives_labels_back_in_the_order_of_equal_sentences(tmp_path
     assert oracle.rate([without_labels(record)]) == [[0.2, None, 0.7]] and not oracle.failures
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("He was born in 1950.[1][2]", "He was born in 1950."),
+        ("He was born in 1950 [1, 2].", "He was born in 1950."),
+        ("[3] He was born [1-3] in 1950.¹²", "He was born in 1950.[^1]"),
+        ("He was born in 1950.[^1^]", "He was born in 1950."),
+        ("\u201cIt\u2019s his,\u201d she said.", '"It\'s his," she said.'),
+        ("He\u00a0was \n born.\u200b", "He was born."),
+        ("[1]", "[1]"),
+        ("He won [1984] and [a].", "He won [1984] and [a]."),
+    ],
+)
+def test_labels_are_found_in_spite_of_citations_quotes_and_spaces(tmp_path: Path, first: str, second: str) -> None:
+    for own, other in ((first, second), (second, first)):
+        write_records(tmp_path / "gold.jsonl", [Record("a", "Who?", sentences=(Sentence(own, 0.3),))])
+        assert LabelFile(str(tmp_path / "gold.jsonl")).rate([Record("a", "?", sentences=(Sentence(other),))]) == [[0.3]]
+
+
+@pytest.mark.parametrize("text", ["he was born.", "He was born in 1951.", "He won [1985].", "He won."])
+def test_other_sentences_get_no_label_and_are_named(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gold = tmp_path / "gold.jsonl"
+    write_records(
+        gold, [Record("a", "Who?", sentences=(Sentence("He won [1984].", 0.3), Sentence("He was born.", 1.0)))]
+    )
+    oracle = LabelFile(str(gold))
+    asked = Record("a", "Who?", sentences=(Sentence("He was born."), Sentence(text)))
+    assert oracle.rate([asked]) == [[1.0, None]] and not oracle.failures
+    (said,) = caplog.messages
+    assert said.startswith(f"{gold} does not have 1 sentences: a, sentence 2, {text!r} (nearest: 'He w")
+
+
+def test_naming_sentences_without_a_label_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    long = "word " * 4_000
+    gold = tmp_path / "gold.jsonl"
+    write_records(gold, [Record("a", "Who?", sentences=tuple(Sentence(f"{i} {long}", 1.0) for i in range(200)))])
+    oracle = LabelFile(str(gold))
+    oracle.rate([Record("a", "Who?", sentences=tuple(Sentence(f"x{i} {long}") for i in range(300)))])
+    (said,) = caplog.messages
+    assert "does not have 300 sentences: a, sentence 1, 'x0 word" in said and len(said) < 4_000
+
+
 def test_a_file_without_labels_is_refused(tmp_path: Path) -> None:
     write_records(tmp_path / "bare.jsonl", [Record("a", "Who?", sentences=(Sentence("He ran."),))])
     with pytest.raises(LovecError, match="contains no labelled sentence"):

@@ -197,11 +197,11 @@ def test_failures_are_logged_with_their_reasons(server: FaultServer, caplog: pyt
 @pytest.mark.parametrize("fault", ["hang", "drip"])
 def test_a_call_has_a_deadline(server: FaultServer, fault: str) -> None:
     server.faults = {"odd": [fault] * 3, "tired": [fault]}
-    oracle = judge(server, timeout=0.5, retries=2)
+    oracle = judge(server, timeout=1.0, retries=2)
     begin = time.monotonic()
     assert oracle.rate([about("odd", [3]), about("tired", [8])]) == [[None], [0.8]]
-    assert 1.5 <= time.monotonic() - begin < 15.0
-    assert oracle.failures == {"odd": "no reply within 0.5 s (3 tries)"}
+    assert 3.0 <= time.monotonic() - begin < 120.0
+    assert oracle.failures == {"odd": "no reply within 1 s (3 tries)"}
 
 
 def test_a_rating_outside_the_scale_is_none_and_no_reason_to_ask_again(server: FaultServer) -> None:
@@ -304,6 +304,45 @@ def test_a_dead_server_is_given_up_after_twenty_records(server: FaultServer) -> 
     assert len(oracle.failures) == len(server.calls)
     server.always = ""
     assert oracle.rate(many(50)) == truth(many(50)) and not oracle.failures
+
+
+@pytest.mark.parametrize("fault", ["500", "prose", "garbage html", 'garbage {"choices": []}'])
+def test_failures_are_counted_over_calls_of_rate(server: FaultServer, fault: str) -> None:
+    """Few records per call, all of them in progress at once, must not keep the oracle from giving up."""
+    server.always = fault
+    oracle = judge(server, retries=0)
+    with pytest.raises(OracleStopped, match="20 records in a row failed"):
+        for first in range(0, 96, 16):
+            oracle.rate(many(96)[first : first + 16])
+    assert len(oracle.failures) <= 32 and len(server.calls) <= 3 * 32
+
+
+def test_replies_that_cannot_be_used_are_bought_again_only_on_request(server: FaultServer) -> None:
+    server.always = "prose"
+    assert judge(server).rate(many(5)) == [[None] * (1 + i % 4) for i in range(5)]
+    assert len(server.calls) == 15
+    for _ in range(2):
+        again = judge(server)
+        again.rate(many(5))
+        assert (again.calls, again.cached, len(again.failures)) == (0, 15, 5)
+    assert judge(server).estimate(many(5)).calls == 0 and judge(server, ask_again=True).estimate(many(5)).calls == 5
+    server.always = ""
+    asking = judge(server, ask_again=True)
+    assert asking.rate(many(5)) == truth(many(5)) and asking.calls == 5 and not asking.failures
+    last = judge(server)
+    assert last.rate(many(5)) == truth(many(5)) and last.calls == 0  # the fourth reply is found
+
+
+def test_a_cache_of_unusable_replies_does_not_stop_the_oracle(server: FaultServer) -> None:
+    """What the cache holds says nothing about the server, and a run that meets it again has to get past it."""
+    records = many(45)
+    server.faults = {record.id: ["prose"] * 3 for record in records[:40]}
+    with pytest.raises(OracleStopped, match="20 records in a row"):
+        judge(server, concurrency=1).rate(records)
+    oracle = judge(server, concurrency=1)
+    with pytest.raises(OracleStopped, match="20 records in a row"):
+        oracle.rate(records)
+    assert judge(server).rate(records)[40:] == truth(records)[40:] and len(server.calls) == 125
 
 
 def test_an_address_without_a_server_is_a_failure(tmp_path: Path) -> None:
@@ -450,9 +489,9 @@ def test_addresses(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"max_cost": -1.0, "price_in": 1.0, "price_out": 1.0}, "max_cost is -1.0"),
         ({"max_cost": 1.0}, "max_cost needs prices"),
         ({"price_in": 1.0}, "give both or none"),
-        ({"price_in": 1.0, "price_out": -2.0}, "a price is -2.0"),
+        ({"price_in": 1.0, "price_out": -2.0}, "price_out is -2.0"),
         ({"parameters": {"stream": True}}, "'stream'"),
-        ({"evidence_tokens": 0}, "budget"),
+        ({"evidence_tokens": 0}, "evidence_tokens is 0"),
         ({"evidence_cut": "tail"}, "tail"),
     ],
 )
@@ -506,7 +545,7 @@ def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_calls_in_progress(
 ) -> None:
     judge(server).rate(many(2))
     assert capfd.readouterr().err == ""
-    server.delay = 1.0
+    server.delay = 3.0  # the signal comes while the second four are under way, however slow this process is
     server.calls.clear()
     write_records(tmp_path / "records.jsonl", many(40))
     cache = tmp_path / "replies.sqlite"

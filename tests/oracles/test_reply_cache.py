@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,13 +103,22 @@ def test_processes_that_find_the_file_new_at_once(tmp_path: Path) -> None:
 def test_a_writer_waits_for_another(tmp_path: Path) -> None:
     path = tmp_path / "replies.sqlite"
     with ReplyCache(path) as cache:
-        hold = f"import sqlite3, time; db = sqlite3.connect({str(path)!r}, isolation_level=None)\n"
-        hold += "db.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(1.0); db.execute('COMMIT')"
-        process = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True)
+        hold = f"import sqlite3; db = sqlite3.connect({str(path)!r}, isolation_level=None)\n"
+        hold += "db.execute('BEGIN IMMEDIATE'); print('held', flush=True); input(); db.execute('COMMIT')"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", hold], **pipes, text=True)
         assert process.stdout.readline() == "held\n"
-        begin = time.monotonic()
+        released = threading.Event()
+
+        def release() -> None:
+            released.set()
+            process.communicate("\n")
+
+        timer = threading.Timer(0.5, release)
+        timer.start()
         cache.put("a", ChatReply("late"))
-        assert time.monotonic() - begin > 0.3 and cache.get("a") == ChatReply("late")
+        assert released.is_set() and cache.get("a") == ChatReply("late")
+        timer.join()
         assert process.wait() == 0
 
 

@@ -167,7 +167,7 @@ def test_a_failed_write_leaves_the_older_adapter(models: Path, tmp_path: Path, m
         raise OSError("no space left on device")
 
     monkeypatch.setattr(policy.peft, "save_pretrained", half)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(LovecError, match=r"no space left.*an older one is untouched"):
         policy.save_adapter(tmp_path / "adapter")
     assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == before
     assert (tmp_path / "adapter" / "note.txt").read_text() == "first"

@@ -233,3 +233,15 @@ def test_a_page_loads_nothing_and_takes_records_one_by_one() -> None:
     whole = head + first + "".join(pieces)
     assert whole.endswith("</html>\n") and whole.count("<article>") == 3
     assert not re.search(r"https?:|@import|url\(|<script", whole)
+
+
+def test_breaks_are_found_whatever_the_white_space_inside_sentences() -> None:
+    breaks = Breaks("# Life\r\n\r\nShe was\n born.  She\xa0died.\n\nNot asked for. Asked for.\nEnd.")
+    sentences = ["# Life", "She was born.", "She died.", "Asked for.", "Unknown.", "End."]
+    assert [breaks.before(sentence) for sentence in sentences] == ["", "\n\n", " ", "\n\n", " ", "\n"]
+
+
+def test_marks_of_right_to_left_texts_stay() -> None:
+    marked = "\u200fשלום\u200e."  # noqa: RUF001
+    assert visible(marked) == marked
+    assert marked in passage_html(record(scored(marked, 5)))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,74 +12,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError
+from served import KEY, NAME, Server, chat, post, reply, served
 from tinyrun import tiny
 
 from lovec.encoding import Encoder
-from lovec.serving import EngineWorker, RequestLimits
+from lovec.serving import RequestLimits
 from lovec.serving.wire import AnswerPieces, ChatRequest, RequestRefused
-from lovec.serving.worker import CompletionJob, EngineCall
 from lovec.tags import TagFormat, parse
-from lovec.types import DEFAULT_SCALE, Completion, LovecError, Sampling, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
 
-KEY = "a-key-for-tests"
 WAITING = 24
-NAME = "tiny"
-
-
-@dataclass
-class Server:
-    url: str
-    process: subprocess.Popen[str]
-
-    def client(self, key: str = KEY) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as reply:
-            return str(reply.read().decode())
-
-    def metric(self, name: str) -> float:
-        match = re.search(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
-        assert match is not None, name
-        return float(match[1])
-
-    def idle(self) -> bool:
-        """Return whether the engine becomes idle within a minute."""
-        deadline = time.monotonic() + 60
-        while self.metric("lovec_running") or self.metric("lovec_waiting"):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
-
-
-def served(folder: Path, *flags: str, key: str | None = KEY) -> Server:
-    """Start a server with a tiny Llama, and return it when it answers."""
-    model = tiny(folder, "llama", max_position_embeddings=1024)
-    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", model, "--name", NAME, "--port", "0", *flags]
-    environment = {k: v for k, v in os.environ.items() if k != "LOVEC_API_KEY"} | {"OMP_NUM_THREADS": "1"}
-    environment |= {} if key is None else {"LOVEC_API_KEY": key}
-    log = open(folder / "server.log", "w")
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    match = re.search(r"http://[\d.:]+", line)
-    assert match is not None, line + (folder / "server.log").read_text()
-    server = Server(match[0], process)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            assert json.loads(server.get("/health"))["status"] == "ok"
-            return server
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline and process.poll() is None, (folder / "server.log").read_text()
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = served(tmp_path_factory.mktemp("served"), *flags)
     yield running
     running.process.terminate()
-    assert running.process.wait(60) == 0
-
-
-def post(server: Server, body: bytes, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(
-        f"{server.url}{path}", body, {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", **headers}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return reply.status, json.loads(reply.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
-def chat(content: Any = "Who was Ada?", **more: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
+    assert running.process.wait(60) == 143
 
 
 def test_the_openai_client_gets_text_and_confidences(server: Server) -> None:
@@ -172,12 +102,29 @@ def test_given_text_is_tagged(server: Server) -> None:
         (chat(min_scores=7), 400, "did you mean 'min_score'"),
         (chat(min_score=11), 400, "between 0 and 10"),
         (chat(min_score=True), 400, "min_score: Input should be a valid integer"),
-        (chat(temperature=float("nan")), 400, "temperature: Input should be a finite number"),
+        (chat(temperature=float("nan")), 400, "NaN is not JSON"),
+        (chat(temperature=float("-inf")), 400, "-Infinity is not JSON"),
+        (chat()[:-1] + b', "temperature": 1e400}', 400, "the number 1e400 is too large"),
+        (chat()[:-1] + b', "seed": ' + b"9" * 5000 + b"}", 400, "not JSON: Exceeds the limit"),
+        (chat()[:-1] + b', "stream": true, "stream": false}', 400, "the key 'stream' comes more than once"),
+        (chat(temperature=0.001), 400, "temperature is 0.001, expected 0 or a number between 0.01 and 2"),
+        (chat(temperature=True), 400, "temperature: Input should be a valid number"),
+        (chat(seed=2**63), 400, "seed: Input should be less than"),
+        (chat(seed=True), 400, "seed: Input should be a valid integer"),
+        (chat(max_tokens=-1), 400, "max_tokens: Input should be greater than or equal to 1"),
+        (chat(n=True), 400, "n is not supported"),
+        (chat(model=5), 400, "model: Input should be a valid string"),
+        (chat(model="m" * 5000), 404, "no model 'mmm"),
+        (chat(**{"x" * 5000: 1}), 400, "unknown parameter 'xxx"),
+        (chat("half a pair: \ud800"), 400, "surrogates not allowed"),
+        (chat(**{"\udc00": 1}), 400, "surrogates not allowed"),
+        (chat("word " * 3600), 400, "context holds 1024"),
+        (json.dumps({"messages": [{"role": 5, "content": "x"}]}).encode(), 400, "messages.0.role"),
+        (json.dumps({"messages": [{}] * 1001}).encode(), 400, "messages: List should have at most 1000 items"),
         (chat(temperature=2.5), 400, "temperature: Input should be less than or equal to 2"),
         (chat(max_tokens=0), 400, "max_tokens: Input should be greater than or equal to 1"),
         (chat(stream="yes"), 400, "stream: Input should be a valid boolean"),
         (chat([{"type": "image_url"}]), 400, "messages.0.content.0.type: Input should be 'text'"),
-        (chat("\ud800"), 400, "messages.0.content.0.text: Value error, 'utf-8' codec can't encode"),
         (chat("word " * 2000), 400, "context holds 1024"),
         (json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(), 400, "messages.0.role"),
         (json.dumps({"messages": [{"role": "assistant", "content": "x"}]}).encode(), 400, "in turn"),
@@ -187,7 +134,72 @@ def test_given_text_is_tagged(server: Server) -> None:
 def test_a_bad_request_is_named(server: Server, body: bytes, status: int, words: str) -> None:
     code, data = post(server, body)
     assert (code, data["error"]["type"]) == (status, "invalid_request_error")
+    assert words in data["error"]["message"] and len(data["error"]["message"]) < 600
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"text": "A \ud800.", "question": "Who?"}, 400, "surrogates not allowed"),
+        ({"text": "A.", "question": "Who?", "model": "other"}, 404, "no model 'other'"),
+        ({"text": "A.", "question": "Who? " * 400}, 400, "the model's context holds 1024"),
+        ({"text": "A.", "question": "Who?", "other": 1}, 400, "other: Extra inputs"),
+        ({"text": " ", "question": "Who?"}, 400, "text: String should match"),
+        ({"text": 5, "question": "Who?"}, 400, "text: Input should be a valid string"),
+    ],
+)
+def test_a_bad_request_to_tag_is_named(server: Server, body: Any, status: int, words: str) -> None:
+    code, data = post(server, json.dumps(body).encode(), "/v1/tag")
+    assert (code, data["error"]["type"]) == (status, "invalid_request_error")
     assert words in data["error"]["message"]
+
+
+def test_texts_with_control_characters_are_answered(server: Server) -> None:
+    assert post(server, chat("NUL \0, ESC \x1b, line\u2028separator", max_tokens=4))[0] == 200
+    body = json.dumps({"text": "NUL \0. ESC \x1b.", "question": "Who\0?"}).encode()
+    assert post(server, body, "/v1/tag")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/json; charset=utf-16"}, 415),
+        ({"Content-Encoding": "gzip"}, 415),
+        ({"Content-Type": "application/json; charset=UTF-8"}, 200),
+    ],
+)
+def test_other_content_is_refused(server: Server, headers: dict[str, str], status: int) -> None:
+    assert post(server, chat(max_tokens=1), **headers)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (f"GET /v1/tag HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}", 405),
+        ("POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 0", 405),
+        ("GET /health/../v1/models HTTP/1.1\r\nHost: x", 404),
+        ("GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x", 404),
+        ("GET /health/ HTTP/1.1\r\nHost: elsewhere", 404),
+        ("GET /nothing HTTP/1.1\r\nHost: [", 404),
+        ("GET /health HTTP/1.1", 400),
+        ("nonsense", 400),
+        ("POST /v1/tag HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5", 400),
+        ("POST /v1/tag HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked", 400),
+        (f"POST /v1/tag HTTP/1.1\r\nHost: x\r\nContent-Length: {'9' * 5000}", 400),
+        ("POST /v1/tag HTTP/1.1\r\nHost: x\r\nContent-Length: -1", 400),
+        ("POST /v1/tag HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999", 401),
+        (f"POST /v1/tag HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 99999999", 413),
+    ],
+)
+def test_odd_requests_get_one_error(server: Server, request_: str, status: int) -> None:
+    with server.connect() as connection:
+        connection.sendall(f"{request_}\r\n\r\n".encode())
+        got, headers, body = reply(connection)
+        error = json.loads(body)["error"]
+        assert got == status and "\n" not in error["message"]
+        assert status != 405 or "allow" in headers
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_requests_without_the_key_are_refused(server: Server) -> None:
@@ -218,15 +230,11 @@ def test_two_hundred_requests_at_once(server: Server) -> None:
 
 
 def test_requests_of_disconnected_clients_are_cancelled_and_nothing_leaks(server: Server) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
     status = Path(f"/proc/{server.process.pid}/status")
 
     def round_(stream: bool) -> None:
         for _ in range(12):
-            body = chat(stream=stream, temperature=1.0)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
-            with socket.create_connection((host, int(port))) as client:
-                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            with server.send(chat(stream=stream, temperature=1.0)) as client:
                 if stream:
                     client.recv(64)  # it has begun
         assert server.idle()
@@ -256,10 +264,10 @@ def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
     while not server.metric("lovec_running"):
         time.sleep(0.01)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(120) == 0
+    assert server.process.wait(120) == 143
     asking.join()
     assert responses[0][0] == 200
-    assert "Traceback" not in (tmp_path / "server.log").read_text()
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_a_taken_port_is_one_line(server: Server) -> None:
@@ -337,79 +345,9 @@ def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["max_waiting", "max_body", "max_tokens", "timeout"])
+@pytest.mark.parametrize("name", [field.name for field in fields(RequestLimits) if field.name != "grace"])
 def test_limits_are_positive(name: str) -> None:
     with pytest.raises(LovecError, match=f"{name} is 0, expected above 0"):
         RequestLimits(**{name: 0})
-
-
-class Slow:
-    """An engine that waits for a signal before each token, to test the worker."""
-
-    max_rows = 4
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, float]] = []
-        self.go = threading.Semaphore(0)
-
-    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
-        self.batches.append((len(prompts), sampling.temperature))
-        ids: list[list[int]] = [[] for _ in prompts]
-        live = set(range(len(prompts)))
-        for step in range(sampling.max_new_tokens):
-            self.go.acquire()
-            if prompts[0] == [13]:
-                raise RuntimeError("the engine broke")
-            for row in sorted(live):
-                ids[row].append(step)
-                if not on_token(row, 0, step):
-                    live.discard(row)
-            if not live:
-                break
-        return [[Completion(tuple(i), tuple(0.0 for _ in i), False)] for i in ids]
-
-
-def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
-    ended: list[Any] = []
-    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_the_worker_batches_limits_and_cancels_jobs() -> None:
-    engine: Any = Slow()
-    worker = EngineWorker(engine, (), max_waiting=6)
-    worker.start()
-    first, first_ended = job(2)
-    worker.submit(first)
-    until(lambda: worker.running == 1)
-    waiting = [job(limit) for limit in (1, 3, 5)] + [job(1, temperature=1.0), job(2), job(2)]
-    for one, _ in waiting:
-        worker.submit(one)
-    with pytest.raises(RequestRefused, match="6 requests are waiting"):
-        worker.submit(job(1)[0])
-    waiting[4][0].cancelled.set()
-    called: list[Any] = []
-    engine.go.release(2)
-    until(lambda: first_ended)
-    until(lambda: worker.running == 4)
-    waiting[2][0].cancelled.set()  # leaves while it runs
-    worker.submit(EngineCall(lambda: "done", called.append))
-    engine.go.release(20)
-    until(lambda: called)
-    assert engine.batches == [(1, 0.0), (4, 0.0), (1, 1.0)]  # one that nobody waited for is not among them
-    assert [len(ended[0].ids) if ended else None for _, ended in waiting] == [1, 3, 1, 1, None, 2]
-    broken, errors = job(1, prompt=13)
-    worker.submit(broken)
-    engine.go.release(5)
-    until(lambda: errors)
-    assert isinstance(errors[0], RuntimeError) and worker.thread.is_alive()
-    worker.stop()
-    assert not worker.thread.is_alive()
-    with pytest.raises(RequestRefused, match="shutting down"):
-        worker.submit(job(1)[0])
+    with pytest.raises(LovecError, match="grace is -1, expected at least 0"):
+        RequestLimits(grace=-1)

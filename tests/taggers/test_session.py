@@ -63,7 +63,17 @@ def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scale": 7}',
         "[]",
         "no json",
+        '{"instruction": 7, "tag_words": ["<c>", "</c>"]}',
+        '{"instruction": "x", "tag_words": [1, 2]}',
+        '{"instruction": "x", "tag_words": "<>"',
+        '{"instruction": "x\\u001b[2J", "tag_words": ["<c>", "</c>"]}',
+        '{"instruction": "x", "tag_words": ["<c\\n>", "</c>"]}',
+        json.dumps({"instruction": "x", "tag_words": ["<" + 64 * "c" + ">", "</c>"]}),
+        json.dumps({"instruction": "x", "tag_words": ["<c>", "</c>"], "scale": [str(i) for i in range(1002)]}),
+        json.dumps({"instruction": "x " * 40_000, "tag_words": ["<c>", "</c>"]}),
+        "[" * 60_000,
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_broken_file_is_one_clear_line(tmp_path: Path, settings: str) -> None:
     (tmp_path / SETTINGS).write_text(settings)

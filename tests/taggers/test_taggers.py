@@ -65,7 +65,7 @@ class Setup:
         logps = []
         for word in self.encoder.scale.words:
             tail = self.encoder.pieces(f" {word} {self.encoder.tags.close}")
-            ids = torch.tensor([[*self.encoder.pieces(context), *tail]])
+            ids = torch.tensor([[*self.encoder.template_pieces(context), *tail]])
             logits = self.model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
             logps.append(sum(float(logits[i - 1, ids[0, i]]) for i in range(ids.shape[1] - len(tail), ids.shape[1])))
         return logps
@@ -206,19 +206,21 @@ def test_the_cache_is_freed_afterwards(llama: Setup) -> None:
 
 
 @pytest.mark.parametrize("history", ["scores", "hidden", "previous"])
-def test_a_passage_too_long_for_the_model_loses_no_other(llama: Setup, history: Any, caplog: Any) -> None:
-    long = passage("long", [4, 30, 60, 80, 2])  # the third sentence ends beyond 512 bytes, the fourth alone is longer
+def test_a_sentence_too_long_for_the_model_loses_no_other(llama: Setup, history: Any, caplog: Any) -> None:
+    long = passage("long", [4, 30, 60, 120, 2])  # the third sentence ends beyond 512 bytes, the fourth alone is longer
     records = [RECORDS[0], long, RECORDS[3]]
     tagged = IterativeTagger(llama.engine(), llama.encoder, history=history, readout="mean").tag(records)
     expected = IterativeTagger(llama.engine(), llama.encoder, history=history, readout="mean").tag(records[::2])
     assert [[s.score for s in r.sentences] for r in tagged[::2]] == [[s.score for s in r.sentences] for r in expected]
     scored = [s.score is not None for s in tagged[1].sentences]
-    assert scored == [True, True, False, False, False]
+    assert scored == [True, True, True, False, True]
     assert all((s.confidence is None) == (s.distribution is None) == (s.score is None) for s in tagged[1].sentences)
-    assert tagged[1].sentences[2].text == long.sentences[2].text
-    assert len(tagged[1].meta["problems"]) == 3
-    assert tagged[1].meta["problems"][0].startswith("sentence 3: its context has")
-    assert f"holds {CONTEXT}; shorten" in tagged[1].meta["problems"][0]
+    assert tagged[1].sentences[3].text == long.sentences[3].text
+    window, failed = tagged[1].meta["problems"]
+    assert window.startswith(
+        f"the text is longer than the model's context holds ({CONTEXT} tokens): from sentence 3 on"
+    )
+    assert failed.startswith("sentence 4: with the prompt and its tag it has ") and "shorten it" in failed
     assert "problems" not in tagged[0].meta
     assert "no score: long" in caplog.text
 

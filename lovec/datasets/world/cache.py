@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,8 +74,6 @@ def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> P
     with _locked(root, name):
         if (problem := damage(path)) is None:  # another process has built it in the meantime
             return path
-        for leftover in root.glob(f".{name}.*.new"):  # of killed processes
-            shutil.rmtree(leftover, ignore_errors=True)
         if path.exists():
             _print(f"the cached world {path} is damaged ({problem}); building it again")
         if progress:

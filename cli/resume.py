@@ -1,0 +1,126 @@
+"""Which checkpoint ``--ckpt_path`` means: a file, or the last or the best one in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lovec.types import LovecError
+
+from .errors import unknown
+
+_PLACES = ("*.ckpt", "checkpoints/*.ckpt", "*/*/checkpoints/*.ckpt")  # the last: name and version of a logger
+
+
+def is_name(checkpoint: str) -> bool:
+    """Return whether ``--ckpt_path`` gives no file, but one of the words that Lightning knows."""
+    return checkpoint in ("best", "last", "hpc") or checkpoint.partition(":")[0] == "registry"
+
+
+def find_checkpoint(name: str, folder: Path) -> Path:
+    """Return the checkpoint that a word stands for, and say which it is.
+
+    Args:
+        name: "last" is the checkpoint with the most steps of the training that was started last; "best" is the one that
+            a ``ModelCheckpoint`` with a ``monitor`` has kept as the best.
+        folder: folder of the run, ``trainer.default_root_dir``.
+
+    Raises:
+        LovecError: there is none, or it is another word.
+    """
+    from lightning.pytorch.utilities import rank_zero_info
+
+    from lovec.policy.checkpoints import peek
+
+    if name not in ("best", "last"):
+        raise LovecError(f"--ckpt_path {name} is not supported; give last, best or the path of a .ckpt file")
+    if not (found := checkpoints_in(folder)):
+        raise LovecError(
+            f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to train from step 0, or name the "
+            "folder of the run with its --config or --trainer.default_root_dir"
+        )
+    path, of = (found[-1][0], "") if name == "last" else _best(folder, found)
+    rank_zero_info(f"--ckpt_path {name} is {path}, step {peek(path)['global_step']}{of}")
+    return path
+
+
+def checkpoints_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the checkpoints in the folder of a run, and what they hold.
+
+    The last one has the most steps of the training that was started last. A file that is no whole checkpoint is left
+    out, with a warning.
+    """
+    from lightning.pytorch.utilities import rank_zero_warn
+
+    from lovec.policy.checkpoints import peek
+    from lovec.policy.fingerprint import start_of
+
+    found = []
+    for path in sorted(path for place in _PLACES for path in folder.glob(place)):
+        try:
+            checkpoint = peek(path)
+        except LovecError as error:
+            rank_zero_warn(f"{error}; it is left out")
+            continue
+        order = (start_of(checkpoint, "started"), checkpoint["global_step"], path.stat().st_mtime)
+        found.append((order, path, checkpoint))
+    return [(path, checkpoint) for _, path, checkpoint in sorted(found, key=lambda entry: entry[:2])]
+
+
+def mention_earlier_run(folder: Path) -> None:
+    """Say that a folder holds an earlier run, when training starts there from step 0."""
+    from lightning.pytorch.utilities import rank_zero_info
+
+    if found := checkpoints_in(folder):
+        path, checkpoint = found[-1]
+        rank_zero_info(
+            f"{folder} holds an earlier run; this one starts at step 0 beside it, and removes nothing of it. To go on "
+            f"from {path}, step {checkpoint['global_step']}, give --ckpt_path last"
+        )
+
+
+def parts_of(words: str | None) -> frozenset[str]:
+    """Return the parts of a fingerprint in the comma list of ``--ckpt_despite``.
+
+    Raises:
+        UsageError: there is no such part.
+    """
+    from lovec.policy.fingerprint import PARTS
+
+    parts = frozenset(word.strip() for word in words.split(",")) if words else frozenset()
+    for word in sorted(parts - set(PARTS)):
+        raise unknown("part in --ckpt_despite:", word, PARTS, listed=True)
+    return parts
+
+
+def _best(folder: Path, found: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Path, str]:
+    """Return the best checkpoint of the run that was trained last, and by which metric.
+
+    Every time a run goes on, its callbacks begin anew to look for the best; so all its checkpoints are asked.
+    """
+    from lovec.policy.fingerprint import start_of
+
+    newest, last = found[-1]
+    of_run = [checkpoint for _, checkpoint in found if start_of(checkpoint, "run") == start_of(last, "run")]
+    kept = {entry for checkpoint in of_run for entry in _kept(checkpoint.get("callbacks"))}
+    metrics = {entry[:2] for entry in kept}
+    other = f"give last, or the path of a file such as {newest}"
+    if len(metrics) != 1:
+        what = "ModelCheckpoints keep the best by several metrics" if metrics else "no ModelCheckpoint keeps the best"
+        raise LovecError(f"--ckpt_path best: {what} (one with a monitor, such as val/brier, does); {other}")
+    ((monitor, mode),) = metrics
+    _, _, score, name = (min if mode == "min" else max)(kept, key=lambda entry: entry[2])
+    here = [folder.joinpath(*Path(name).parts[-1 - place.count("/") :]) for place in _PLACES]  # it may have moved
+    path = next((path for path in (*here, Path(name)) if path.is_file()), None)
+    if path is None:
+        raise LovecError(f"--ckpt_path best: {name} is gone; {other}")
+    return path, f", the best {monitor}: {score:.4g}"
+
+
+def _kept(callbacks: Any) -> Iterator[tuple[str, str, float, str]]:
+    """Yield what callbacks have kept as the best: metric, "min" or "max", its value, and the file."""
+    for key, state in callbacks.items() if isinstance(callbacks, dict) else ():
+        if isinstance(state, dict) and state.get("monitor") and state.get("best_model_score") is not None:
+            mode = "max" if "'mode': 'max'" in str(key) else "min"
+            yield str(state["monitor"]), mode, float(state["best_model_score"]), str(state.get("best_model_path"))

@@ -1,0 +1,337 @@
+"""The recipe inside a checkpoint, which a stranger may have written: how it is read, and what is taken from it.
+
+What is taken is listed here, and everything else is left out: classes of lovec that open no file and no connection,
+torch's optimisers and schedules, numbers, known switches, and known settings that hold plain words. So a checkpoint
+cannot run code, name a file, a folder or a host, or have a key sent anywhere. The error or notice about what was left
+out names the flag that takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from lovec.types import LovecError
+
+from .errors import one_line
+
+Recipe: TypeAlias = dict[str, Any]
+
+RECIPE_KEY = "lovec_recipe"
+"""Key of a checkpoint that holds the recipe, as YAML text."""
+
+_LONGEST = 1 << 17  # characters of a recipe; those of lovec have about 5000
+_DEEPEST = 32  # levels of a recipe; those of lovec have about 8
+_LONGEST_TEXT = 1 << 14  # characters of an instruction
+_SHOWN = 200  # characters of a value in a message
+
+_ROOMS = ("modules", "datamodules", "rewards", "baselines", "callbacks", "embedding")
+_CLASSES = (
+    "lovec.evaluation.Comparison",
+    "lovec.oracles.LabelFile",
+    "lovec.oracles.SelfJudge",
+    "lovec.oracles.TriviaQAOracle",
+    "lovec.oracles.WorldOracle",
+    "lovec.engines.TransformersEngine",
+    "lovec.engines.VllmEngine",
+    "lightning.pytorch.callbacks.ModelCheckpoint",
+    "lightning.pytorch.loggers.CSVLogger",
+)
+"""Classes that are taken, beside those of ``_ROOMS`` and torch's optimisers and schedules. What asks a server, such as
+OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
+
+_SWITCHES = frozenset(
+    "ablate_history gradient_checkpointing recalibrated soft vanilla enforce_eager sleep "  # lovec
+    "barebones benchmark detect_anomaly deterministic enable_autolog_hparams enable_checkpointing enable_model_summary "
+    "enable_progress_bar fast_dev_run inference_mode logger sync_batchnorm use_distributed_sampler "  # the trainer
+    "auto_insert_metric_name enable_version_counter save_last save_on_exception save_on_train_epoch_end "
+    "save_weights_only verbose "  # ModelCheckpoint
+    "amsgrad capturable centered cycle_momentum decoupled_weight_decay differentiable foreach fused maximize nesterov "
+    "three_phase".split()  # torch's optimisers and schedules
+)
+"""Settings that may be true. ``trust_remote_code`` is not among them."""
+
+_WORDS = frozenset(
+    "accelerator anneal_strategy context credit devices dtype gradient_clip_algorithm history hybrids mode modes "
+    "monitor name normalisation precision prefix readout save_last strategy target_modules unfit variant".split()
+)
+"""Settings whose texts are taken if they are plain words, which no path or address is."""
+
+_TEXTS = frozenset(("instruction", "tag_words", "scale"))
+"""Settings whose texts a model reads, and nothing opens."""
+
+_GROUPS = frozenset(("policy", "evaluation", "limits"))
+"""Settings that hold further settings."""
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+,._-]{0,79}")
+
+_MODEL = "model.policy.model"
+_UNREAD = ("model.policy.adapter", "model.policy.any_base", "model.evaluation.adapter")
+"""Settings that nothing reads where a checkpoint holds the adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A setting that was not taken from a checkpoint.
+
+    Attributes:
+        option: its name on the command line, such as ``data.path``; with a ``+`` at its end for an item of a list.
+        value: what the checkpoint sets it to.
+        reason: why it was not taken.
+    """
+
+    option: str
+    value: Any
+    reason: str
+
+    @property
+    def flag(self) -> str:
+        """The flag that sets it."""
+        text = self.value if isinstance(self.value, str) else json.dumps(self.value, default=str)
+        append = "=" if self.option.endswith("+") else " "
+        return f"--{self.option}{append}{shlex.quote(text[:_SHOWN])}"
+
+    @property
+    def needed(self) -> bool:
+        """Whether what is trained or measured would be something else without it."""
+        return self.option.split(".")[0].rstrip("+") in ("model", "data") and self.option not in _UNREAD
+
+
+def read_saved_recipe(checkpoint: Path) -> Recipe | None:
+    """Return the recipe that a checkpoint holds, as it is, or None if it was written without one.
+
+    Raises:
+        LovecError: there is no such file, it is no checkpoint, or what it holds is no recipe.
+    """
+    if not checkpoint.is_file():
+        raise LovecError(f"there is no checkpoint {checkpoint}; give the path of a .ckpt file that `lovec fit` wrote")
+    import torch
+
+    try:
+        saved = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises whatever the broken file makes it stumble over
+        raise LovecError(f"cannot read {checkpoint} as a checkpoint: {one_line(error)[:200]}") from error
+    if not isinstance(saved, dict):
+        raise LovecError(f"cannot read {checkpoint} as a checkpoint: it holds a {type(saved).__name__}")
+    text = saved.get(RECIPE_KEY)
+    try:
+        return None if text is None else _parsed(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise LovecError(
+            f"the recipe inside {checkpoint} is broken ({one_line(error)[:120]}); lovec did not write it so"
+        ) from None
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """Return a recipe as YAML, without anchors and aliases, which are not read back."""
+    return yaml.dump(recipe, Dumper=_PlainDumper, sort_keys=False)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _parsed(text: object) -> Recipe:
+    """Return YAML text as a recipe; aliases are refused, because a short text can stand for gigabytes with them."""
+    if not isinstance(text, str):
+        raise ValueError(f"it is a {type(text).__name__}, expected YAML text")
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has {len(text)} characters, expected at most {_LONGEST}")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise ValueError("it has YAML anchors or aliases")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise ValueError(f"it has the YAML tag {tag[:40]}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"it has more than {_DEEPEST} levels")
+    recipe = yaml.safe_load(text)
+    if not isinstance(recipe, dict):
+        raise ValueError(f"it is a {type(recipe).__name__}, expected settings such as trainer, model and data")
+    for name in ("trainer", "model", "data"):
+        if not isinstance(recipe.get(name, {}), dict):
+            raise ValueError(f"its {name} is a {type(recipe[name]).__name__}, expected settings")
+    return recipe
+
+
+def run_folder(checkpoint: Path) -> str:
+    """Return the folder of the run that a checkpoint lies in: what a test writes goes there, not where a recipe says.
+
+    Checkpoints of a run lie in its folder, in ``checkpoints``, or in ``<logger>/version_N/checkpoints``.
+    """
+    folder = checkpoint.parent
+    if folder.name == "checkpoints":
+        folder = folder.parent
+        if re.fullmatch(r"version_\d+", folder.name):
+            folder = folder.parent.parent
+    return str(folder)
+
+
+@dataclass
+class RecipeFilter:
+    """Separates what is taken from a checkpoint's recipe from what is left out.
+
+    Args:
+        classes: classes that the command line names for ``model`` and ``data``, by section; they are taken.
+
+    Attributes:
+        left_out: what was left out so far.
+    """
+
+    classes: Mapping[str, str] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def taken(self, recipe: Recipe, folder: str) -> Recipe:
+        """Return what is taken of a recipe.
+
+        Args:
+            recipe: as a checkpoint holds it.
+            folder: folder of the run that the checkpoint belongs to.
+        """
+        trainer = dict(recipe.get("trainer", {}))
+        kept: Recipe = {}
+        for name, value in recipe.items():
+            if name == "trainer":
+                root = trainer.pop("default_root_dir", None)
+                logger = {"logger": _of_run(trainer["logger"], root)} if "logger" in trainer else {}
+                kept[name] = self._settings({**trainer, **logger}, name)
+                if root is not None and str(root) != folder:
+                    self._leave(f"{name}.default_root_dir", root, f"results are written to {folder}, beside it")
+                kept[name]["default_root_dir"] = folder
+            elif name in ("model", "data"):
+                kept |= self._section(name, value)
+            elif name == "seed_everything" and type(value) is int:
+                kept[name] = value
+            else:
+                self._leave(str(name), value, "no section of a recipe")
+        return kept
+
+    def _section(self, name: str, spec: dict[str, Any]) -> Recipe:
+        """Return what is taken of ``model`` or ``data``.
+
+        A class of the user's own is taken if the command line names it again. Where it names another class, what that
+        one shares with the checkpoint's is taken, and nothing is said about the rest.
+        """
+        path, named = spec.get("class_path"), self.classes.get(name)
+        known = path is None or (isinstance(path, str) and path in known_classes())
+        if not known and named is None:
+            self._leave(name, path, "a class that is not lovec's")
+        same = path is None or named is None or str(path).rpartition(".")[2] == named.rpartition(".")[2]
+        if not known and not (same and named):
+            return {}
+        section: Recipe = {} if path is None else {"class_path": path if known else named}
+        if (settings := spec.get("init_args")) is not None:
+            section["init_args"] = (self if same else RecipeFilter())._settings(settings, name)
+        return {name: section}
+
+    def _settings(self, settings: Any, prefix: str) -> dict[str, Any]:
+        """Return the settings that are taken of a group of settings."""
+        if not isinstance(settings, dict):
+            self._leave(prefix, settings, "no settings")
+            return {}
+        kept: dict[str, Any] = {}
+        for name, value in settings.items():
+            option = f"{prefix}.{name}"
+            if not isinstance(name, str) or not name.isidentifier():
+                self._leave(option, value, "no name of a setting")
+            elif isinstance(value, dict) and value.keys() & {"class_path", "init_args"}:
+                if (spec := self._class(value, option, option)) is not None:
+                    kept[name] = spec
+            elif isinstance(value, dict) and name in _GROUPS:
+                kept[name] = self._settings(value, option)
+            elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+                specs = [self._class(item, f"{option}+", option) for item in value]
+                kept[name] = [spec for spec in specs if spec is not None]
+            elif (reason := _why_not(name, value, option)) is None:
+                kept[name] = value
+            else:
+                self._leave(option, value, reason)
+        return kept
+
+    def _class(self, spec: Any, item: str, prefix: str) -> Recipe | None:
+        """Return a class with what is taken of its settings; None where it is not taken."""
+        path = spec.get("class_path") if isinstance(spec, dict) else None
+        is_known = isinstance(path, str) and path in known_classes()
+        known = isinstance(spec, dict) and ((path is None and item == prefix) or is_known)
+        if not known or spec.keys() - {"class_path", "init_args"}:
+            self._leave(item, spec, "a class that is not lovec's, or one that asks a server")
+            return None
+        if item == prefix:
+            return {**spec, "init_args": self._settings(spec.get("init_args") or {}, prefix)}
+        part = RecipeFilter()  # a class in a list is taken whole or not at all, since no flag sets a part of it
+        settings = part._settings(spec.get("init_args") or {}, prefix)
+        if part.left_out:
+            self._leave(item, spec, "; ".join(left.reason for left in part.left_out))
+            return None
+        return {"class_path": path, "init_args": settings}
+
+    def _leave(self, option: str, value: Any, reason: str) -> None:
+        self.left_out.append(LeftOut(option, value, reason))
+
+
+@cache
+def known_classes() -> frozenset[str]:
+    """Return the names of the classes that are taken from a checkpoint, short ones and those with their module."""
+    from torch import optim
+
+    names = {*_CLASSES, *(path.rpartition(".")[2] for path in _CLASSES)}
+    rooms: list[tuple[str, type]] = [(f"lovec.{room}", object) for room in _ROOMS]
+    rooms += [("torch.optim", optim.Optimizer), ("torch.optim.lr_scheduler", optim.lr_scheduler.LRScheduler)]
+    for room, base in rooms:
+        top = room.partition(".")[0]
+        for name, value in vars(import_module(room)).items():
+            if isinstance(value, type) and issubclass(value, base) and value.__module__.startswith(f"{top}."):
+                names |= {name, f"{room}.{name}", f"{value.__module__}.{name}"}
+    return frozenset(names)
+
+
+def _of_run(logger: Any, root: Any) -> Any:
+    """Return a logger with ``.`` as its folder where it writes to the folder of the run."""
+    settings = logger.get("init_args") if isinstance(logger, dict) else None
+    if isinstance(settings, dict) and settings.get("save_dir") == root:
+        return {**logger, "init_args": {**settings, "save_dir": "."}}
+    return logger
+
+
+def _why_not(name: str, value: Any, option: str) -> str | None:
+    """Return why a value is not taken for a setting; None if it is."""
+    if name == "trust_remote_code" and value:  # whatever it is: 1 is as good as true
+        return "a switch that only you may set"
+    if option == _MODEL and isinstance(value, str):  # the empty name would be the working directory
+        return None if _is_model(value) else "a folder or an address"
+    if value is None or value is False or type(value) in (int, float) or value in ("", [], {}):
+        return None
+    if value is True:
+        return None if name in _SWITCHES else "a switch that only you may set"
+    if isinstance(value, list):
+        return next((reason for item in value if (reason := _why_not(name, item, option))), None)
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
+    if option in _UNREAD:
+        return "not needed, since the checkpoint holds the adapter"
+    if name == "save_dir" and value == ".":  # the folder of the run, wherever that is
+        return None
+    if name in _TEXTS and len(value) <= _LONGEST_TEXT:
+        return None
+    if name in _WORDS and _WORD.fullmatch(value):
+        return None
+    return "a path or an address, or no plain word"
+
+
+def _is_model(name: str) -> bool:
+    """Return whether a model's name is a hub id, with which no code is loaded, or that of a model built offline."""
+    from lovec.datasets.world import VARIANTS
+    from lovec.policy import is_hub_id
+
+    return name in VARIANTS or is_hub_id(name.removeprefix("random:"))

@@ -1,0 +1,89 @@
+"""Answers that hold confidence tags already: their sentences, without the tags and with the scores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from lovec.sentences import spans, split_sentences
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
+from lovec.types import Record, Sentence
+
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+def untag(
+    record: Record, tags: TagFormat = DEFAULT_TAGS, split: Callable[[str], list[str]] = split_sentences
+) -> tuple[Record, int]:
+    """Return a record whose answer and sentences hold no tags, and the number of sentences whose tag was read.
+
+    A record without sentences gets those that its tags mark: a tag ends a sentence, and what has no valid tag is split.
+    The score of a valid tag becomes the score of its sentence. A record without any tag word is returned as it is.
+
+    Args:
+        record: given or generated text.
+        tags: the tag words and the scale.
+        split: returns the sentences of a text without tags.
+    """
+    texts = [record.answer, *(sentence.text for sentence in record.sentences)]
+    if not any(tags.open in text or tags.close in text for text in texts):
+        return record, 0
+    given = sum(sentence.score is not None for sentence in record.sentences)
+    if record.sentences:
+        sentences = tuple(_read(sentence, tags) for sentence in record.sentences)
+    else:
+        sentences = tuple(_marked(record.answer, tags, split))
+    kept = tuple(sentence for sentence in sentences if sentence.text)
+    rejected = record.rejected if len(kept) == len(sentences) else None
+    untagged = replace(record, answer=strip(record.answer, tags), sentences=kept, rejected=rejected)
+    return untagged, sum(sentence.score is not None for sentence in sentences) - given
+
+
+def split_record(record: Record, tags: TagFormat) -> Record:
+    """Return a record with sentences, without tags: its own sentences, or else those of its answer.
+
+    A tag in the answer ends a sentence, so an answer that was tagged before has the sentences that it had then.
+    Problems of an earlier run are removed from ``meta``.
+    """
+    record, _ = untag(record, tags)
+    meta = {name: value for name, value in record.meta.items() if name not in ("problems", "left_out")}
+    if record.sentences:
+        return replace(record, meta=meta)
+    return replace(record, meta=meta, sentences=tuple(map(Sentence, split_sentences(record.answer))), rejected=None)
+
+
+def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:
+    """Yield the sentences of a tagged answer, with the scores of valid tags."""
+    parsed = parse(answer, tags)
+    for span in parsed.sentences:
+        if span.score is None:
+            yield from map(Sentence, split(strip(span.raw, tags)))
+            continue
+        begin = _last_paragraph(span.text)
+        yield from map(Sentence, split(span.text[:begin]))
+        yield _scored(Sentence(span.text[begin:].strip()), span.score, tags)
+    yield from map(Sentence, split(parsed.tail))
+
+
+def _last_paragraph(text: str) -> int:
+    """Return where the last paragraph begins; a sentence is never longer than its paragraph."""
+    pieces = spans(text)
+    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start):
+            return start
+    return 0
+
+
+def _read(sentence: Sentence, tags: TagFormat) -> Sentence:
+    """Return a sentence without tags in its text; the score of a valid tag at its end is kept if it has no other."""
+    text = strip(sentence.text, tags)
+    marked = parse(sentence.text, tags).sentences
+    if sentence.score is None and len(marked) == 1 and marked[0].score is not None and marked[0].text == text:
+        return _scored(replace(sentence, text=text), marked[0].score, tags)
+    return replace(sentence, text=text)
+
+
+def _scored(sentence: Sentence, score: int, tags: TagFormat) -> Sentence:
+    confidence = tags.scale.confidence(score)
+    return replace(sentence, score=score, confidence=confidence, levels=tags.scale.size)

@@ -1,0 +1,85 @@
+"""Results of other fact-checkers, read as records: VeriScore and SAFE.
+
+VeriScore (Song et al. 2024, repository Yixiao-Song/VeriScore): ``verify_claims`` writes a line per answer with the
+claims of it in ``claim_list``, one list per sentence that it does not name, and, in ``claim_verification_result``, a
+list of ``{"claim", "search_results", "verification_result"}`` with the result "supported" or another word.
+
+SAFE (Wei et al. 2024, repository google-deepmind/long-form-factuality): ``eval.run_eval`` writes one JSON document with
+``per_prompt_data``, a list of prompts with the responses of two sides. The result of a side is in
+``side1_posthoc_eval_data``, where ``all_atomic_facts`` has the sentences with their facts, and ``checked_statements``
+the annotation of every fact: Supported, Not Supported or Irrelevant. LongFact, the prompts of the same repository, has
+lines of ``{"prompt", "canary"}``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from lovec.datasets.rows import Reading, Row
+from lovec.types import Record, Sentence
+
+_NO_CLAIM = "No verifiable claim."  # what VeriScore writes in place of a claim
+
+
+def veriscore(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with its claims: a supported one is true, any other verdict false, and without one unknown."""
+    verdicts = {item["claim"]: item["verification_result"] for item in row.get("claim_verification_result") or ()}
+    claims = [claim for claim in row.get("all_claims") or verdicts if claim and claim != _NO_CLAIM]
+    question = (row["question"] or "").strip()
+    name = question or f"answer {reading.number}"
+    abstained = bool(row["abstained"])
+    reading.left_out["abstentions"] += abstained
+    reading.left_out["claims without a verdict"] += sum(not verdicts.get(claim) for claim in claims)
+    yield Record(
+        id=reading.ids.of(name[:60]),
+        question=question or f"({name})",
+        answer=row["response"],
+        sentences=tuple(Sentence(claim.strip(), _verdict(verdicts.get(claim))) for claim in claims),
+        meta={
+            "abstained": abstained,
+            "unit": "claim",
+            "model": row.get("model"),
+            "prompt_source": row["prompt_source"],
+        },
+    )
+
+
+def safe(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the responses to a prompt: the factuality of a sentence is the supported share of its relevant facts.
+
+    The two sides get the ids ``<prompt>/side-1`` and ``<prompt>/side-2``.
+    """
+    prompt = row["prompt"]
+    name = reading.ids.of(prompt[:60])
+    for side in (1, 2):
+        response, result = row.get(f"side{side}_response"), row.get(f"side{side}_posthoc_eval_data")
+        if not response or (side == 2 and result is None):  # the second side is often a placeholder
+            continue
+        reading.left_out["responses without a result"] += result is None
+        sentences = tuple(_checked_sentences(result or {}))
+        yield Record(f"{name}/side-{side}", prompt, answer=response, sentences=sentences, meta={"side": side})
+
+
+def longfact(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a prompt of LongFact as a question; ``meta`` keeps the canary that marks benchmark data."""
+    yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], meta={"canary": row["canary"]})
+
+
+def _verdict(result: str | None) -> float | None:
+    return float(result.strip(" .").lower() == "supported") if result else None
+
+
+def _checked_sentences(result: dict[str, Any]) -> Iterator[Sentence]:
+    """Yield the sentences of a response; equal sentences share their facts."""
+    facts: dict[str, Counter[str]] = {}
+    statements = result.get("checked_statements") or ()
+    for statement in statements:
+        facts.setdefault(statement["sentence"], Counter())[statement["annotation"].lower()] += 1
+    split = result.get("all_atomic_facts")
+    for text in facts if split is None else [item["sentence"] for item in split]:
+        labels = facts.get(text, Counter())
+        judged = labels["supported"] + labels["not supported"]
+        if text.strip():
+            yield Sentence(text.strip(), labels["supported"] / judged if judged else None)

@@ -1,0 +1,44 @@
+"""Functions and classes of users, by the names under which they are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from lovec.types import LovecError
+
+
+def import_object(path: str) -> Any:
+    """Return what an import path names, such as ``lovec.sentences.split_sentences`` or ``my_file.MyClass``.
+
+    Raises:
+        LovecError: it cannot be imported.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LovecError(
+            f"cannot import {path} ({error}); give module.name of a package or of a file in the working directory"
+        ) from None
+
+
+def import_function(path: str, what: str) -> Callable[[str], Any]:
+    """Return the function with an import path; of a class that takes no arguments, an instance that can be called.
+
+    Args:
+        path: import path of the function or the class.
+        what: what it is, for the error, such as "a function from a text to its sentences".
+
+    Raises:
+        LovecError: it cannot be imported, or cannot be called.
+    """
+    value = import_object(path)
+    try:
+        function = value() if isinstance(value, type) else value
+    except TypeError as error:
+        raise LovecError(f"{path} cannot be made without arguments ({error}); expected {what}") from None
+    if not callable(function):
+        raise LovecError(f"{path} is {type(function).__name__}, expected {what}")
+    return function  # type: ignore[no-any-return]

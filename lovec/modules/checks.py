@@ -1,0 +1,97 @@
+"""What is checked before the first step, and what is said where a step fails: both name records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lovec.modules.batching import Batch, Example
+from lovec.notices import listed
+from lovec.types import LovecError, Record, check_range
+
+_EVERY = 10.0  # seconds between lines of progress
+
+
+def unfit_records(rows: Sequence[Record], check: Callable[[Record], object]) -> dict[str, str]:
+    """Return why training records cannot be learned from, by id; those that can are not in it.
+
+    Args:
+        rows: the records.
+        check: raises a ``LovecError`` for a record that cannot be learned from.
+    """
+    wrong: dict[str, str] = {}
+    reported = time.monotonic()
+    for number, row in enumerate(rows, 1):
+        try:
+            check(row)
+        except LovecError as error:
+            wrong[row.id] = str(error)
+        if time.monotonic() - reported >= _EVERY:
+            reported = time.monotonic()
+            rank_zero_info(f"checked {number} of {len(rows)} training records")
+    return wrong
+
+
+def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:
+    """Return in one line which training records cannot be learned from, and why the first of them cannot."""
+    return (
+        f"{len(wrong)} of {len(rows)} training records cannot be learned from ({listed(list(wrong))}); the first is "
+        f"{next(iter(wrong.values()))}"
+    )
+
+
+def check_rates(optimizer: Optimizer) -> None:
+    """Refuse an optimiser with a setting that is not finite, or with a negative learning rate.
+
+    Raises:
+        LovecError: there is such a setting.
+    """
+    for group in optimizer.param_groups:
+        check_range("lr of the optimizer", _plain(group.get("lr")), at_least=0)
+        for name, setting in group.items():
+            for value in setting if isinstance(setting, tuple) else (setting,):
+                if isinstance(value, float):
+                    check_range(f"{name} of the optimizer", value)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, Tensor) else value
+
+
+def not_finite(
+    what: str,
+    value: float,
+    step: int,
+    groups: Sequence[Sequence[Example]],
+    shares: Callable[[Batch[Any]], Mapping[str, Tensor]],
+    parameters: Sequence[Tensor],
+) -> LovecError:
+    """Return the error for a loss or gradient that is NaN or infinite, which names terms and records.
+
+    The micro-batches are computed once more, term by term, since a step keeps neither their gradients nor its terms'.
+
+    Args:
+        what: "loss" or "gradient".
+        value: what it is.
+        step: the step.
+        groups: the micro-batches of this process.
+        shares: returns the share of each term in the loss of a micro-batch.
+        parameters: what is trained.
+    """
+    faulty: dict[str, list[str]] = {}
+    for group in groups:
+        for name, share in shares(Batch.of(group, parameters[0].device)).items():
+            grads = torch.autograd.grad(share, parameters, retain_graph=True, allow_unused=True)
+            if not all(bool(torch.isfinite(x).all()) for x in (share.detach(), *grads) if x is not None):
+                faulty.setdefault(name, []).extend(example.record.id for example in group)
+    where = " and ".join(f"the term {name!r} over the records {listed(ids)}" for name, ids in faulty.items())
+    return LovecError(
+        f"the {what} is {value} at step {step}, because of {where or 'records of another process'}; lower the learning "
+        "rate, or look at these records"
+    )

@@ -1,0 +1,325 @@
+"""The work behind the routes: requests are read in threads, and the worker runs the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+import threading
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import lovec.serving.wire as wire
+from lovec.answers import split_record
+from lovec.encoding import Encoder
+from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
+from lovec.serving.limits import RequestLimits
+from lovec.serving.worker import CompletionJob, EngineWorker, StepsJob, queue_full, shutting_down
+from lovec.taggers import IterativeTagger, Session
+from lovec.types import Completion, LovecError, Record, Sentence
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from lovec.serving.counters import Counters
+
+T = TypeVar("T")
+
+FAILED = "the server failed; its log says how"
+"""What a client learns of an error that is not its own: no paths, no addresses."""
+
+_SMALL = 1 << 14
+"""The most bytes of a request that is read before larger ones."""
+
+
+@dataclass(eq=False, slots=True)
+class PendingAnswer:
+    """An answer that the engine has been asked for.
+
+    Attributes:
+        request: the request that it answers.
+        job: the worker's job.
+        events: the tokens of the answer, and at its end the completion or an error.
+        deadline: time of the event loop after which the request fails.
+    """
+
+    request: wire.ChatRequest
+    job: CompletionJob
+    events: asyncio.Queue[int | Completion | Exception]
+    deadline: float
+
+
+class Service:
+    """The work behind the routes.
+
+    Args:
+        session: the model.
+        worker: runs its engine.
+        counters: count tokens.
+        limits: limits on requests.
+        name: what requests call the model.
+    """
+
+    def __init__(
+        self, session: Session, worker: EngineWorker, counters: Counters, limits: RequestLimits, name: str
+    ) -> None:
+        self.session, self.worker, self.counters = session, worker, counters
+        self.limits, self.name = limits, name
+        # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
+        encoder = session.encoder
+        self.encoder = Encoder(copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags)
+        self._encoding = threading.Lock()
+        self._longest_token = max(map(len, encoder.tokenizer.get_vocab()))
+        self._threads = ThreadPoolExecutor(1, "lovec-small"), ThreadPoolExecutor(1, "lovec-large")
+        self._preparing = 0
+        self._arriving: set[asyncio.Timeout] = set()
+
+    def cancel(self) -> None:
+        """Answer all requests that are not answered yet with status 503."""
+        self.worker.cancel()
+        for arriving in self._arriving:
+            arriving.reschedule(0)
+
+    def close(self) -> None:
+        """End the threads that read requests."""
+        for threads in self._threads:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def read_body(self, request: Request) -> bytes:
+        """Return the bytes of a request; reading ends at the limit.
+
+        Raises:
+            wire.RequestRefused: they are too many, too slow, or by their headers not JSON.
+        """
+        from starlette.requests import ClientDisconnect
+
+        check_headers(request.headers, self.limits.max_body)
+        body, size = bytearray(), 0
+        try:
+            async with asyncio.timeout(self.limits.io_timeout) as arriving:
+                self._arriving.add(arriving)
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > DISCARDED * self.limits.max_body:
+                        break
+                    body += chunk if size <= self.limits.max_body else b""
+        except TimeoutError:
+            if self.worker.stopping:
+                raise shutting_down() from None
+            raise wire.RequestRefused("the body took too long to arrive", status=408) from None
+        except ClientDisconnect:
+            raise wire.RequestRefused("the client has disconnected", status=499) from None
+        finally:
+            self._arriving.discard(arriving)
+        if size > self.limits.max_body:
+            raise too_large(self.limits.max_body)
+        return bytes(body)
+
+    async def start_answer(self, body: bytes) -> PendingAnswer:
+        """Submit a chat request to the worker.
+
+        Raises:
+            wire.RequestRefused: it is wrong or does not fit the model, or the queue is full.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.timeout
+        request, prompt = await self._read(body, self._read_chat)
+        events: asyncio.Queue[int | Completion | Exception] = asyncio.Queue()
+
+        def put(item: int | Completion | Exception) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, item)
+
+        job = CompletionJob(prompt, request.sampling, uuid.uuid4().hex if request.seed is None else "", put, put)
+        self.worker.submit(job)
+        return PendingAnswer(request, job, events, deadline)
+
+    def _read_chat(self, body: bytes) -> tuple[wire.ChatRequest, list[int]]:
+        """Return a chat request and the token ids of its prompt."""
+        request = wire.ChatRequest.parse(read_json(body), self.name, self.limits.max_tokens, self.encoder.scale)
+        self._check_length(sum(len(text) for _, text in request.turns), "messages")
+        try:
+            with self._encoding:
+                prompt = self.encoder.dialogue(request.turns)
+        except LovecError as error:
+            raise wire.RequestRefused(str(error), "messages") from None
+        self._check_fit(len(prompt), "messages")
+        return request, prompt
+
+    def _read_tag(self, body: bytes) -> tuple[wire.TagRequest, Record]:
+        """Return a request to tag a text, and the text cut into sentences."""
+        request = wire.TagRequest.read(read_json(body), self.name, self.encoder.scale)
+        self._check_length(len(request.question), "question")
+        with self._encoding:
+            prompt = self.encoder.prompt(request.question)
+        self._check_fit(len(prompt), "question")
+        return request, split_record(Record("text", request.question, answer=request.text), self.encoder.tags)
+
+    def _check_length(self, characters: int, parameter: str) -> None:
+        """Refuse a text that is too long for the model even if all its tokens are the longest, without encoding it."""
+        if characters > self._most_characters():
+            tokens = f"at least {characters // self._longest_token} tokens"
+            raise _too_long(parameter, f"{characters} characters, {tokens},", self.session.engine.context_length)
+
+    def _most_characters(self) -> int:
+        """Return the most characters that fit the model's context."""
+        room = self.session.engine.context_length
+        return sys.maxsize if room is None else room * self._longest_token
+
+    def _check_fit(self, n_tokens: int, parameter: str) -> None:
+        room = self.session.engine.context_length
+        if room is not None and n_tokens >= room:
+            raise _too_long(parameter, f"{n_tokens} tokens with the instruction,", room)
+
+    async def pieces(self, answer: PendingAnswer) -> AsyncIterator[wire.Piece | Completion]:
+        """Yield the sentences of an answer as they are complete, then its completion.
+
+        Raises:
+            wire.RequestRefused: the engine failed, or the time is up.
+        """
+        pieces = wire.AnswerPieces(self.encoder, answer.request.min_score)
+        try:
+            while True:
+                item = await self._before(answer.deadline, answer.events.get())
+                if isinstance(item, Exception):
+                    raise _visible(item)
+                if isinstance(item, Completion):
+                    break
+                for piece in pieces.on_token(item):
+                    yield piece
+            for piece in pieces.rest():
+                yield piece
+            self.counters.count_tokens(len(answer.job.prompt), len(item.ids))
+            yield item
+        finally:
+            answer.job.cancelled.set()  # also where the client has disconnected
+
+    async def whole(self, answer: PendingAnswer) -> dict[str, Any]:
+        """Return a chat response in one piece."""
+        pieces: list[wire.Piece] = []
+        async for item in self.pieces(answer):
+            if isinstance(item, Completion):
+                usage = wire.count_usage(answer.job.prompt, item.ids)
+                return wire.ResponseBuilder(self.name).whole(pieces, _finish_reason(item), usage)
+            pieces.append(item)
+        raise AssertionError("an answer ends with its completion")
+
+    async def stream(self, answer: PendingAnswer) -> AsyncIterator[str]:
+        """Yield a chat response as server-sent events."""
+        builder = wire.ResponseBuilder(self.name)
+        yield builder.chunk({"role": "assistant", "content": ""})
+        try:
+            async for item in self.pieces(answer):
+                if isinstance(item, wire.Piece):
+                    yield builder.chunk({"content": item.content, "confidence": [item.entry]})
+                    continue
+                yield builder.chunk({}, _finish_reason(item))
+                if answer.request.stream_options.include_usage:
+                    yield builder.usage_chunk(wire.count_usage(answer.job.prompt, item.ids))
+            yield "data: [DONE]\n\n"
+        except Exception as error:  # the status has been sent already
+            yield wire.event(wire.error_body(str(_visible(error)), "server_error"))
+
+    async def tag(self, body: bytes) -> bytes:
+        """Return the JSON of given text with a confidence for every sentence.
+
+        Raises:
+            wire.RequestRefused: the request is wrong, or the queue is full.
+        """
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout
+        request, record = await self._read(body, self._read_tag)
+        steps = IterativeTagger(self.session.engine, self.session.encoder).steps([self._cut(record)])
+        (tagged,) = await self._run_in_worker(steps, deadline)
+        return await self._in_thread(len(body), lambda: self._tagged(request, record, tagged))
+
+    def _cut(self, record: Record) -> Record:
+        """Return a record without the ends of sentences that get no score anyway: encoding them would take long."""
+        most = self._most_characters() + 1
+        if max((len(s.text) for s in record.sentences), default=0) <= most:
+            return record
+        return replace(record, sentences=tuple(Sentence(s.text[:most]) for s in record.sentences))
+
+    def _tagged(self, request: wire.TagRequest, record: Record, tagged: Record) -> bytes:
+        scale = self.encoder.scale
+        entries = [
+            wire.confidence_entry(sentence.text, scored.score, scale, request.min_score)
+            for sentence, scored in zip(record.sentences, tagged.sentences, strict=True)
+        ]
+        response = {
+            "object": "tagged_text",
+            "model": self.name,
+            "content": " ".join(entry["text"] for entry in entries if entry["kept"]),
+            "confidence": entries,
+            "problems": list(tagged.meta.get("problems", ())),
+        }
+        return json.dumps(response, ensure_ascii=False).encode()
+
+    async def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
+        """Return a request that a function reads in a thread.
+
+        Raises:
+            wire.RequestRefused: it is wrong, or too many others wait to be read.
+        """
+        if self._preparing >= self.limits.max_waiting:
+            raise queue_full(self.limits.max_waiting)
+        self._preparing += 1
+        try:
+            return await self._in_thread(len(body), lambda: read(body))
+        finally:
+            self._preparing -= 1
+
+    async def _in_thread(self, size: int, function: Callable[[], T]) -> T:
+        """Return the result of a function that runs in a thread, so that the event loop can go on.
+
+        There is one thread for small requests and one for large ones, which take longer.
+        """
+        small, large = self._threads
+        return await asyncio.get_running_loop().run_in_executor(small if size <= _SMALL else large, function)
+
+    async def _run_in_worker(self, steps: Generator[None, None, T], deadline: float) -> T:
+        """Return the result of steps that run in the worker's thread."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+
+        def end(value: Any) -> None:
+            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(value))
+
+        job = StepsJob(steps, end)
+        self.worker.submit(job)
+        try:
+            value = await self._before(deadline, result)
+        finally:
+            job.cancelled.set()
+        if isinstance(value, Exception):
+            raise _visible(value)
+        return value  # type: ignore[no-any-return]
+
+    async def _before(self, deadline: float, result: Awaitable[T]) -> T:
+        """Return an awaited result.
+
+        Raises:
+            wire.RequestRefused: there is none before the deadline.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await result
+        except TimeoutError:
+            raise wire.RequestRefused(f"no answer within {self.limits.timeout:g} s", status=504) from None
+
+
+def _finish_reason(completion: Completion) -> str:
+    return "stop" if completion.finished else "length"
+
+
+def _too_long(parameter: str, length: str, room: int | None) -> wire.RequestRefused:
+    verb = "have" if parameter == "messages" else "has"
+    message = f"the {parameter} {verb} {length} the model's context holds {room}"
+    return wire.RequestRefused(message, parameter, code="context_length_exceeded")
+
+
+def _visible(error: Exception) -> wire.RequestRefused:
+    """Return what a client learns of an error: of the server's own errors only that there was one."""
+    return error if isinstance(error, wire.RequestRefused) else wire.RequestRefused(FAILED, status=500)

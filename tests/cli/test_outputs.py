@@ -1,0 +1,218 @@
+"""Nothing that a user owns is lost: inputs, files that are there, two runs in one folder, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import error_of
+from signalled import in_child
+from tinyrun import records
+
+from lovec.cli import main
+from lovec.cli.console import locked
+from lovec.datasets.jsonl import write_records
+from lovec.results import read_results
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def files(here: Path, model: str, adapter: str) -> dict[str, bytes]:
+    """A working directory with inputs of every kind; their content, by path."""
+    Path("page.txt").write_text("Ada wrote notes.")
+    write_records("in.jsonl", records(3))
+    os.link("in.jsonl", "hard.jsonl")
+    Path("link").symlink_to(".")
+    Path("labels").mkdir()
+    write_records("labels/labelled.jsonl", records(3))
+    shutil.copytree(Path(adapter), "sft/adapter")
+    Path("sft/test").mkdir()
+    Path("sft/test/mine").write_text("mine")
+    return contents()
+
+
+def contents() -> dict[str, bytes]:
+    paths = (path for path in Path().rglob("*") if path.is_file() and path.name not in (".lock", "lovec.json"))
+    return {str(path): path.read_bytes() for path in paths if not path.name.endswith(".lock")}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("tag page.txt --out page.txt", "the output page.txt is also the input page.txt"),
+        ("tag page.txt --out link/page.txt --redo", "is also the input page.txt"),
+        ("tag page.txt --format html --out page.txt", "is also the input page.txt"),
+        ("tag in.jsonl --out in.jsonl", "is also the input in.jsonl"),
+        ("tag in.jsonl --out in.jsonl --redo", "is also the input in.jsonl"),
+        ("tag hard.jsonl --out in.jsonl --redo", "is also the input hard.jsonl"),
+        ("tag --ask_file in.jsonl --out ./labels/../in.jsonl --redo", "is also the input in.jsonl"),
+        ("tag page.txt --adapter sft/adapter --out sft/adapter/out.html", "lies in the input sft/adapter"),
+        ("tag page.txt --out sft/test/mine", "sft/test/mine exists and is not empty; choose another --out, or replace"),
+        ("export sft sft --force", "the output sft holds the input sft/adapter"),
+        ("export sft link/sft/adapter --force", "is also the input sft/adapter"),
+        ("export sft sft/adapter/new", "lies in the input sft/adapter"),
+        ("export sft . --force", "holds the input sft/adapter"),
+        ("export sft sft/test --force", "is also the input sft/test"),
+        ("export sft page.txt --force", "page.txt is a file, expected a folder"),
+        ("label --answers labels/labelled.jsonl --out labels --oracle WorldOracle --redo",
+         "the output labels/labelled.jsonl is also the input labels/labelled.jsonl"),
+        ("label --labelled in.jsonl --out sft/adapter --adapter sft/adapter", "lies in the input sft/adapter"),
+    ],
+)  # fmt: skip
+def test_an_input_is_never_written_over(
+    files: dict[str, bytes], capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    code, line = error_of(capsys, *words.split())
+    assert code == 1 and message in line
+    assert contents() == files
+
+
+def test_training_does_not_replace_the_adapter_that_it_starts_from(
+    files: dict[str, bytes], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["--model", "SFT", "--model.policy.model", model, "--data", "tinyrun.Rows"]
+    for folder in ("sft", "link/sft", "sft/adapter"):
+        words = ["fit", *start, "--model.policy.adapter", "sft/adapter", "--trainer.default_root_dir", folder]
+        code, line = error_of(capsys, *words)
+        assert code == 1 and "the input sft/adapter" in line and "--trainer.default_root_dir" in line
+    assert contents() == files
+
+
+def test_a_prediction_does_not_replace_what_it_reads(
+    here: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records("run/predictions.jsonl", records(3))
+    before = contents()
+    words = [
+        "--model",
+        "SFT",
+        "--model.policy.model",
+        model,
+        "--data",
+        "Demonstrations",
+        "--trainer.default_root_dir",
+        "run",
+    ]
+    code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions.jsonl")
+    assert code == 1 and "is also the input run/predictions.jsonl" in line
+    assert contents() == before
+
+
+def test_a_report_replaces_its_own_page_only(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lovec.cli.report import _check_folder
+
+    Path("mine/tables").mkdir(parents=True)
+    _check_folder(Path("mine"))
+    Path("mine/tables/main.csv").write_text("mine")
+    with pytest.raises(Exception, match="mine/tables exists and is not empty; no report has written it"):
+        _check_folder(Path("mine"))
+    Path("mine/index.html").write_text("<p>Mine")
+    with pytest.raises(Exception, match=r"mine/index\.html exists"):
+        _check_folder(Path("mine"))
+    Path("mine/index.html").write_text("<p>Written by lovec 0.1.0.")
+    _check_folder(Path("mine"))
+
+
+# Two runs in one folder
+
+
+def fit(model: str, *more: str) -> list[str]:
+    return [
+        "--model", "SFT", "--model.policy.model", model, "--data", "tinyrun.Rows", "--model.evaluation.modes",
+        "[iterative]", "--trainer.default_root_dir", "run", "--trainer.enable_progress_bar", "false", *more,
+    ]  # fmt: skip
+
+
+def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(
+    here: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    first = os.fork()
+    if first == 0:
+        with locked(Path("run"), folder=True):
+            os.write(writer, b"x")
+            signal.pause()
+    os.read(reader, 1)
+    try:
+        for command in ("fit", "test", "predict"):
+            assert main([command, *fit(model)]) == 1
+            line = capsys.readouterr().err.splitlines()[-1]
+            assert line.startswith(f"lovec: error: another run (process {first} on "), line
+            assert line.endswith("writes run; wait for it, or choose another folder")
+    finally:
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+    assert in_child(lambda: main(["fit", *fit(model)])) == 0  # the lock is gone with the process
+    assert Path("run/adapter").exists()
+
+
+def test_the_second_of_two_new_folders_is_refused_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder of the first one did not exist when it was locked."""
+    write_records("in.jsonl", records(2))
+    with locked(Path("new/labels"), folder=True):
+        code, line = error_of(capsys, "label", "--labelled", "in.jsonl", "--out", "new/labels")
+    assert code == 1 and "another run" in line
+
+
+def test_what_will_be_replaced_is_said_first(here: Path, model: str, adapter: str, capfd: Any) -> None:
+    words = ["predict", *fit(model, "--model.evaluation.adapter", adapter)]
+    assert in_child(lambda: main(words)) == 0
+    assert "will be replaced" not in capfd.readouterr().err
+    assert in_child(lambda: main(words)) == 0
+    assert "run/predictions.jsonl of an earlier run will be replaced when this one ends" in capfd.readouterr().err
+
+
+# A full disk
+
+
+FULL = """
+import resource
+from lightning.pytorch.callbacks import Callback
+
+class Full(Callback):
+    def on_test_batch_end(self, *args):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    def on_train_end(self, *args):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+"""
+
+
+def lovec_run(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, whose output goes through pipes, which have no limit."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lovec.cli", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_a_full_disk_at_the_end_of_a_test_leaves_the_table(here: Path, model: str, adapter: str) -> None:
+    Path("my_disk.py").write_text(FULL)
+    words = fit(model, "--model.evaluation.adapter", adapter, "--trainer.callbacks+", "my_disk.Full")
+    run = lovec_run("test", *words)
+    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
+    assert "Test of SFT" in run.stdout and "Best constant" in run.stdout
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("lovec: error: cannot write run/test/") and "(File too large); make room" in last
+    assert not Path("run/test/results.json").exists() and not list(Path("run/test").glob("*.part"))
+    assert lovec_run("test", *words[:-2]).returncode == 0
+    assert read_results("run/test/results.json").rows
+
+
+def test_a_full_disk_at_the_end_of_training_keeps_the_older_adapter(here: Path, model: str) -> None:
+    Path("my_disk.py").write_text(FULL)
+    Path("run/adapter").mkdir(parents=True)
+    Path("run/adapter/old").touch()
+    full = ["--trainer.callbacks", "my_disk.Full", "--trainer.enable_checkpointing", "false"]
+    words = fit(model, *full, "--trainer.logger", "false")
+    run = lovec_run("fit", *words)
+    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
+    assert run.stderr.splitlines()[-1].startswith("lovec: error: cannot write the adapter")
+    assert Path("run/adapter/old").exists()

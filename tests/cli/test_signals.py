@@ -1,0 +1,164 @@
+"""SIGTERM, SIGHUP and Ctrl-C: exit codes that stop `fit && test`, and training that goes on where it was stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from signalled import in_child
+
+from lovec.cli import main
+from lovec.policy.checkpoints import read_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
+
+
+def words(command: str, model: str, run: str, *more: str) -> list[str]:
+    """A command on 11 records: two epochs of three steps, each with a validation, where it trains."""
+    return [
+        command, "--model", "SFT", "--model.policy.model", model, "--model.policy.lora_r", "4",
+        "--data", "tinyrun.Rows", "--data.n", "11", "--data.batch_size", "4", "--model.evaluation.modes", "[iterative]",
+        "--trainer.default_root_dir", run, "--trainer.enable_progress_bar", "false",
+        *(["--trainer.max_epochs", "2"] if command == "fit" else []), *more,
+    ]  # fmt: skip
+
+
+def kick(hook: str, number: int, at: int = 1) -> list[str]:
+    """Options that let a run send itself a signal."""
+    return ["--trainer.callbacks+", "signalled.Signalled", "--trainer.callbacks.hook", hook,
+            "--trainer.callbacks.number", str(int(number)), "--trainer.callbacks.at", str(at)]  # fmt: skip
+
+
+def weights(run: str) -> bytes:
+    return Path(run, "adapter", "adapter_model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that nothing has disturbed."""
+    run = str(tmp_path_factory.mktemp("whole"))
+    assert in_child(lambda: main(words("fit", model, run))) == 0
+    return run
+
+
+@pytest.mark.parametrize(
+    ("hook", "at", "number", "step"),
+    [
+        ("on_train_batch_start", 2, signal.SIGTERM, 2),
+        ("on_train_batch_end", 3, signal.SIGHUP, 3),  # before a validation that is due
+        ("on_validation_batch_end", 1, signal.SIGTERM, 3),  # during it
+        ("on_train_batch_start", 6, signal.SIGTERM, 6),  # the last step of all
+    ],
+)
+def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
+    here: Path, model: str, whole: str, capfd: pytest.CaptureFixture[str], hook: str, at: int, number: int, step: int
+) -> None:
+    assert in_child(lambda: main(words("fit", model, "run", *kick(hook, number, at)))) == CODES[number]
+    said = [line for line in capfd.readouterr().err.splitlines() if "SIG" in line]
+    name = signal.Signals(number).name
+    assert said == [f"lovec: ended by {name} after step {step}; resume with --ckpt_path run/terminated.ckpt"]
+    assert read_checkpoint("run/terminated.ckpt")["global_step"] == step
+    assert not Path("run/adapter").exists()
+    resumed = [*words("fit", model, "run"), "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
+    assert in_child(lambda: main(resumed)) == 0
+    assert weights("run") == weights(whole)
+
+
+@pytest.mark.parametrize(
+    ("command", "hook", "number"),
+    [
+        ("fit", "setup", signal.SIGTERM),
+        ("fit", "on_fit_start", signal.SIGHUP),
+        ("fit", "on_train_end", signal.SIGTERM),
+        ("fit", "on_train_batch_end", signal.SIGINT),
+        ("test", "on_test_batch_end", signal.SIGTERM),
+        ("test", "on_test_batch_end", signal.SIGHUP),
+        ("test", "on_test_batch_end", signal.SIGINT),
+        ("validate", "on_validation_batch_end", signal.SIGTERM),
+        ("predict", "on_predict_batch_end", signal.SIGTERM),
+    ],
+)
+def test_where_there_is_nothing_to_save_a_signal_ends_the_command(
+    here: Path, model: str, whole: str, capfd: pytest.CaptureFixture[str], command: str, hook: str, number: int
+) -> None:
+    adapter = ["--model.evaluation.adapter", f"{whole}/adapter"] if command != "fit" else []
+    assert in_child(lambda: main(words(command, model, "run", *adapter, *kick(hook, number)))) == CODES[number]
+    err = capfd.readouterr().err
+    assert "Traceback" not in err
+    line = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    assert err.count(f"lovec: {line}\n") == 1
+    assert not Path("run/terminated.ckpt").exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored(here: Path, model: str) -> None:
+    """As under nohup."""
+
+    def work() -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return main(words("fit", model, "run", *kick("on_train_batch_start", signal.SIGHUP)))
+
+    assert in_child(work) == 0 and Path("run/adapter").exists()
+
+
+def test_a_second_signal_while_the_checkpoint_is_written_changes_nothing(here: Path, model: str) -> None:
+    twice = kick("on_train_batch_start", signal.SIGTERM, 2) + kick("on_save_checkpoint", signal.SIGTERM)
+    assert in_child(lambda: main(words("fit", model, "run", *twice))) == 143
+    assert read_checkpoint("run/terminated.ckpt")["global_step"] == 2
+
+
+# Two processes
+
+
+def start_two(folder: Path, *command: str) -> list[subprocess.Popen[str]]:
+    """Two processes of one group, started as torchrun and SLURM do."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes: list[subprocess.Popen[str]] = []
+    for rank in range(2):
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": str(rank),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]),
+        }  # fmt: skip
+        with open(folder / f"errors-{rank}.txt", "w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "lovec.cli", *command, "--trainer.devices", "2", "--trainer.strategy", "ddp"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                process_group=processes[0].pid if processes else 0,
+            )
+        processes.append(process)
+    return processes
+
+
+def wait_for(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert any(said.strip() == line for said in process.stdout)
+
+
+def test_sigterm_to_a_group_of_two_saves_and_the_run_goes_on_bit_for_bit(here: Path, model: str) -> None:
+    brief = ["--trainer.max_epochs", "1"]
+    fit = words("fit", model, "run", *brief)
+    steps = ["--trainer.callbacks+", "signalled.Steps", "--trainer.callbacks.seconds", "0.3"]
+    two = start_two(here, *fit, *steps)
+    wait_for(two[0], "step 1")
+    os.killpg(two[0].pid, signal.SIGTERM)
+    assert [process.wait(120) for process in two] == [143, 143]
+    errors = "".join(Path(f"errors-{rank}.txt").read_text() for rank in range(2))
+    assert errors.count("SIGTERM") == 1 and "Traceback" not in errors and "rror" not in errors, errors
+    assert read_checkpoint("run/terminated.ckpt")["global_step"] in (1, 2)
+
+    resumed = start_two(here, *fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null")
+    assert [process.wait(240) for process in resumed] == [0, 0]
+    undisturbed = start_two(here, *words("fit", model, "whole", *brief))
+    assert [process.wait(240) for process in undisturbed] == [0, 0]
+    assert weights("run") == weights("whole")

@@ -1,0 +1,503 @@
+"""Files of other projects: every layout gives exactly the records it holds, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lovec.cli import main
+from lovec.datasets import rows as rows_module
+from lovec.datasets.jsonl import read_records, record_from_dict, record_to_dict, write_records
+from lovec.datasets.layouts import LAYOUTS, OWN, _say, known_layout, layout_of, read_any
+from lovec.datasets.rows import is_rows, read_rows
+from lovec.datasets.triviaqa import short_form
+from lovec.encoding import QUESTION
+from lovec.tagging import Documents
+from lovec.types import LovecError, Record, Sentence
+
+CORPUS = Path(__file__).with_name("corpus")
+ADA, BO, CY, DI = (QUESTION.format(entity=name) for name in ("Ada", "Bo", "Cy", "Di"))
+
+
+PASSAGE = (CORPUS / "wikibio.json").read_bytes().strip()[1:-1]
+
+
+def answer(record_id, question, text="", sentences=(), evidence=(), rejected=None, **meta):
+    """A record whose sentences are (text, factuality, confidence, score)."""
+    made = tuple(Sentence(*values[:3], *values[3:]) for values in sentences)
+    return Record(record_id, question, evidence, text, made, meta, rejected)
+
+
+EXPECTED = {
+    "veriscore.jsonl": (
+        [
+            answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam. She flew.",
+                   [("Ada wrote.", 1.0), ("Ada swam.", 0.0), ("Ada could swim.", 0.0), ("Ada flew.", None)],
+                   abstained=False, unit="claim", model="m", prompt_source="own"),
+            answer("who-was-bo", "Who was Bo?", "Sorry, I can't do that.",
+                   abstained=True, unit="claim", model="m", prompt_source="own"),
+        ],
+        "2 rows read as VeriScore: claims and verdicts: 2 records, 4 sentences, 3 labels, 0 confidences; of these "
+        "1 abstentions, 1 claims without a verdict, 1 sentences without a label",
+    ),
+    "triviaqa.jsonl": (
+        [answer("tc_33", short_form("Which musical?"), aliases=["sunset blvd", "boulevard"],
+                bare_question="Which musical?", domain="TriviaQA")],
+        "1 rows read as TriviaQA: 1 records, 0 sentences, 0 labels, 0 confidences",
+    ),
+    "authors_demonstrations.json": (
+        [
+            answer("ada", ADA, "Ada wrote. She swam.", [("Ada wrote.", 0.9), ("She swam.", None)], abstained=False),
+            answer("bo", BO, "I do not know Bo.", abstained=True),
+            answer("cy", CY, "Cy ran. He sat.", abstained=False),
+            answer("di", DI, "Di ran.", abstained=False),
+            answer("ed", QUESTION.format(entity="Ed"), "Ed ran.", abstained=False),
+        ],
+        "5 rows read as the paper's authors: demonstrations: 5 records, 2 sentences, 1 labels, 0 confidences; of these "
+        "1 abstentions, 2 answers with more or fewer ratings than sentences, 1 answers without ratings, 1 sentences "
+        "without a label",
+    ),
+    "authors_pairs.jsonl": (
+        [answer("ada", ADA, "Ada wrote. She swam.", [("Ada wrote.", 0.9), ("She swam.", 0.0)], rejected=(2, 10))],
+        "1 rows read as the paper's authors: pairs: 1 records, 2 sentences, 2 labels, 0 confidences",
+    ),
+    "authors_grpo.jsonl": (
+        [answer("ada", ADA, "Ada wrote.", evidence=("Page one.", "Page two."), entity="Ada"),
+         answer("bo", BO, entity="Bo")],
+        "2 rows read as the paper's authors: prompts for GRPO: 2 records, 0 sentences, 0 labels, 0 confidences",
+    ),
+    "authors_outputs.json": (
+        [
+            answer("ada/sample-1", ADA,
+                   "Ada wrote. <confidence> 9 </confidence> She swam. <confidence> 1 </confidence>",
+                   [("Ada wrote.", 1.0, 0.9, 9), ("She swam.", None, 0.1, 1)], entity="Ada"),
+            answer("ada/sample-2", ADA, "Ada sang.", entity="Ada"),
+            answer("bo/sample-1", BO, "I do not know Bo.", entity="Bo", abstained=True),
+            answer("cy/sample-1", CY, "Cy ran. He sat.", [("Cy ran.", 0.4), ("He sat.", 0.6)], entity="Cy"),
+            answer("di/sample-1", DI, "Di ran. <confidence> 5 </confidence>", [("Di ran.", None, 0.5, 5)], entity="Di"),
+        ],
+        "4 rows read as the paper's authors: outputs: 5 records, 5 sentences, 3 labels, 3 confidences; of these "
+        "1 abstentions, 1 answers with more or fewer ratings than sentences, 2 sentences without a label",
+    ),
+    "factscore_labelled.jsonl": (
+        [
+            answer("ada", "Tell me a bio of Ada.", "Ada wrote. She swam.", [("Ada wrote.", 0.5), ("She swam.", None)],
+                   topic="Ada", rarity="rare", region="Europe/Middle East", abstained=False),
+            answer("bo", "Tell me a bio of Bo.", "I do not know Bo.",
+                   topic="Bo", rarity="freq", region="Asia", abstained=True),
+        ],
+        "2 rows read as FActScore: labelled data: 2 records, 2 sentences, 1 labels, 0 confidences; of these "
+        "1 abstentions, 1 sentences without a label",
+    ),
+    "factscore_decisions.json": (
+        [
+            answer("answer-1", "(answer 1)", sentences=[("Ada wrote.", 1.0), ("Ada swam.", 0.0)],
+                   topic="answer 1", abstained=False, unit="claim"),
+            answer("answer-2", "(answer 2)", topic="answer 2", abstained=True, unit="claim"),
+        ],
+        "1 rows read as FActScore: decisions: 2 records, 2 sentences, 2 labels, 0 confidences; of these 1 abstentions",
+    ),
+    "safe.json": (
+        [
+            answer("who-was-ada/side-1", "Who was Ada?", "Ada wrote. She swam. Hello.",
+                   [("Ada wrote.", 0.5), ("She swam.", 0.0), ("Hello.", None)], side=1),
+            answer("who-was-bo/side-1", "Who was Bo?", "Bo ran.", side=1),
+        ],
+        "2 rows read as SAFE: results: 2 records, 3 sentences, 2 labels, 0 confidences; of these 1 responses without a "
+        "result, 1 sentences without a label",
+    ),
+    "longfact.jsonl": (
+        [answer("what-is-a-canal", "What is a canal?", canary="CANARY GUID 1"),
+         answer("what-is-a-canal-2", "What is a canal?", canary="CANARY GUID 1")],
+        "2 rows read as LongFact: prompts: 2 records, 0 sentences, 0 labels, 0 confidences",
+    ),
+    "wikibio.json": (
+        [answer("wikibio-7", ADA, "Ada is a poet. She was born in 1815.",
+                [("Ada is a poet.", 0.0), ("She was born in 1815.", 1.0)], ("Ada wrote programs.",),
+                entity="Ada", domain="WikiBio", samples=["Ada was."])],
+        "1 rows read as WikiBio: 1 records, 2 sentences, 2 labels, 0 confidences",
+    ),
+    "uqlm_frame.csv": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.",
+                [("Ada wrote.", None, 0.9), ("Ada swam.", None, 0.5)],
+                scores={"entailment": [0.9, 0.5]}, samples=["Ada sang.", "Ada wrote."], unit="claim")],
+        "1 rows read as uqlm: results: 1 records, 2 sentences, 0 labels, 2 confidences",
+    ),
+    "uqlm_dict.json": (
+        [
+            answer("2-2", "2+2?", "4", [("4", 1.0, 1.0)],
+                   scores={"exact_match": [1.0], "noncontradiction": [0.9]}, samples=["4"]),
+            answer("3-3", "3+3?", "7", [("7", 0.0, 0.0)],
+                   scores={"exact_match": [0.0], "noncontradiction": [0.2]}, samples=["6"]),
+        ],
+        "2 rows read as uqlm: results: 2 records, 2 sentences, 2 labels, 2 confidences",
+    ),
+    "polygraph.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", " Ada wrote.", [("Ada wrote.",)],
+                uncertainty=-0.25, estimator="MaximumSequenceProbability", model_path="m")],
+        "1 rows read as LM-Polygraph: uncertainty: 1 records, 1 sentences, 0 labels, 0 confidences; of these 1 answers "
+        "with an uncertainty that is no confidence in [0, 1] (kept in meta)",
+    ),
+    "rlcr.jsonl": (
+        [
+            answer("12/Base", "2+2?", "<think>Hm.</think><answer>5</answer><confidence>0.9</confidence>",
+                   [("5", 0.0, 0.9)], model="Base", correct_answer="4"),
+            answer("12/RLCR", "2+2?", "4", [("4", 1.0, 0.5)], model="RLCR", correct_answer="4"),
+            answer("12/RLCR/2", "2+2?", "Four", [("Four", 1.0, 0.25)], model="RLCR", correct_answer="4"),
+        ],
+        "1 rows read as RLCR: outputs: 3 records, 3 sentences, 3 labels, 3 confidences",
+    ),
+    "rlcr_numbers.jsonl": (
+        [answer("12/Base", "(question 12)", "", [("(answer of Base)", 0.0, 0.95)], model="Base"),
+         answer("12/RLCR", "(question 12)", "", [("(answer of RLCR)", 1.0, 0.5)], model="RLCR")],
+        "1 rows read as RLCR: numbers: 2 records, 2 sentences, 2 labels, 2 confidences; of these 2 sentences without "
+        "their text, which the file does not have (a name stands in)",
+    ),
+    "subclaims.jsonl": (
+        [answer("tell-me-of-ada", "Tell me of Ada", "",
+                [("Ada wrote.", 1.0, 0.9), ("Ada was great.", 1.0, 1.0), ("Ada swam.", 0.0, 0.7)],
+                unit="claim", scores={"frequency-score": [5.0, 4.0, 0.0]})],
+        "1 rows read as conformal factuality: claims: 1 records, 3 sentences, 3 labels, 3 confidences",
+    ),
+    "subclaim_numbers.jsonl": (
+        [answer("prompt-1", "(prompt 1)", "", [("(claim 1)", 1.0), ("(claim 2)", 0.0)],
+                unit="claim", scores=[6.0006, -3.0])],
+        "1 rows read as conformal factuality: numbers: 1 records, 2 sentences, 2 labels, 0 confidences; of these "
+        "2 sentences without their text, which the file does not have (a name stands in)",
+    ),
+    "own_list.json": (
+        [answer("line-1", "Who?", "Ada."), answer("b", "What?", "", [("One.", 0.5)], ("A page.",))],
+        None,
+    ),
+    "own.csv": (
+        [answer("7", "Who, then?", "1984", [("One.", 1.0)], ("a", "b"), popularity=3),
+         answer("line-4", "What?", "Two\nlines")],
+        "2 rows read as lovec: 2 records, 1 sentences, 1 labels, 0 confidences; kept in meta: popularity",
+    ),
+    "own.tsv": ([answer("line-2", "Who?", "True")], None),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def say_again():
+    """What a file held is said once in a process."""
+    _say.cache_clear()
+
+
+def test_the_corpus_has_every_layout():
+    assert {path.name for path in CORPUS.iterdir()} == EXPECTED.keys()
+    found = {known_layout(row) for name in EXPECTED for _, row in read_rows(CORPUS / name)}
+    assert found == set(LAYOUTS)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_layout_gives_its_records_and_says_what_was_read(name, caplog):
+    records, said = EXPECTED[name]
+    assert list(read_any(CORPUS / name)) == records
+    assert [record.message for record in caplog.records] == ([f"{CORPUS / name}: {said}"] if said else [])
+    list(read_any(CORPUS / name))
+    assert len(caplog.records) == bool(said), "said twice"
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_layout_survives_compression_and_lovec_s_own_file(name, tmp_path):
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress((CORPUS / name).read_bytes()))
+    records = list(read_any(packed))
+    assert records == EXPECTED[name][0]
+    write_records(tmp_path / "own.jsonl", records)
+    assert list(read_any(tmp_path / "own.jsonl")) == records
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith(".jsonl") and name != "subclaims.jsonl"])
+def test_lines_a_list_and_parquet_are_the_same(name, tmp_path):
+    rows = [row for _, row in read_rows(CORPUS / name)]
+    listed = tmp_path / "list.jsonl"  # a list under the name of lines, with Windows' newlines and a byte-order mark
+    listed.write_bytes(b"\xef\xbb\xbf" + json.dumps(rows, indent=2).replace("\n", "\r\n").encode())
+    assert list(read_any(listed)) == EXPECTED[name][0]
+    lines = tmp_path / "lines.json"
+    lines.write_bytes(b"\r\n".join(json.dumps(row).encode() for row in rows))
+    assert list(read_any(lines)) == EXPECTED[name][0]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    shutil.copy(tmp_path / "rows.parquet", tmp_path / "rows")  # the content decides
+    packed = tmp_path / "rows.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "rows").read_bytes()))
+    for path in (tmp_path / "rows.parquet", tmp_path / "rows", packed):
+        assert list(read_any(path)) == EXPECTED[name][0]
+
+
+def test_the_documentation_lists_every_layout():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") > 3]
+    for layout in LAYOUTS:
+        if layout is not OWN:
+            keys = ", ".join(" or ".join(f"`{key}`" for key in names.split("|")) for names in layout.keys)
+            assert any(
+                line.startswith(f"| {layout.name} | {keys}") and line.endswith(f"| {layout.gives} |") for line in table
+            )
+
+
+# ---------------------------------------------------------------- rows that no layout has
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "no known layout has the keys (none); the nearest, lovec, also needs 'question'"),
+        ({"ask": "Who?"}, "keys ask; the nearest, lovec, also needs 'question'"),
+        ({"question ": "Who?", "answer": "A."}, "also needs"),
+        (
+            {"output": "A.", "annotations": None, "input": "Q", "topic": "A"},
+            "FActScore: labelled data, also needs 'cat'",
+        ),
+        ({"entity": "Ada", "evidence": "A page."}, "prompts for GRPO, also needs 'base_prediction'"),
+        ({"problem": "2+2?", "answer": "4"}, "RLCR: outputs, also needs '*-confidence_levels'"),
+        ({str(n): n for n in range(99)}, "keys 0, 1, 2, 3, 4, 5, 6, 7, ...; the nearest"),
+    ],
+)
+def test_the_nearest_layout_is_named(row, said):
+    with pytest.raises(LovecError, match=r"^x:3: no known layout has the keys") as caught:
+        layout_of(row, "x:3")
+    assert said in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("veriscore.jsonl", {"claim_verification_result": [{"claim": "A."}]}, "VeriScore: claims and verdicts ('verif"),
+        (
+            "safe.json",
+            {"side1_posthoc_eval_data": {"checked_statements": [{}]}},
+            "SAFE: results ('sentence' is missing)",
+        ),
+        ("uqlm_dict.json", {"noncontradiction": 1.5}, "noncontradiction is 1.5, expected a confidence in [0, 1]"),
+        ("rlcr.jsonl", {"Base-confidence_levels": 3}, "RLCR: outputs (TypeError"),
+        ("rlcr_numbers.jsonl", {"Base": {"confidence": 2, "correct": 1}}, "confidence is 2, expected a confidence"),
+        ("subclaim_numbers.jsonl", {"true": [1]}, "there are 2 scores and 1 labels"),
+        ("subclaims.jsonl", {"claims": [{}]}, "conformal factuality: claims ('subclaim' is missing)"),
+        ("factscore_decisions.json", {"decisions": [[{"atom": "A."}]]}, "FActScore: decisions ('is_supported' is miss"),
+        ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),
+    ],
+)
+def test_broken_rows_are_named(tmp_path, name, change, said):
+    first = next(read_rows(CORPUS / name))[1]
+    path = tmp_path / "broken.jsonl"
+    path.write_text(json.dumps(first) + "\n" + json.dumps({**first, **change}) + "\n")
+    with pytest.raises(LovecError, match=r"broken\.jsonl:2: ") as caught:
+        list(read_any(path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_lovec_s_own_rows_and_others_do_not_mix(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"scores": [1], "true": [1]}\n{"question": "Who?"}\n')
+    with pytest.raises(LovecError, match=r"x\.jsonl:2: has the layout of lovec's own files"):
+        list(read_any(path))
+
+
+# ---------------------------------------------------------------- files that are odd
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x.jsonl", b"", "x.jsonl is empty, expected JSON Lines, JSON, CSV or Parquet"),
+        ("x.jsonl", b"\xef\xbb\xbf \r\n", "x.jsonl is empty"),
+        ("x.jsonl", '{"question": "Who?"}'.encode("utf-16"), "x.jsonl is in UTF-16, expected UTF-8; convert it"),
+        ("x.csv", "question\nWho?\n".encode("utf-16-le"), "x.csv is a binary file"),
+        (
+            "ue_manager",
+            b"PK\x03\x04 and more",
+            "ue_manager is a binary file, expected text in UTF-8 or Parquet; save the",
+        ),
+        ("x.pkl", b"\x80\x04\x95", "runs code when it is opened"),
+        ("x.parquet", b"PAR1 nothing", "as Parquet ("),
+        ("x.gz", gzip.compress(b'{"question": "Who?"}' * 99)[:-9], "it is damaged or cut off"),
+        ("x.json", b'[{"question": "Who?"}, ', "not valid JSON"),
+        ("x.json", b'[{"question": "half \\ud83d"}]', "not valid UTF-8 text (surrogates not allowed)"),
+        ("x.json", b'[{"question": "Who?"}, 3]', "x.json:2: holds 3, expected an object"),
+        ("x.json", b'{\n "question": "Who?"\n', "x.json:1: not valid JSON"),
+        (
+            "x.json",
+            b'{"data": {"prompts": ["a", "b"], "responses": ["c"]}}',
+            "'data' has 1 values of 'responses', expected 2",
+        ),
+        ("x.csv", b"question,question\na,b\n", "x.csv:1: two columns have the name 'question'"),
+        ("x.csv", b"question,answer\nWho?\n", "x.csv:2: has 1 cells, expected 2 as in the first line"),
+        ("x.csv", b'question,answer\n"Who?,A.\n', "not a table in UTF-8 (unexpected end of data)"),
+        ("x.csv", b"question\nWho\xff?\n", "not a table in UTF-8 (invalid start byte)"),
+        ("x.csv", b"question,answer,sentences\nWho?,A.,no list\n", "'sentences' is \"no list\", expected a list"),
+        ("x.json", b"[%b, %b]" % (PASSAGE, PASSAGE), "x.json:2: id 'wikibio-7' is already that of an earlier row"),
+        ("x.jsonl", b'{"id": 1, "question": "a"}\n{"id": 1, "question": "b"}', "id '1' is already that of line 1"),
+    ],
+)
+def test_odd_files_are_one_line(tmp_path, name, data, said):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(LovecError) as caught:
+        list(read_any(path))
+    assert said in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_cells_that_json_cannot_hold_stay_text_and_an_empty_list_is_no_record(tmp_path):
+    (tmp_path / "x.csv").write_text("question,list\nWho?,[1e999]\nWhat?,[NaN]\nWhy?,\"[1, 'a']\"\n")
+    assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", "[NaN]", [1, "a"]]
+    (tmp_path / "x.json").write_text("[]")
+    assert list(read_any(tmp_path / "x.json")) == []
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(LovecError, match=r"cannot read .* \(Is a directory\); give a file of JSON Lines, JSON, CSV or"):
+        list(read_any(tmp_path))
+
+
+def test_a_document_is_read_whole_up_to_a_limit(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([{"question": "Who?"}] * 9))
+    monkeypatch.setattr(rows_module, "LARGEST", 2**20)
+    assert len(list(read_rows(path))) == 9
+    monkeypatch.setattr(rows_module, "LARGEST", 20)
+    with pytest.raises(LovecError, match=r"of more than 0 MiB, which has to be read whole; make it JSON Lines"):
+        list(read_rows(path))
+    lines = tmp_path / "x.jsonl"
+    lines.write_text('{"question": "Who?"}\n' * 9)
+    assert len(list(read_rows(lines))) == 9  # line by line, without a limit
+
+
+def test_lines_stream(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"question": "Who?"}\n{broken\n')
+    reader = read_any(path)
+    assert next(reader).question == "Who?"
+    with pytest.raises(LovecError, match=r"x\.jsonl:2: not valid JSON"):
+        next(reader)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kept", "broken"),
+    [
+        ("x.jsonl", '{\n{"a": 1}\n3\n{"a": 2}\n', [2, 4], ["x.jsonl:1: not valid", "x.jsonl:3: holds 3"]),
+        ("x.json", '[{"a": 1}, 3, {"a": 2}]', [1, 3], ["x.json:2: holds 3"]),
+        ("x.csv", "a,b\n1,2\n3\n4,5\n", [2, 4], ["x.csv:3: has 1 cells"]),
+    ],
+)
+def test_a_broken_row_loses_no_other(tmp_path, name, text, kept, broken):
+    path = tmp_path / name
+    path.write_text(text)
+    errors = []
+    assert [number for number, _ in read_rows(path, name, errors.append)] == kept
+    assert all(str(error).startswith(said) for error, said in zip(errors, broken, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("x.txt", "[1] A note on sources.", False),
+        ("x.txt", "{curly} prose", False),
+        ("x.txt", "", False),
+        ("x.txt", "Prose.", False),
+        ("x.txt", '[{"text": "A."}]', True),
+        ("x", '{"text": "A."}\n{"text": "B."}', True),
+        ("x.json", "", True),
+        ("x.csv.gz", "", True),
+    ],
+)
+def test_rows_are_told_from_prose(tmp_path, name, text, expected):
+    (tmp_path / name).write_text(text)
+    assert is_rows(tmp_path / name) is expected
+
+
+# ---------------------------------------------------------------- the doors of the commands
+
+
+def test_documents_come_from_rows_of_any_kind(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps([{"text": "Ada ran."}, 3, {"text": " "}, {"text": "Bo sat."}]))
+    (tmp_path / "own.csv").write_text("text,question\nCy ran.,Who?\n")
+    (tmp_path / "note.txt").write_text("[1] Prose.")
+    names = ["own.json", "own.csv", "note.txt"]
+    errors = []
+    files = [(name, tmp_path / name) for name in names]
+    files += [(name, CORPUS / name) for name in ("safe.json", "veriscore.jsonl", "longfact.jsonl")]
+    found = list(Documents(files, on_error=errors.append).records(0))
+    assert [(record.id, record.answer) for record in found] == [
+        ("own.json:1", "Ada ran."),
+        ("own.json:4", "Bo sat."),
+        ("own.csv:2", "Cy ran."),
+        ("note.txt", "[1] Prose."),
+        ("who-was-ada/side-1", "Ada wrote. She swam. Hello."),
+        ("who-was-bo/side-1", "Bo ran."),
+        ("who-was-ada", "Ada wrote. She swam. She flew."),
+        ("who-was-bo", "Sorry, I can't do that."),
+    ]
+    assert found[2].question == "Who?" and found[4].question == "Who was Ada?"
+    assert [str(error).partition(",")[0] for error in errors] == [
+        "own.json:2: holds 3",
+        "own.json:3: has no 'text'",
+        "longfact.jsonl:1: has no 'text'",
+        "longfact.jsonl:2: has no 'text'",
+    ]
+    asked = Documents([("longfact.jsonl", CORPUS / "longfact.jsonl")], asking=True).records(0)
+    assert [(record.id, record.question) for record in asked] == [
+        ("what-is-a-canal", "What is a canal?"),
+        ("what-is-a-canal-2", "What is a canal?"),
+    ]
+
+
+def test_label_and_agreement_take_other_projects_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = str(CORPUS / "veriscore.jsonl")
+    words = ["--answers", path, "--oracle", "LabelFile", "--oracle.path", path, "--stages", "sentences,label"]
+    assert main(["label", *words, "--out", "out"]) == 0
+    labelled = list(read_records("out/labelled.jsonl"))
+    assert [[s.factuality for s in record.sentences] for record in labelled] == [[1.0, 0.0, 0.0, None], []]
+    assert main(["agreement", "out/labelled.jsonl", path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["exact"] == 1.0
+    assert main(["agreement", path, str(CORPUS / "own.tsv")]) == 1
+    assert main(["agreement", path, str(CORPUS)]) == 1
+    assert "cannot read" in capsys.readouterr().err.splitlines()[-1]
+
+
+# ---------------------------------------------------------------- what lovec writes comes back
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=5,
+)
+share = st.none() | st.floats(0, 1)
+texts = st.text(min_size=1).map(str.strip).filter(bool)
+
+
+@st.composite
+def own_records(draw):
+    data = {
+        "id": draw(st.text(min_size=1)),
+        "question": draw(texts),
+        "evidence": draw(st.lists(st.text(), max_size=2)),
+        "answer": draw(st.text()),
+        "sentences": [
+            {"text": draw(texts), "factuality": draw(share), "confidence": draw(share)}
+            for _ in range(draw(st.integers(0, 3)))
+        ],
+        "meta": draw(st.dictionaries(st.sampled_from(["data", "claims", "response", "scores", "true", "x"]), values)),
+    }
+    return record_from_dict(data)
+
+
+@given(records=st.lists(own_records(), min_size=1, max_size=4, unique_by=lambda record: record.id))
+@settings(max_examples=200, deadline=None)
+def test_what_lovec_writes_comes_back_from_every_container(records, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    write_records(folder / "lines.jsonl", records)
+    assert list(read_any(folder / "lines.jsonl")) == records
+    (folder / "lines.jsonl.gz").write_bytes(gzip.compress((folder / "lines.jsonl").read_bytes()))
+    assert list(read_any(folder / "lines.jsonl.gz")) == records
+    (folder / "list.json").write_text(json.dumps(list(map(record_to_dict, records)), indent=1), "utf-8")
+    assert list(read_any(folder / "list.json")) == records

@@ -1,0 +1,139 @@
+"""`lovec serve` as a process on loopback, and the requests that tests send to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+from tinyrun import tiny
+
+KEY = "a-key-for-tests"
+NAME = "tiny"
+
+
+@dataclass
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def client(self, key: str = KEY) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as reply:
+            return str(reply.read().decode())
+
+    def metric(self, name: str) -> float:
+        match = re.search(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        assert match is not None, name
+        return float(match[1])
+
+    def idle(self) -> bool:
+        """Return whether the engine becomes idle within a minute."""
+        deadline = time.monotonic() + 60
+        while self.metric("lovec_running") or self.metric("lovec_waiting"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        """Return a connection from an address of this machine."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
+
+    def send(self, body: bytes, path: str = "/v1/chat/completions", *headers: str, key: str = KEY) -> socket.socket:
+        """Return a connection that a request was sent on."""
+        connection = self.connect()
+        length = f"Content-Length: {len(body)}"
+        lines = (f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", *(headers or (length,)))
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return connection
+
+
+def served(folder: Path, *flags: str, key: str | None = KEY, files: int | None = None, **sizes: Any) -> Server:
+    """Start a server with a tiny Llama, and return it when it answers.
+
+    Args:
+        folder: where its model and its log lie.
+        flags: options of the command.
+        key: the API key; None is none.
+        files: the most files that it may open.
+        sizes: as for ``build_tiny``.
+    """
+    model = tiny(folder, "llama", **{"max_position_embeddings": 1024, **sizes})
+    name = () if "--name" in flags else ("--name", NAME)
+    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", model, *name, "--port", "0", *flags]
+    environment = {k: v for k, v in os.environ.items() if k != "LOVEC_API_KEY"} | {"OMP_NUM_THREADS": "1"}
+    environment |= {} if key is None else {"LOVEC_API_KEY": key}
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
+    log = folder / "server.log"
+    with open(log, "w") as file:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.search(r"http://[\d.:]+", line)
+    assert match is not None, line + log.read_text()
+    server = Server(match[0], process, log)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert json.loads(server.get("/health"))["status"] == "ok"
+            return server
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline and process.poll() is None, log.read_text()
+            time.sleep(0.1)
+
+
+def post(server: Server, body: bytes, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{server.url}{path}", body, {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def reply(connection: socket.socket) -> tuple[int, dict[str, str], str]:
+    """Return status, headers and body of the response on a connection; it is read to its end."""
+    with connection.makefile("rb") as stream:
+        status, *lines = iter(lambda: stream.readline().decode().strip(), "")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        body = stream.read(int(headers["content-length"])).decode()
+    return int(status.split()[1]), headers, body
+
+
+def chat(content: Any = "Who was Ada?", **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def allow_files(number: int) -> int:
+    """Let this process open as many files as it may, up to a number; return how many these are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    return max(soft, wanted)

@@ -1,0 +1,267 @@
+"""What is refused before the first step, by name: records that cannot be learned from, and settings of optimisers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrollouts import grpo
+from tinyrun import Rows, fit, module, records, trainer
+
+from lovec.modules import DPO, GRPO, ORPO, SFT, Batch, ExpectedReward, PolicyConfig, PTrueTuned, WarmupCosine
+from lovec.types import LossOutput, LovecError, Record
+
+
+class Given(Rows):
+    """Serves the given training records, and validation records of its own."""
+
+    def __init__(self, rows: list[Record], val: list[Record] | None = None) -> None:
+        super().__init__()
+        self.rows, self.val = rows, val
+
+    def load(self, split: str) -> list[Record]:
+        return self.rows if split == "train" else self.val or super().load(split)
+
+
+class Untouched(SFT):
+    """Fails the test if a step begins."""
+
+    def training_step(self, rows: Any, batch_idx: int) -> None:
+        raise AssertionError("a step has begun")
+
+
+def long(row: Record) -> Record:
+    return replace(row, question="q" * 400)
+
+
+def with_text(row: Record, text: str) -> Record:
+    return replace(row, sentences=(replace(row.sentences[0], text=text),), rejected=(row.rejected or (0,))[:1])
+
+
+SHORT: dict[str, Any] = {"lora_r": 4, "max_length": 190}
+
+
+def test_records_that_do_not_fit_are_left_out_where_the_data_say_so(model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[3], rows[11] = long(rows[3]), long(rows[11])
+    policy = PolicyConfig(model=model, **SHORT)
+    weights = []
+    for kept, unfit in ((rows, "leave_out"), ([row for row in rows if row.id not in ("r3", "r11")], "refuse")):
+        data = Given(kept)
+        data.unfit = unfit
+        objective = module(SFT, model, policy=policy)
+        ours = trainer(tmp_path / unfit)
+        torch.manual_seed(0)  # of the fresh adapter
+        if unfit == "leave_out":
+            with pytest.warns(
+                UserWarning, match=r"2 of 12 training records .* \(r3, r11\).*; all of them are left out"
+            ):
+                ours.fit(objective, data)
+            assert data.summary["train"]["cannot be learned from"] == 2
+            saved = data.fingerprint()
+        else:
+            ours.fit(objective, data)
+            assert data.fingerprint() == saved
+        weights.append([weight.detach().clone() for weight in objective.policy.trainable()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    data = Given([long(row) for row in rows])
+    data.unfit = "leave_out"
+    with pytest.raises(LovecError, match=r"12 of 12 training records cannot be learned from"):
+        trainer(tmp_path / "none").fit(module(Untouched, model, policy=policy), data)
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO, ORPO, ExpectedReward])
+def test_records_that_do_not_fit_are_named_before_the_first_step(cls: type, model: str, tmp_path: Path) -> None:
+    class Untouched(cls):  # type: ignore[misc]
+        def training_step(self, rows: Any, batch_idx: int) -> None:
+            raise AssertionError("a step has begun")
+
+    rows = records(12)
+    rows[3], rows[11] = long(rows[3]), long(rows[11])
+    objective = module(Untouched, model, policy=PolicyConfig(model=model, **SHORT))
+    with pytest.raises(LovecError) as error:
+        trainer(tmp_path).fit(objective, Given(rows))
+    assert str(error.value).startswith(
+        "2 of 12 training records cannot be learned from (r3, r11); the first is r3: prompt and first sentence are "
+        "longer than the context of 190 tokens; leave the row out, shorten the question, or raise policy.max_length"
+    )
+
+
+def test_rows_that_are_cut_are_counted_before_the_first_step(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [replace(row, question="q" * 30) for row in records(12)]
+    objective = module(Untouched, model, policy=PolicyConfig(model=model, **SHORT))
+    with pytest.raises(AssertionError, match="a step has begun"):
+        trainer(tmp_path).fit(objective, Given(rows))
+    assert caplog.text.count("their last sentences are cut") == 1
+
+
+def test_questions_of_rollouts_are_checked_with_the_room_for_answers(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Untouched(GRPO):
+        def training_step(self, rows: Any, batch_idx: int) -> None:
+            raise AssertionError("a step has begun")
+
+    def run(rows: list[Record]) -> None:
+        objective = grpo(model, cls=Untouched, max_new_tokens=60, policy=PolicyConfig(model=model, **SHORT))
+        trainer(tmp_path).fit(objective, Given(rows))
+
+    rows = records(12)
+    with pytest.raises(LovecError, match=r"^1 of 12 training records cannot be learned from \(r3\); the first is r3: "):
+        run([*rows[:3], long(rows[3]), *rows[4:]])
+    caplog.clear()
+    with pytest.raises(AssertionError, match="a step has begun"):
+        run([*rows[:3], replace(rows[3], question="q" * 100), *rows[4:]])
+    assert "questions so far leave less room than max_new_tokens 60" in caplog.text and "r3" in caplog.text
+
+
+def test_validation_records_without_room_are_counted(model: str, tmp_path: Path) -> None:
+    val = [*records(3), replace(long(records(4)[3]), question="q" * 20000)]
+    objective = module(Untouched, model)
+    with (
+        pytest.warns(UserWarning, match="1 validation records have a prompt that fills the model's context of .*: r3"),
+        pytest.raises(AssertionError, match="a step has begun"),
+    ):
+        trainer(tmp_path).fit(objective, Given(records(12), val))
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO, ExpectedReward])
+@pytest.mark.parametrize("text", ["The word <confidence> stands first.", "It ends </confidence> so."])
+def test_tag_words_in_sentences_are_refused(cls: type, text: str, model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[5] = with_text(rows[5], text)
+    with pytest.raises(
+        LovecError, match=r"^1 of 12 .*r5: a sentence contains <confidence> or </confidence>, so its tag "
+    ):
+        trainer(tmp_path).fit(module(cls, model), Given(rows))
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO])
+def test_texts_that_no_tokenizer_takes_are_refused(cls: type, model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[5], rows[6] = with_text(rows[5], "Half \ud800 a pair."), replace(rows[6], question="Who is \ud800?")
+    with pytest.raises(LovecError, match=r"^2 of 12 .*\(r5, r6\); the first is r5: a text holds half a surrogate pair"):
+        trainer(tmp_path).fit(module(cls, model), Given(rows))
+
+
+def test_tag_words_in_questions_are_counted(model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = records(12)
+    rows[5] = replace(rows[5], question="What does <confidence> mean?")
+    with pytest.raises(AssertionError, match="a step has begun"):
+        trainer(tmp_path).fit(module(Untouched, model), Given(rows))
+    assert (
+        "1 training questions so far contain the tag words, which the model will read in its prompt: r5" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("cls", [DPO, ORPO])
+def test_pairs_that_reject_what_they_choose_are_counted_or_refused(
+    cls: type, model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def alike(row: Record) -> Record:
+        return replace(row, rejected=tuple(round(10 * (s.factuality or 0.0)) for s in row.sentences))
+
+    rows = records(12)
+    rows[1], rows[2] = alike(rows[1]), alike(rows[2])
+    fit(tmp_path, module(cls, model), Given(rows), max_steps=1)
+    assert "2 pairs so far reject the very scores that they choose" in caplog.text and "r1, r2" in caplog.text
+    with pytest.raises(LovecError, match="all 12 pairs reject the very scores that they choose"):
+        fit(tmp_path, module(cls, model), Given([alike(row) for row in rows]))
+
+
+def test_p_true_leaves_out_what_does_not_fit_before_the_first_step(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = records(12)
+    rows[3] = with_text(rows[3], "x" * 1000)
+    objective = module(PTrueTuned, model, policy=PolicyConfig(model=model, lora_r=4, max_length=500))
+    trainer(tmp_path, max_steps=0).fit(objective, Given(rows))
+    assert objective.question.failed.ids.keys() == {"r3"}
+
+
+# Settings of optimisers and schedules
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (lambda p: torch.optim.AdamW(p, lr=-1.0), "refuses its settings: Invalid learning rate: -1.0"),
+        (lambda p: torch.optim.AdamW(p, lr=float("nan")), "refuses its settings: Invalid learning rate: nan"),
+        (lambda p: torch.optim.SGD(p, lr=float("inf")), "lr of the optimizer is inf, expected at least 0 and at most"),
+        (lambda p: torch.optim.AdamW(p, betas=(0.9, 1.5)), "refuses its settings: Invalid beta"),
+        (lambda p: torch.optim.AdamW(p, weight_decay=float("inf")), "weight_decay of the optimizer is inf"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, nesterov=True), "refuses its settings: Nesterov"),
+    ],
+)
+def test_an_optimiser_with_a_wrong_setting_is_refused_before_a_model_is_loaded(
+    optimizer: Any, words: str, tmp_path: Path
+) -> None:
+    objective = SFT(policy=PolicyConfig(model="there is none"), optimizer=optimizer)
+    with pytest.raises(LovecError) as error:
+        trainer(tmp_path).fit(objective, Rows())
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("options", [{"warmup": 2.0}, {"warmup": -1.0}, {"floor": float("nan")}])
+def test_a_schedule_with_a_wrong_setting_is_refused_before_a_model_is_loaded(options: Any, tmp_path: Path) -> None:
+    objective = SFT(policy=PolicyConfig(model="there is none"), lr_scheduler=lambda o: WarmupCosine(o, **options))
+    with pytest.raises(LovecError, match=rf"^{next(iter(options))} is "):
+        trainer(tmp_path).fit(objective, Rows())
+
+
+# A loss or gradient that is not finite
+
+
+def broken(cls: type, term: str, factor: float, where: str = "r4") -> type:
+    """An objective whose term is not finite for one record."""
+
+    class Broken(cls):  # type: ignore[misc]
+        def loss(self, batch: Batch) -> LossOutput:
+            out = super().loss(batch)
+            values = out.terms[term].values
+            rows = torch.tensor([[e.record.id == where] for e in batch.examples], device=values.device)
+            rows = rows if values.ndim == 2 else rows[:, 0]
+            spoilt = values * torch.where(rows, factor, 1.0)
+            return LossOutput({**out.terms, term: replace(out.terms[term], values=spoilt)}, out.metrics)
+
+    return Broken
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_names_step_term_and_records(factor: float, model: str, tmp_path: Path) -> None:
+    """One record per micro-batch, so that only the faulty one is named."""
+    objective = module(broken(DPO, "preference", factor), model, micro_batch_tokens=1, sft_weight=1.0)
+    with pytest.raises(LovecError) as error:
+        fit(tmp_path, objective)
+    assert "the loss is " in str(error.value) and "because of the term 'preference' over the records r4;" in str(
+        error.value
+    )
+    assert f"at step {objective.global_step}" in str(error.value)
+
+
+def test_a_gradient_that_is_not_finite_names_the_records_of_its_micro_batch(model: str, tmp_path: Path) -> None:
+    class Broken(SFT):
+        def loss(self, batch: Batch) -> LossOutput:
+            term = super().loss(batch).terms["nll"]
+            if batch.examples[0].record.id != "r4":
+                return LossOutput({"nll": term})
+            root = (term.values - term.values.detach()).sqrt()  # 0, with an infinite slope
+            return LossOutput({"nll": replace(term, values=root)})
+
+    objective = module(Broken, model, micro_batch_tokens=1)
+    with pytest.raises(
+        LovecError, match=r"the gradient is nan at step \d, because of the term 'nll' over the records r4;"
+    ):
+        fit(tmp_path, objective)
+
+
+def test_records_of_a_shared_micro_batch_are_all_named(model: str, tmp_path: Path) -> None:
+    with pytest.raises(LovecError, match="over the records ") as error:
+        fit(tmp_path, module(broken(SFT, "nll", float("nan")), model))
+    named = str(error.value).partition("over the records ")[2].partition(";")[0].split(", ")
+    assert "r4" in named and len(named) == 4

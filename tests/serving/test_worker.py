@@ -1,0 +1,194 @@
+"""The thread that runs the engine: batches, jobs in steps, cancellation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+from served import until
+
+from lovec.serving import EngineWorker
+from lovec.serving.wire import RequestRefused
+from lovec.serving.worker import CompletionJob, StepsJob
+from lovec.types import Completion, Sampling
+
+
+class Slow:
+    """An engine that waits for a signal before each token, to test the worker."""
+
+    max_rows = 4
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, float]] = []
+        self.go = threading.Semaphore(0)
+
+    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
+        self.batches.append((len(prompts), sampling.temperature))
+        ids: list[list[int]] = [[] for _ in prompts]
+        live = set(range(len(prompts)))
+        for step in range(sampling.max_new_tokens):
+            self.go.acquire()
+            if prompts[0] == [13]:
+                raise RuntimeError("the engine broke")
+            for row in sorted(live):
+                ids[row].append(step)
+                if not on_token(row, 0, step):
+                    live.discard(row)
+            if not live:
+                break
+        return [[Completion(tuple(i), tuple(0.0 for _ in i), False)] for i in ids]
+
+
+class Steps:
+    """A job in steps that waits for a signal before each of them.
+
+    Attributes:
+        done: the steps of all such jobs, in the order in which they were done.
+        closed: whether it was closed before its end.
+    """
+
+    def __init__(self, name: str, number: int, done: list[str]) -> None:
+        self.name, self.number, self.done = name, number, done
+        self.go = threading.Semaphore(0)
+        self.closed = False
+        self.results: list[Any] = []
+        self.job = StepsJob(self.steps(), self.results.append)
+
+    def steps(self) -> Generator[None, None, str]:
+        try:
+            for _ in range(self.number):
+                self.go.acquire()
+                self.done.append(self.name)
+                yield
+        except GeneratorExit:
+            self.closed = True
+            raise
+        return self.name
+
+
+def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
+    ended: list[Any] = []
+    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
+
+
+def test_the_worker_batches_limits_and_cancels_jobs() -> None:
+    engine: Any = Slow()
+    worker = EngineWorker(engine, (), max_waiting=6)
+    worker.start()
+    first, first_ended = job(2)
+    worker.submit(first)
+    until(lambda: worker.running == 1)
+    waiting = [job(limit) for limit in (1, 3, 5)] + [job(1, temperature=1.0), job(2), job(2)]
+    for one, _ in waiting:
+        worker.submit(one)
+    with pytest.raises(RequestRefused, match="6 requests are waiting"):
+        worker.submit(job(1)[0])
+    waiting[4][0].cancelled.set()
+    steps = Steps("steps", 1, [])
+    steps.go.release()
+    engine.go.release(2)
+    until(lambda: first_ended)
+    until(lambda: worker.running == 4)
+    waiting[2][0].cancelled.set()  # leaves while it runs
+    worker.submit(steps.job)
+    engine.go.release(20)
+    until(lambda: steps.results)
+    assert engine.batches == [(1, 0.0), (4, 0.0), (1, 1.0)]  # one that nobody waited for is not among them
+    assert [len(ended[0].ids) if ended else None for _, ended in waiting] == [1, 3, None, 1, None, 2]
+    broken, errors = job(1, prompt=13)
+    worker.submit(broken)
+    engine.go.release(5)
+    until(lambda: errors)
+    assert isinstance(errors[0], RuntimeError) and worker.thread.is_alive()
+    worker.stop()
+    assert not worker.thread.is_alive()
+    with pytest.raises(RequestRefused, match="shutting down"):
+        worker.submit(job(1)[0])
+
+
+@pytest.fixture
+def worker() -> Iterator[EngineWorker]:
+    engine: Any = Slow()
+    worker = EngineWorker(engine, (), max_waiting=6)
+    worker.start()
+    yield worker
+    worker.cancel()
+    engine.go.release(100)
+    assert worker.stop(60)
+
+
+def test_long_work_gives_way_after_every_step(worker: EngineWorker) -> None:
+    done: list[str] = []
+    long = Steps("long", 4, done)
+    worker.submit(long.job)
+    until(lambda: worker.running == 1)
+    first, second = job(1), job(1, temperature=1.0)
+    for one, ended in (first, second):
+        one.on_end = lambda result, ended=ended: (done.append("chat"), ended.append(result))  # type: ignore[misc]
+        worker.submit(one)
+    worker.engine.go.release(2)  # type: ignore[attr-defined]
+    long.go.release(2)
+    until(lambda: len(done) == 4)
+    assert done == ["long", "chat", "long", "chat"]
+    assert worker.running == 1 and not long.results
+    long.go.release(2)
+    until(lambda: long.results)
+    assert long.results == ["long"] and not long.closed
+
+
+def test_several_long_jobs_take_turns(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lovec.serving.worker.TURN", 0.0)
+    done: list[str] = []
+    jobs = [Steps(name, 3, done) for name in "abc"]
+    for one in jobs:
+        worker.submit(one.job)
+    for one in jobs:
+        one.go.release(3)
+    until(lambda: all(one.results for one in jobs))
+    assert done == list("abcabcabc")
+
+
+def test_cancelled_work_ends_at_its_next_step(worker: EngineWorker) -> None:
+    long = Steps("long", 100, [])
+    worker.submit(long.job)
+    until(lambda: worker.running == 1)
+    long.job.cancelled.set()
+    long.go.release(100)
+    until(lambda: worker.running == 0)
+    assert long.closed and len(long.done) == 1 and not long.results
+
+
+def test_all_jobs_are_cancelled_together(worker: EngineWorker) -> None:
+    long = Steps("long", 100, [])
+    running, running_ended = job(100)
+    waiting, waiting_ended = job(1, temperature=1.0)
+    worker.submit(long.job)
+    until(lambda: worker.running == 1)
+    worker.submit(running)
+    long.go.release()
+    until(lambda: worker.engine.batches)  # type: ignore[attr-defined]
+    worker.submit(waiting)
+    worker.cancel()
+    for results in (long.results, running_ended, waiting_ended):
+        assert [error.status for error in results] == [503]
+    worker.engine.go.release()  # type: ignore[attr-defined]
+    assert worker.stop(60) and long.closed
+    with pytest.raises(RequestRefused, match="shutting down"):
+        worker.submit(job(1)[0])
+
+
+def test_an_error_ends_only_its_own_work(worker: EngineWorker) -> None:
+    def broken() -> Generator[None, None, None]:
+        yield
+        raise RuntimeError("the engine broke")
+
+    errors: list[Any] = []
+    worker.submit(StepsJob(broken(), errors.append))
+    until(lambda: errors)
+    steps = Steps("next", 1, [])
+    worker.submit(steps.job)
+    steps.go.release()
+    until(lambda: steps.results)
+    assert isinstance(errors[0], RuntimeError)

@@ -1,0 +1,105 @@
+"""Tags in given answers are read, end their sentences, and are gone from the text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lovec.answers import untag
+from lovec.labelling import SplitStep
+from lovec.sentences import split_sentences
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import Record, Scale, Sentence
+
+
+def texts_and_scores(answer: str, tags: TagFormat = DEFAULT_TAGS) -> list[tuple[str, int | None]]:
+    record, _ = untag(Record("a", "Q?", answer=answer), tags)
+    return [(sentence.text, sentence.score) for sentence in record.sentences]
+
+
+def tag(score: int | str) -> str:
+    return f"<confidence> {score} </confidence>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (f"One. {tag(9)} Two. {tag(3)}", [("One.", 9), ("Two.", 3)]),
+        (f"# Life {tag(1)}\n\nOne. {tag(2)}\n- two {tag(3)}\n- three {tag(4)}", None),
+        (f"One. Still one. {tag(9)} Two. Three.", [("One. Still one.", 9), ("Two.", None), ("Three.", None)]),
+        (f"Title\n\nOne. Two. {tag(9)}", [("Title", None), ("One. Two.", 9)]),
+        (f"One. {tag('x')} Two. {tag(3)}", [("One. x", None), ("Two.", 3)]),
+        ("a <confidence>12 monkeys ate. Then slept.", [("a 12 monkeys ate.", None), ("Then slept.", None)]),
+        (f"{tag(3)} One.", [("One.", None)]),
+        (f"```\na. B\n\nc\n``` {tag(5)}", [("```\na. B\n\nc\n```", 5)]),
+    ],
+)
+def test_boundaries_and_scores_are_those_of_the_tags(answer: str, expected: list[tuple[str, int | None]] | None):
+    expected = expected or [("# Life", 1), ("One.", 2), ("- two", 3), ("- three", 4)]
+    assert texts_and_scores(answer) == expected
+
+
+def test_the_text_stays_and_the_record_says_how_many_tags_were_read():
+    record, read = untag(Record("a", "Q?", answer=f"# Life {tag(1)}\n\nOne.{tag(10)}\n- two {tag('?')}"))
+    assert (record.answer, read) == ("# Life\n\nOne.\n- two ?", 2)
+    assert record.sentences[1] == Sentence("One.", confidence=1.0, score=10)
+
+
+def test_tags_in_given_sentences_become_their_scores():
+    sentences = (Sentence(f"One. {tag(9)}", 0.5), Sentence(f"Two. {tag(9)}", score=4), Sentence("Three."))
+    record, read = untag(Record("a", "Q?", answer="One.", sentences=(*sentences, Sentence(tag(3)))))
+    assert record.sentences == (Sentence("One.", 0.5, 0.9, 9), Sentence("Two.", score=4), Sentence("Three."))
+    assert read == 1
+
+
+def test_what_has_no_tag_is_the_same_record():
+    record = Record("a", "Q?", answer="One. Two.")
+    assert untag(record) == (record, 0) and untag(record)[0] is record
+
+
+def test_other_scales():
+    tags = TagFormat("<c>", "</c>", Scale(("no", "perhaps", "yes")))
+    record, _ = untag(Record("a", "Q?", answer="One. <c> perhaps </c>"), tags)
+    assert record.sentences == (Sentence("One.", confidence=0.5, score=1, levels=3),)
+
+
+PIECES = [
+    "One. ",
+    "Dr. No",
+    "\n\n",
+    "\n",
+    "- item",
+    "# Head",
+    "a. B",
+    "12 monkeys",
+    "```\nx\n```\n",
+    "[1] ",
+    "He left.",
+    " ",
+]
+ANSWERS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+@given(ANSWERS, st.data())
+def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
+    """Whatever is split and tagged, where it stood, comes back: sentences, scores and text, byte for byte."""
+    sentences = split_sentences(answer)
+    scores = [data.draw(st.integers(0, 10)) for _ in sentences]
+    tagged, plain, here = "", "", 0
+    for sentence, score in zip(sentences, scores, strict=True):
+        start = answer.index(sentence, here)
+        gap = answer[here:start] or (" " if here else "")  # sentences that touch are parted by a space
+        tagged += f"{gap}{sentence} {tag(score)}"
+        plain += gap + sentence
+        here = start + len(sentence)
+    record, read = untag(Record("a", "Q?", answer=tagged + answer[here:]))
+    if not sentences:
+        return
+    assert [(s.text, s.score) for s in record.sentences] == list(zip(sentences, scores, strict=True))
+    assert record.answer == plain.strip()
+    assert read == len(sentences)
+    step = SplitStep(split_sentences, lambda text: False)
+    labelled, again = (step([Record("a", "Q?", answer=text)])[0].records[0] for text in (plain, tagged))
+    assert [sentence.text for sentence in again.sentences] == [sentence.text for sentence in labelled.sentences]
+    assert again.answer == plain.strip()

@@ -54,12 +54,7 @@ def records_of(rows: Iterable[tuple[int, dict[str, Any]]], path: str | os.PathLi
     """
     line_of: dict[str, int] = {}
     for number, data in rows:
-        if data.get("id") is None:
-            data["id"] = f"line-{number}"
-        try:
-            record = record_from_dict(data)
-        except LovecError as error:
-            raise LovecError(f"{path}:{number}: {error}") from None
+        record = record_of(number, data, path)
         if record.id in line_of:
             raise LovecError(
                 f"{path}:{number}: id {record.id!r} is already that of line {line_of[record.id]}; give every line its "
@@ -67,6 +62,25 @@ def records_of(rows: Iterable[tuple[int, dict[str, Any]]], path: str | os.PathLi
             )
         line_of[record.id] = number
         yield record
+
+
+def record_of(number: int, data: dict[str, Any], path: str | os.PathLike[str]) -> Record:
+    """Return the record of a row.
+
+    Args:
+        number: number of the row, which is its id where it has none.
+        data: its object.
+        path: the file that it is from, for error messages.
+
+    Raises:
+        LovecError: the row is not a record.
+    """
+    if data.get("id") is None:
+        data["id"] = f"line-{number}"
+    try:
+        return record_from_dict(data)
+    except LovecError as error:
+        raise LovecError(f"{path}:{number}: {error}") from None
 
 
 def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -285,7 +285,7 @@ def test_held_out_share_depends_on_id_and_seed_alone(labels, tmp_path):
     again = {row.id for row in Demonstrations(str(more), val_fraction=0.2).load("validation")} - {"new"}
     assert again == set(held)
     assert {row.id for row in Demonstrations(str(labels), val_fraction=0.2, seed=1).load("validation")} != set(held)
-    assert Demonstrations(str(labels), val_fraction=0.0).load("validation") == []
+    assert not Demonstrations(str(labels), val_fraction=0.0).load("validation")
 
 
 def test_separate_files(labels, tmp_path):
@@ -365,7 +365,7 @@ def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):
     scale = Scale(("no", "perhaps", "yes"))
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(scale=scale))
     pairs = data.load("train")
-    assert pairs == [with_rejected(row, 0, scale) for row in rows]
+    assert list(pairs) == [with_rejected(row, 0, scale) for row in rows]
     assert {score for pair in pairs for score in pair.rejected} == {0, 1, 2}
 
 

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lovec.answers import untag
 from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.stored import read_stored
+from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range
 
 
@@ -55,14 +56,15 @@ class FilesDataModule(RecordsDataModule):
         if path is None:
             raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
         splits = ("train", "validation") if split == "train" and self.val_path is None else (split,)
-        rows = tagged = 0
+        rows, tagged, tags = 0, 0, self.tags
 
         def count(record: Record) -> None:
             nonlocal rows, tagged
             rows += 1
-            tagged += untag(record, self.tags)[1]
+            tagged += untag(record, tags)[1]
 
-        found = read_stored(path, {name: partial(self._prepared, split=name) for name in splits}, self.tags, count)
+        changes = {name: partial(self._prepared, split=name, tags=tags) for name in splits}
+        found = read_stored(path, changes, tags, count)
         if tagged:
             rank_zero_info(f"{path}: the confidence tags of {tagged} sentences were read as scores, and are no labels")
         if split == "train" and (left_out := rows - sum(map(len, found.values()))):
@@ -71,12 +73,12 @@ class FilesDataModule(RecordsDataModule):
         self._read_ahead = found
         return records
 
-    def _prepared(self, record: Record, split: str) -> Record | None:
+    def _prepared(self, record: Record, split: str, tags: TagFormat) -> Record | None:
         """Return a record of a file as a split has it, without the confidence tags in its texts; None if it has not."""
         if self.val_path is None and split != "test":
             if (self._draw(record.id) < self.val_fraction) != (split == "validation"):
                 return None
-        record, _ = untag(record, self.tags)
+        record, _ = untag(record, tags)
         return self.trainable(record) if split == "train" else record
 
     def trainable(self, record: Record) -> Record | None:

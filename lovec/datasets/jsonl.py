@@ -21,6 +21,7 @@ from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
+_SENTENCE_KEY_SET = frozenset(_SENTENCE_KEYS)
 _QUOTED = 20  # characters of a number that an error message quotes at most
 
 
@@ -222,7 +223,7 @@ def parse_json(data: bytes, place: str, first: bool, expected: str) -> Any:
     """
     try:
         text = data.decode("utf-8-sig" if first else "utf-8")
-        value: Any = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value: Any = _DECODER.decode(text)
         if "\\ud" in text.lower():  # an escape may be half a surrogate pair, which neither tokenizers nor files accept
             json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
@@ -244,6 +245,9 @@ def _finite(number: str) -> float:
     return value
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
     data = {key: getattr(sentence, key) for key in _SENTENCE_KEYS}
     if sentence.distribution is not None:
@@ -255,23 +259,26 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
 
 def _sentence_from_dict(data: Any, index: int) -> Sentence:
     place = f"'sentences[{index}]'"
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict | Mapping):
         raise LovecError(f"{place} is {short_json(data)}, expected an object such as {{'text': ...}}")
     text = _value(data, "text", _is_text, "a sentence", place)
-    if unknown := [key for key in data if key not in _SENTENCE_KEYS]:
+    if not data.keys() <= _SENTENCE_KEY_SET:
         # A misspelt 'factuality' must not pass for a sentence without a label.
-        raise LovecError(f"{place} has a key {unknown[0]!r}, expected only {', '.join(_SENTENCE_KEYS)}")
-    data = {"levels": DEFAULT_SCALE.size, **data}
-    levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
-    expected = f"an integer 0..{levels - 1} or null"
-    score = _value(data, "score", lambda value: value is None or _is_int(value, 0, levels - 1), expected, place)
-    expected = f"{levels} probabilities or null"
-    distribution = _value(data, "distribution", partial(_is_list, levels, _is_share), expected, place)
+        unknown = next(key for key in data if key not in _SENTENCE_KEY_SET)
+        raise LovecError(f"{place} has a key {unknown!r}, expected only {', '.join(_SENTENCE_KEYS)}")
+    levels = DEFAULT_SCALE.size
+    if "levels" in data:
+        levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
     expected = "a number in [0, 1] or null (a rating of 7 is 0.7)"
-    factuality, confidence = (
-        _value(data, key, lambda value: value is None or _is_share(value), expected, place)
-        for key in ("factuality", "confidence")
-    )
+    factuality, confidence, score, distribution = map(data.get, ("factuality", "confidence", "score", "distribution"))
+    if score is not None:
+        _value(data, "score", partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", place)
+    if distribution is not None:
+        _value(data, "distribution", partial(_is_list, levels, _is_share), f"{levels} probabilities or null", place)
+    if factuality is not None:
+        _value(data, "factuality", _is_share, expected, place)
+    if confidence is not None:
+        _value(data, "confidence", _is_share, expected, place)
     return Sentence(
         text=text.strip(),
         factuality=None if factuality is None else float(factuality),

@@ -259,7 +259,7 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
 
 def _sentence_from_dict(data: Any, index: int) -> Sentence:
     place = f"'sentences[{index}]'"
-    if not isinstance(data, dict | Mapping):
+    if not isinstance(data, Mapping):
         raise LovecError(f"{place} is {short_json(data)}, expected an object such as {{'text': ...}}")
     text = _value(data, "text", _is_text, "a sentence", place)
     if not data.keys() <= _SENTENCE_KEY_SET:
@@ -270,7 +270,8 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     if "levels" in data:
         levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
     expected = "a number in [0, 1] or null (a rating of 7 is 0.7)"
-    factuality, confidence, score, distribution = map(data.get, ("factuality", "confidence", "score", "distribution"))
+    factuality, confidence = data.get("factuality"), data.get("confidence")
+    score, distribution = data.get("score"), data.get("distribution")
     if score is not None:
         _value(data, "score", partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", place)
     if distribution is not None:
@@ -315,7 +316,7 @@ def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+    return (isinstance(value, float) or _is_int(value)) and 0.0 <= value <= 1.0
 
 
 def short_json(value: Any) -> str:

@@ -153,7 +153,8 @@ def table(results: Mapping[str, Any]) -> str:
         rows = [row for row in results["bootstrap"] if row["passages"] == count]
         lines.append(f"| {count:,} | {cell(rows, 'seconds', 1)} | {cell(rows, 'peak_mib', 0)} |")
     before = f" In brackets: commit {results['before']}." if results["before"] else ""
-    note = f"Medians of {results['runs']} runs (one where it takes minutes), processor seconds.{before} {versions_text(results)}."
+    runs = f"Medians of {results['runs']} runs (one where it takes minutes), processor seconds."
+    note = f"{runs}{before} {versions_text(results)}."
     return "\n".join([*lines, "", note])
 
 

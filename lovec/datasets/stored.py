@@ -240,4 +240,5 @@ def _is_stored(path: str) -> bool:
 def _length(text: str) -> int:
     if text.isascii():
         return len(text)
-    return max(len(text.encode()), len(unicodedata.normalize("NFKD", text).encode()))
+    forms = (text, unicodedata.normalize("NFD", text), unicodedata.normalize("NFKD", text))  # the others are shorter
+    return max(len(form.encode()) for form in forms)

@@ -52,8 +52,8 @@ def test_no_logits_are_kept():
 
 def test_an_output_layer_with_an_adapter_is_trained(tmp_path):
     """Its logits are computed again in the backward pass, chunk by chunk."""
-    config = PolicyConfig(model=tiny(tmp_path, tie_word_embeddings=False), lora_r=4, target_modules=["q_proj", "lm_head"])
-    policy = Policy(config).train()
+    model = tiny(tmp_path, tie_word_embeddings=False)
+    policy = Policy(PolicyConfig(model=model, lora_r=4, target_modules=["q_proj", "lm_head"])).train()
     with torch.no_grad():
         for p in policy.trainable():
             p.normal_(std=0.1, generator=torch.Generator().manual_seed(0))

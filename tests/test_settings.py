@@ -35,7 +35,7 @@ RESULTS = set(
 CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the two variants of the embedded world."""
 
-PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "Evaluator", "SentenceQuestion"}
+PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion"}
 """Classes that are made by classes with the same options, which have checked them."""
 
 IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from lovec.types import LovecError
 
+
 def rows_at_once(logits: Tensor) -> int:
     """Return how many rows of logits [..., vocabulary] to turn into probabilities at once, at least 1.
 
@@ -215,7 +216,7 @@ class ChoiceTree:
         """
         tokens = self.next_tokens.to(logits.device)
         sums = []
-        for part in logits.split(rows_at_once(logits)):
+        for part in torch.split(logits, rows_at_once(logits)):
             edges = part.gather(-1, tokens.expand(len(part), -1, -1)).float() - part.float().logsumexp(-1, keepdim=True)
             sums.append(self.sums(edges))
         return torch.cat(sums)

@@ -1,8 +1,9 @@
 """Tensors that gain columns and lose rows in place, and a layer of a KV cache made of them.
 
-Appending a column to a tensor with ``torch.cat`` copies all of it, at every token and in every layer. Here the values lie
-at the beginning of an allocation with room for more. It has at most 5/4 of the columns in use at its making, plus 16,
-and at most 4/3 of the rows in use, so copying costs a constant amount per column and memory never doubles.
+Appending a column to a tensor with ``torch.cat`` copies all of it, at every token and in every layer. Here the values
+lie at the beginning of an allocation with room for more. When it is made it has 5/4 of the columns in use, plus 16. It
+is replaced when more than a quarter of its rows are unused. So the copies of a column are bounded, and memory stays
+below twice what is in use.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class GrowingTensor:
         self.used = self.used.narrow(self._dim, 0, self.used.shape[self._dim] - columns)
 
     def keep(self, places: Tensor, rows: Tensor, count: int) -> None:
-        """Move ``rows`` to ``places`` and keep the first ``count`` rows; the memory of dropped rows is freed in bulk."""
+        """Move ``rows`` to ``places`` and keep the first ``count`` rows; the memory of the others is freed in bulk."""
         self.used[places.to(self.used.device)] = self.used[rows.to(self.used.device)]
         self.used = self.used[:count]
         if 4 * count < 3 * len(self._allocated):

@@ -233,7 +233,7 @@ def _uniforms(sampling: Sampling, stream: int) -> np.ndarray:
 def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Return the next tokens [B] and their log-probabilities [B], given logits [B, V] and uniform numbers [B]."""
     rows, drawn = rows_at_once(logits), []
-    for part, numbers in zip(logits.split(rows), uniform[:, None].split(rows), strict=True):
+    for part, numbers in zip(torch.split(logits, rows), torch.split(uniform[:, None], rows), strict=True):
         logps = part.double().div_(temperature or 1.0).log_softmax(-1)
         if temperature == 0:
             tokens = part.argmax(-1, keepdim=True)

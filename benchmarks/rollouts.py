@@ -136,6 +136,7 @@ def measure(against: Path, pairs: int) -> list[dict[str, Any]]:
             if ids != other_ids or difference > CLOSE:
                 raise SystemExit(f"{name}: the versions differ, log-probabilities by {difference}; nothing is written")
             seconds.append((mine, others))
+            print(f"{name}: {mine:.2f} s, {others:.2f} s", file=sys.stderr, flush=True)
         ratios = [mine / others for mine, others in seconds]
         rows.append(
             {

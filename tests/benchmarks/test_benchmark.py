@@ -231,3 +231,13 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--from-runs"])
     world.main()
     assert calls == []
+
+
+def test_the_page_on_sampling_and_tagging_is_of_its_results():
+    rollouts = load("rollouts")
+    results = common.read_json(rollouts.RESULTS)
+    assert rollouts.PAGE.read_text() == rollouts.page(results)
+    assert [row["work"] for row in results["work"]] == list(rollouts.WORK)
+    for row in results["work"]:
+        assert row["pairs"] >= 7 and row["lowest"] <= row["ratio"] <= row["highest"]
+        assert row["difference"] <= rollouts.CLOSE

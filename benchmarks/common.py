@@ -32,10 +32,20 @@ def provenance() -> dict[str, Any]:
     """
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit_of(ROOT),
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_gpu()}",
     }
+
+
+def commit_of(folder: Path) -> str:
+    """Return the commit of a checkout of lovec, with a + where code or recipes have changed since."""
+    code = ("lovec", "cli", "configs", "benchmarks/*.py", "pyproject.toml", "setup.cfg")
+    try:
+        commit = _git(folder, "rev-parse", "--short", "HEAD")
+        return commit + ("+" if _git(folder, "status", "--porcelain", "-uno", "--", *code) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("LOVEC_COMMIT", "unknown")
 
 
 def write_json(path: Path, results: Mapping[str, Any]) -> None:
@@ -129,15 +139,6 @@ def _json_values(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _commit() -> str:
-    code = ("lovec", "cli", "configs", "benchmarks/*.py", "pyproject.toml", "setup.cfg")
-    try:
-        commit = _git("rev-parse", "--short", "HEAD")
-        return commit + ("+" if _git("status", "--porcelain", "-uno", "--", *code) else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("LOVEC_COMMIT", "unknown")
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -153,8 +154,8 @@ def _gpu() -> str:
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _processor() -> str:

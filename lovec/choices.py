@@ -16,8 +16,15 @@ from torch.nn import functional as F
 from lovec.tries import TRIE_ATTENTION
 from lovec.types import LovecError
 
-_LOGITS_AT_ONCE = 1 << 24
-"""Logits that are converted to float32 at once."""
+
+def rows_at_once(logits: Tensor) -> int:
+    """Return how many rows of logits [..., vocabulary] to turn into probabilities at once, at least 1.
+
+    What a CPU computes at once should fit its cache: larger results are new pages of memory each time, which cost more
+    than the arithmetic. Other devices take more, so that the number of kernels stays small.
+    """
+    most = 1 << 18 if logits.device.type == "cpu" else 1 << 24
+    return max(1, most // logits.shape[1:].numel())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +170,9 @@ class ChoiceTree:
         Returns:
             [B, choices] float64, sums of float32 log-softmax values.
         """
-        rows = max(1, _LOGITS_AT_ONCE // (logits.shape[1] * logits.shape[2]))
         tokens = self.next_tokens.to(logits.device)
         sums = []
-        for part in torch.split(logits, rows):
+        for part in torch.split(logits, rows_at_once(logits)):
             edges = part.gather(-1, tokens.expand(len(part), -1, -1)).float() - part.float().logsumexp(-1, keepdim=True)
             sums.append(self.sums(edges))
         return torch.cat(sums)

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
+from lovec.engines.growing import GrowingCache, GrowingTensor
 
 _MOST_SLOTS = 1.25
 """A cache that is more than this many times longer than its longest row is copied into a dense one."""
@@ -35,10 +35,8 @@ class CachedRows:
     def __init__(self, model: Any, kind: AttentionKind) -> None:
         self.model = model
         self.kind = kind
-        self.ids: list[tuple[int, ...]] = []
-        self._cache = DynamicCache()  # without a config every layer keeps all slots, sliding-window layers too
-        self._slots = torch.zeros(0, 0, dtype=torch.long, device=model.device)
-        self._lengths = torch.zeros(0, dtype=torch.long, device=model.device)
+        self.ids: list[tuple[int, ...]]
+        self._clear(0)
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Replace the batch by the first ``lengths[i]`` tokens of row ``rows[i]``, for every i.
@@ -47,31 +45,40 @@ class CachedRows:
             rows: indices of rows; they may repeat. Indices are ignored where all lengths are 0.
             lengths: tokens to keep of each row.
         """
-        device = self._slots.device
-        self._lengths = torch.tensor(lengths, device=device)
         if not any(lengths):
-            self.ids = [()] * len(rows)
-            self._cache = DynamicCache()
-            self._slots = torch.zeros(len(rows), 0, dtype=torch.long, device=device)
+            self._clear(len(rows))
             return
+        device = self.model.device
+        self._lengths = torch.tensor(lengths, device=device)
         unchanged = list(rows) == list(range(len(self.ids)))
         self.ids = [self.ids[row][:length] for row, length in zip(rows, lengths, strict=True)]
         index = torch.tensor(rows, device=device)
-        slots = self._slots if unchanged else self._slots[index]
-        slots = slots.masked_fill(slots >= self._lengths[:, None], -1)
+        slots = self._slots.used if unchanged else self._slots.used[index]
+        slots.masked_fill_(slots >= self._lengths[:, None], -1)
         size = max(lengths)
-        if unchanged and slots.shape[1] <= _MOST_SLOTS * size:
-            self._slots = slots
-            return
-        self._gather(index, slots, size)
+        if not unchanged or slots.shape[1] > _MOST_SLOTS * size:
+            self._gather(index, slots, size)
 
-    def drop(self, rows: Sequence[int]) -> None:
-        """Keep only ``rows`` of the batch, in that order; for use between calls of ``step``."""
-        index = torch.tensor(rows, device=self._slots.device)
-        self.ids = [self.ids[row] for row in rows]
-        self._lengths = self._lengths[index]
-        self._slots = self._slots[index]
-        self._cache.batch_select_indices(index)
+    def drop(self, rows: Sequence[int]) -> list[int]:
+        """Drop rows; the last of the others take their places, so that only these are moved.
+
+        Args:
+            rows: indices of rows, ascending.
+
+        Returns:
+            The rows of the new batch, as indices of the old one.
+        """
+        count = len(self.ids) - len(rows)
+        places = [row for row in rows if row < count]
+        moved = sorted(set(range(count, len(self.ids))) - set(rows))
+        order = list(range(count))
+        for place, row in zip(places, moved, strict=True):
+            order[place] = row
+        self.ids = [self.ids[row] for row in order]
+        self._lengths = self._lengths[order]
+        for part in (self._slots, *self._cache.parts):
+            part.keep(torch.tensor(places, dtype=torch.long), torch.tensor(moved, dtype=torch.long), count)
+        return order
 
     def extend(self, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
         """Append tokens to every row, and compute the logits after them and after the nodes of a tree of choices.
@@ -86,7 +93,7 @@ class CachedRows:
         Returns:
             Logits after the last token of every row and after every node: [B, 1 + nodes, vocabulary].
         """
-        width, nodes, device = max(map(len, new)), len(tree.ids), self._slots.device
+        width, nodes, device = max(map(len, new)), len(tree.ids), self.model.device
         tokens, positions = [], []
         for row, more in zip(self.ids, new, strict=True):
             end, pad = len(row) + len(more), width - len(more)
@@ -94,27 +101,26 @@ class CachedRows:
             positions.append([-1] * pad + list(range(len(row), end)) + [end + depth - 1 for depth in tree.depths])
         self.ids = [row + tuple(more) for row, more in zip(self.ids, new, strict=True)]
         query_positions = torch.tensor(positions, device=device)
-        key_positions = torch.cat([self._slots, query_positions], dim=1)
+        key_positions = self._slots.append(query_positions)
         visible = (key_positions[:, None, :] >= 0) & (key_positions[:, None, :] <= query_positions[:, :, None])
         if nodes:
             visible[:, width:, -nodes:] = tree.ancestors.to(device)
         # Every token sees itself, padding too: a row of a mask that allows nothing would give NaN.
-        visible[:, :, self._slots.shape[1] :].diagonal(dim1=1, dim2=2).fill_(True)
+        visible[:, :, -(width + nodes) :].diagonal(dim1=1, dim2=2).fill_(True)
         token_ids = torch.tensor(tokens, device=device)
         logits = self._forward(token_ids, query_positions, key_positions, visible, keep=1 + nodes)
-        if nodes:
-            self._cache.crop(-nodes)
-        self._slots = key_positions[:, : key_positions.shape[1] - nodes]
+        for part in (self._slots, *self._cache.parts):
+            part.crop(nodes)
         self._lengths = torch.tensor([len(row) for row in self.ids], device=device)
         return logits
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append one token [B] to every row and return the logits after it [B, vocabulary]; ``ids`` is not updated."""
         positions = self._lengths[:, None]
-        self._slots = torch.cat([self._slots, positions], dim=1)
+        slots = self._slots.append(positions)
         self._lengths = self._lengths + 1
-        visible = (self._slots >= 0)[:, None, :]
-        return self._forward(tokens[:, None], positions, self._slots, visible, keep=1)[:, -1]
+        visible = (slots >= 0)[:, None, :]
+        return self._forward(tokens[:, None], positions, slots, visible, keep=1)[:, -1]
 
     def _forward(
         self, tokens: Tensor, query_positions: Tensor, key_positions: Tensor, visible: Tensor, keep: int
@@ -142,11 +148,17 @@ class CachedRows:
         logits: Tensor = output.logits
         return logits
 
+    def _clear(self, rows: int) -> None:
+        """Make the batch one of empty rows."""
+        self.ids = [()] * rows
+        self._cache = GrowingCache()
+        self._slots = GrowingTensor(torch.zeros(rows, 0, dtype=torch.long, device=self.model.device), dim=1)
+        self._lengths = torch.zeros(rows, dtype=torch.long, device=self.model.device)
+
     def _gather(self, index: Tensor, slots: Tensor, size: int) -> None:
         """Copy the rows ``index``, with their used slots of ``slots`` [B, S], into a cache of ``size`` slots."""
         order = (slots < 0).long().argsort(dim=1, stable=True)[:, :size]
-        self._slots = slots.gather(1, order)
-        for layer in self._cache.layers:
-            at = (index[:, None].to(layer.keys.device), slice(None), order.to(layer.keys.device))
-            layer.keys = layer.keys[at].transpose(1, 2)
-            layer.values = layer.values[at].transpose(1, 2)
+        self._slots.store(slots.gather(1, order))
+        for part in self._cache.parts:
+            at = (index[:, None].to(part.used.device), slice(None), order.to(part.used.device))
+            part.store(part.used[at].transpose(1, 2))

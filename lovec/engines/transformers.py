@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree
+from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.types import Completion, LovecError, OnToken, Sampling, check_count
@@ -148,20 +148,20 @@ class TransformersEngine:
         live = list(range(len(rows)))
         while True:
             tokens, logp = _draw(logits, sampling.temperature, uniforms[:, len(ids[live[0]])])
-            keep = []
+            done = []
             for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
                 row = rows[index]
                 ids[index].append(token)
                 logps[index].append(value)
                 wanted = row.on_token is None or row.on_token(token)
-                if wanted and token not in stop_ids and len(ids[index]) < row.max_new_tokens:
-                    keep.append(at)
-            if not keep:
+                if not wanted or token in stop_ids or len(ids[index]) == row.max_new_tokens:
+                    done.append(at)
+            if len(done) == len(live):
                 break
-            if len(keep) < len(live):
-                live = [live[at] for at in keep]
-                cached.drop(keep)
-                tokens, uniforms = tokens[keep], uniforms[keep]
+            if done:
+                order = cached.drop(done)
+                live = [live[at] for at in order]
+                tokens, uniforms = tokens[order], uniforms[order]
             logits = cached.step(tokens)
         return [Completion(tuple(i), tuple(p), i[-1] in stop_ids) for i, p in zip(ids, logps, strict=True)]
 
@@ -232,13 +232,16 @@ def _uniforms(sampling: Sampling, stream: int) -> np.ndarray:
 
 def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Return the next tokens [B] and their log-probabilities [B], given logits [B, V] and uniform numbers [B]."""
-    logps = (logits.double() / (temperature or 1.0)).log_softmax(-1)
-    if temperature == 0:
-        tokens = logits.argmax(-1, keepdim=True)
-    else:
-        cdf = logps.exp().cumsum(-1)
-        tokens = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True).clamp(max=logits.shape[-1] - 1)
-    return tokens[:, 0], logps.gather(-1, tokens)[:, 0]
+    rows, drawn = rows_at_once(logits), []
+    for part, numbers in zip(torch.split(logits, rows), torch.split(uniform[:, None], rows), strict=True):
+        logps = part.double().div_(temperature or 1.0).log_softmax(-1)
+        if temperature == 0:
+            tokens = part.argmax(-1, keepdim=True)
+        else:
+            cdf = logps.exp().cumsum_(-1)
+            tokens = torch.searchsorted(cdf, numbers * cdf[:, -1:], right=True).clamp_(max=part.shape[1] - 1)
+        drawn.append((tokens[:, 0], logps.gather(-1, tokens)[:, 0]))
+    return torch.cat([tokens for tokens, _ in drawn]), torch.cat([logps for _, logps in drawn])
 
 
 def _weights(model: Any) -> tuple[Any, ...]:

@@ -237,3 +237,13 @@ def test_the_costs_of_records_are_those_of_the_results():
     data = load("data")
     results = json.loads(data.RESULTS.read_text(encoding="utf-8"))
     assert f"{data.BEGIN}\n{data.table(results)}\n{data.END}" in data.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_on_sampling_and_tagging_is_of_its_results():
+    rollouts = load("rollouts")
+    results = common.read_json(rollouts.RESULTS)
+    assert rollouts.PAGE.read_text() == rollouts.page(results)
+    assert [row["work"] for row in results["work"]] == list(rollouts.WORK)
+    for row in results["work"]:
+        assert row["pairs"] >= 7 and row["lowest"] <= row["ratio"] <= row["highest"]
+        assert row["difference"] <= rollouts.CLOSE

@@ -23,6 +23,7 @@ from vllmtiny import VLLM, Vllms
 from lovec.choices import AttentionKind
 from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
+from lovec.engines.transformers import _draw
 from lovec.tiny import build_tiny
 from lovec.types import Completion, Engine, LovecError, Sampling
 
@@ -398,6 +399,83 @@ def test_unused_slots_do_not_accumulate(llama: TinyPolicy) -> None:
     longest = max(map(len, rows.ids))
     assert rows._cache.get_seq_length() <= 1.25 * longest + 8
     assert longest == 54
+
+
+def allocated(rows: CachedRows) -> list[int]:
+    """Slots that keys and values of every layer have memory for, used or not, over all rows."""
+    used = [part.used for part in rows._cache.parts]
+    return [x.untyped_storage().nbytes() // (x.element_size() * x.shape[1] * x.shape[3]) for x in used]
+
+
+def test_memory_stays_below_twice_what_is_in_use_and_grows_seldom(llama: TinyPolicy) -> None:
+    rows = CachedRows(llama.model, AttentionKind.of(llama.model.config))
+    rows.select([0] * 12, [0] * 12)
+    places, length = set(), 20
+    with torch.no_grad():
+        rows.extend([[5] * length] * 12)
+        for _ in range(100):
+            rows.step(torch.full((12,), 6))
+            length += 1
+            assert max(allocated(rows)) <= 12 * (1.25 * length + 16)
+            places.add(rows._cache.parts[0].used.data_ptr())
+        assert len(places) <= 6  # copied this often, not at every token
+        for count in range(11, 0, -1):
+            assert rows.drop([0]) == [count, *range(1, count)]  # the last row takes the place of the dropped one
+            assert max(allocated(rows)) <= 4 / 3 * count * (1.25 * length + 16)
+            assert len(rows.step(torch.full((count,), 6))) == count
+            length += 1
+
+
+def test_a_step_writes_in_place(llama: TinyPolicy) -> None:
+    """What the cache holds already is neither copied nor changed, and tokens are appended to what the model sees."""
+    rows = CachedRows(llama.model, AttentionKind.of(llama.model.config))
+    rows.select([0, 0], [0, 0])
+    with torch.no_grad():
+        rows.extend([[5, 6, 7], [8]])
+        before = [(part.used.data_ptr(), part.used.clone()) for part in (rows._slots, *rows._cache.parts)]
+        rows.step(torch.tensor([1, 2]))
+    assert rows._slots.used.tolist() == [[0, 1, 2, 3], [-1, -1, 0, 1]]
+    for part, (place, old) in zip((rows._slots, *rows._cache.parts), before, strict=True):
+        dim = 1 if part is rows._slots else 2
+        assert part.used.data_ptr() == place and part.used.shape[dim] == 4
+        assert part.used.narrow(dim, 0, 3).equal(old)
+
+
+def test_dropped_rows_leave_the_others_as_they_were(policy: TinyPolicy) -> None:
+    prompts, more = texts(5, 30, seed=4, shortest=20), texts(5, 30, seed=5, shortest=30)
+    rows = CachedRows(policy.model, AttentionKind.of(policy.model.config))
+    rows.select([0] * 5, [0] * 5)
+    live, done = list(range(5)), [0] * 5
+    with torch.no_grad():
+        rows.extend(prompts)
+        for gone in ([1], [0, 2], [], [1]):  # rows of the batch as it is by then
+            live = [live[row] for row in rows.drop(gone)]
+            for _ in range(3):
+                logits = rows.step(torch.tensor([more[row][done[row]] for row in live]))
+                for row, values in zip(live, logits, strict=True):
+                    done[row] += 1
+                    expected = naive_logits(policy.model, [*prompts[row], *more[row][: done[row]]])[-1]
+                    assert values == pytest.approx(expected, abs=1e-4)
+    assert live == [3]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_tokens_are_drawn_alike_in_pieces_and_at_once(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    logits, uniform = 3 * torch.randn(7, 50), torch.rand(7, dtype=torch.float64)
+    logps = (logits.double() / (temperature or 1.0)).log_softmax(-1)
+    drawn = []
+    for rows in (1, 3, 7):
+        monkeypatch.setattr("lovec.engines.transformers.rows_at_once", lambda _, rows=rows: rows)
+        tokens, values = _draw(logits, temperature, uniform)
+        assert values.equal(logps.gather(-1, tokens[:, None])[:, 0])
+        drawn.append(tokens.tolist())
+    below = [float(logps[i, :token].exp().sum()) for i, token in enumerate(drawn[0])]
+    assert drawn[0] == drawn[1] == drawn[2]
+    if temperature == 0:
+        assert drawn[0] == logits.argmax(-1).tolist()
+    else:
+        assert all(b <= u < b + logp.exp() for b, u, logp in zip(below, uniform.tolist(), values, strict=True))
 
 
 @settings(max_examples=25, deadline=None)

@@ -231,3 +231,8 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--from-runs"])
     world.main()
     assert calls == []
+
+
+def test_the_page_shows_the_stored_start_up_times():
+    startup = load("startup")
+    assert startup.table(common.read_json(startup.RESULTS)) in startup.PAGE.read_text(encoding="utf-8")

@@ -6,12 +6,15 @@ the user can mend as one line. Set LOVEC_DEBUG=1 to see the traceback instead.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from signal import Signals
 
+from lovec.imports import without_collection
 from lovec.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
 
@@ -53,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 for an error that the user can mend, 2 for a command line or recipe that cannot
         be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP.
     """
+    if argv is None:  # at the end of this process, no search for garbage among all that was imported
+        atexit.register(gc.freeze)
     with terminating() as signals:
         try:
             return run(sys.argv[1:] if argv is None else list(argv))
@@ -94,10 +99,10 @@ def run(args: list[str]) -> int:
         raise unknown("option", command, ("--help", "--version"))
     if command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
-    if command in _TRAINING:
-        import_module(".training", __name__).run(command, rest)
-    else:
-        import_module(f".{command}", __name__).run(rest)
+    training = command in _TRAINING
+    with without_collection():
+        module = import_module(".training" if training else f".{command}", __name__)
+    module.run(*([command] if training else []), rest)
     return 0
 
 

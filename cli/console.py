@@ -13,21 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from lovec.files import remove_leftovers
+from lovec.imports import without_collection
 from lovec.types import LovecError
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Show no progress bars of loading weights."""
+    with without_collection():
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        enable_progress_bar()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Show no progress bars of loading, and do not repeat Lightning's lines about the machine at every stage."""
-    import lightning.pytorch  # noqa: F401 - it sets the levels of its loggers when it is imported
-    from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+    with without_collection():
+        import lightning.pytorch  # noqa: F401 - it sets the levels of its loggers when it is imported
 
-    disable_progress_bar()
-    try:
-        with log_level("lightning.pytorch", logging.WARNING), log_level("lightning.fabric", logging.WARNING):
-            yield
-    finally:
-        enable_progress_bar()
+    pytorch, fabric = (log_level(f"lightning.{part}", logging.WARNING) for part in ("pytorch", "fabric"))
+    with without_progress_bars(), pytorch, fabric:
+        yield
 
 
 @contextmanager

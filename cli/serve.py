@@ -15,7 +15,7 @@ from lovec.taggers import Session, open_session
 from lovec.types import LovecError, check_count
 
 from .arguments import add_working_directory
-from .console import quiet
+from .console import without_progress_bars
 from .signatures import SignatureParser
 
 KEY = "LOVEC_API_KEY"
@@ -54,7 +54,7 @@ def run(words: list[str]) -> None:
     options = parser.instantiate(config)
     limits = parser.call(RequestLimits, options)
     listener = parser.call(listen, options)  # before a model is loaded in vain
-    with quiet():
+    with without_progress_bars():
         session = parser.call(open_session, options)
     name = options.name or served_name(session)
     key = os.environ.get(KEY) or None

@@ -27,7 +27,7 @@ from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
 from lovec.types import LovecError, Record, Sentence
 
 from .arguments import add_working_directory
-from .console import locked, log_level, weights_digest
+from .console import locked, log_level, weights_digest, without_progress_bars
 from .errors import UsageError, one_line
 from .printer import Printer
 from .progress import progress
@@ -213,11 +213,9 @@ class TagCommand:
     @cached_property
     def tagger(self) -> TextTagger:
         """The model, opened when it is first needed."""
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()  # of the weights of a tiny model
         options = self.parser.instantiate(self.options)
-        session = self.parser.call(open_session, options)
+        with without_progress_bars():
+            session = self.parser.call(open_session, options)
         if options.model is None:
             _print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         return self.parser.call(TextTagger, options, session=session, distributions=options.format == "jsonl")

@@ -1,12 +1,30 @@
-"""Functions and classes of users, by the names under which they are imported."""
+"""Functions and classes of users, by the names under which they are imported; and quick imports of large packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from lovec.types import LovecError
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Import large packages without Python's cyclic garbage collector.
+
+    Modules, classes and functions are no garbage. The collector would look at hundreds of thousands of them again and
+    again (see the start-up times in docs/install.md).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def import_object(path: str) -> Any:

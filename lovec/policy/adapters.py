@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lovec.imports import without_collection
 from lovec.policy.loading import RANDOM
 from lovec.types import LovecError
 
@@ -110,7 +111,8 @@ def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
     Raises:
         LovecError: the target modules do not fit the model.
     """
-    from peft import LoraConfig, get_peft_model
+    with without_collection():
+        from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lovec.imports import without_collection
 from lovec.tries import use_trie_attention
 from lovec.types import LovecError, check_count, check_range
 
@@ -76,7 +77,8 @@ def load_tokenizer(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the model or the template file is missing.
     """
-    from transformers import AutoTokenizer
+    with without_collection():
+        from transformers import AutoTokenizer
 
     tokenizer = _from_hub(AutoTokenizer, config)
     if config.chat_template is not None:
@@ -92,7 +94,8 @@ def load_base(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the precision is unknown, or the model is missing, gated or incomplete.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    with without_collection():
+        from transformers import AutoConfig, AutoModelForCausalLM
 
     if config.dtype not in ("float32", "bfloat16"):
         raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
@@ -114,7 +117,8 @@ def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:
     """Load through an Auto class; a missing or gated model becomes a LovecError."""
     name = policy.model.removeprefix(RANDOM)
     try:
-        return auto.from_pretrained(name, trust_remote_code=policy.trust_remote_code, **kwargs)
+        with without_collection():  # the class of the model is imported here
+            return auto.from_pretrained(name, trust_remote_code=policy.trust_remote_code, **kwargs)
     except (OSError, ValueError) as error:
         reason = str(error)
         if "gated" in reason.lower() or "401" in reason or "403" in reason:

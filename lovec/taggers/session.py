@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, default_instruction
+from lovec.imports import without_collection
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
@@ -300,7 +301,8 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
         LovecError: there is no such engine.
     """
     if name == "transformers":
-        from lovec.engines import TransformersEngine
+        with without_collection():
+            from lovec.engines import TransformersEngine
 
         return TransformersEngine(max_rows=rows)
     if name == "vllm":

@@ -247,3 +247,8 @@ def test_the_page_on_sampling_and_tagging_is_of_its_results():
     for row in results["work"]:
         assert row["pairs"] >= 7 and row["lowest"] <= row["ratio"] <= row["highest"]
         assert row["difference"] <= rollouts.CLOSE
+
+
+def test_the_page_shows_the_stored_start_up_times():
+    startup = load("startup")
+    assert startup.table(common.read_json(startup.RESULTS)) in startup.PAGE.read_text(encoding="utf-8")

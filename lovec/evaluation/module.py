@@ -151,6 +151,8 @@ class EvaluationModule(LightningModule):
                     config.adapter = self.tested_adapter()
                 self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
             self.policy.train()  # from_pretrained leaves models in eval mode
+            if self.trainer.state.fn == TrainerFn.FITTING and self.policy.padded_because is not None:
+                rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
             self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ class Policy(nn.Module):
     @property
     def shares_prefixes(self) -> bool:
         """Whether tokens with which several sequences of a batch begin are computed once."""
-        return self.padded_because is None and self.device.type in ("cpu", "cuda")
+        kernels = self.device.type == "cpu" or (self.device.type == "cuda" and find_spec("triton") is not None)
+        return self.padded_because is None and kernels
 
     @property
     def shape(self) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def why_not_shared(model: Any) -> str | None:
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if config._attn_implementation != TRIE_ATTENTION:
-        return f"its attn_implementation is {config._attn_implementation!r}"
+        eager = config._attn_implementation == "eager"
+        return "its attention is eager, with a mask" if eager else "its code takes no other attention function"
     if kinds:
         return f"it has layers of the kind {', '.join(sorted(kinds))}"
     if any(name.endswith("sinks") for name, _ in model.named_parameters()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -143,10 +144,12 @@ def test_empty_completions_and_prompts_of_one_token(tmp_path: Path) -> None:
         torch.testing.assert_close(shared.token_logps(batch), padded.token_logps(batch), atol=1e-5, rtol=1e-5)
 
 
-def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path) -> None:
+def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Gemma-2 caps its attention scores; a window matters once a sequence is longer."""
-    capped = Policy(PolicyConfig(model=tiny(tmp_path, "gemma2"), lora_r=4))
-    assert not capped.shares_prefixes and capped.padded_because == "its attn_implementation is 'eager'"
+    with caplog.at_level(logging.INFO):
+        capped = loaded(tmp_path, module(SFT, tiny(tmp_path, "gemma2"))).policy
+    assert not capped.shares_prefixes and capped.padded_because == "its attention is eager, with a mask"
+    assert "rows are padded, and equal beginnings computed again: its attention is eager, with a mask" in caplog.text
     windowed = tiny(tmp_path / "windowed", "qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
     policy = Policy(PolicyConfig(model=windowed, lora_r=4)).eval()
     assert policy.shares_prefixes

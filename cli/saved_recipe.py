@@ -50,7 +50,7 @@ _CLASSES = (
 OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
 
 _SWITCHES = frozenset(
-    "ablate_history gradient_checkpointing recalibrated soft vanilla enforce_eager sleep "  # lovec
+    "ablate_history gradient_checkpointing recalibrated share_prefixes soft vanilla enforce_eager sleep "  # lovec
     "barebones benchmark detect_anomaly deterministic enable_autolog_hparams enable_checkpointing enable_model_summary "
     "enable_progress_bar fast_dev_run inference_mode logger sync_batchnorm use_distributed_sampler "  # the trainer
     "auto_insert_metric_name enable_version_counter save_last save_on_exception save_on_train_epoch_end "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lovec.tries import TRIE_ATTENTION
 from lovec.types import LovecError
 
 _LOGITS_AT_ONCE = 1 << 24
@@ -42,11 +43,11 @@ class AttentionKind:
         """
         config = config.get_text_config()
         name, implementation = config.model_type, config._attn_implementation
-        if implementation not in ("sdpa", "eager"):
+        if implementation not in ("sdpa", "eager", TRIE_ATTENTION):
             raise LovecError(
                 f"the {name} model has attn_implementation={implementation!r}, expected sdpa or eager; load it with one"
             )
-        if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None):
+        if implementation != "eager" and getattr(config, "attn_logit_softcapping", None):
             raise LovecError(
                 f"attn_implementation='sdpa' silently leaves out the soft capping of {name} models; load the model "
                 "with attn_implementation='eager'"
@@ -88,24 +89,6 @@ class AttentionKind:
             return visible
         mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeBranches:
-    """Copies of a tree of n nodes, appended to N sequences of L tokens, S copies each.
-
-    Attributes:
-        ids: token ids of the copies, [N, S n].
-        positions: positions of the sequence's tokens and of the copies' nodes, [N, L + S n].
-        visible: which keys each query may attend to, [N, L + S n, L + S n] bool.
-        outputs: where the model's output for the tree's nodes lies, [N, S, 1 + n]: first the index of the token that
-            the copy follows (node 0), then those of the copy's nodes.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    visible: Tensor
-    outputs: Tensor
 
 
 class ChoiceTree:
@@ -159,33 +142,6 @@ class ChoiceTree:
         flat = {text: node * width + place for text, (node, place) in edges.items()}
         paths = [[flat[text[:end]] for end in range(1, len(text) + 1)] for text in texts]
         self._paths = torch.tensor([path + [padding] * (self.longest - len(path)) for path in paths], dtype=torch.long)
-
-    def attach(self, before: Tensor, length: int) -> TreeBranches:
-        """Append copies of the tree to sequences, one at each of several places.
-
-        A copy attends to the sequence up to its place and to itself. The sequence and the other copies do not attend
-        to it.
-
-        Args:
-            before: index of the token that each copy follows, [N, S].
-            length: tokens of the sequences, padding included.
-        """
-        (n, most), nodes, device = before.shape, len(self.ids), before.device
-        sequence = torch.arange(length, device=device).expand(n, -1)
-        branches = before[:, :, None] + torch.tensor(self.depths, dtype=torch.long, device=device)
-        total = length + most * nodes
-        visible = torch.zeros(n, total, total, dtype=torch.bool, device=device)
-        visible[:, :length, :length] = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-        visible[:, length:, :length] = (sequence[:, None, :] <= before[:, :, None]).repeat_interleave(nodes, dim=1)
-        copies = [self.ancestors.to(device)] * most
-        visible[:, length:, length:] = torch.block_diag(*copies)  # type: ignore[no-untyped-call]
-        columns = torch.arange(length, total, device=device).view(1, most, nodes).expand(n, -1, -1)
-        return TreeBranches(
-            ids=torch.tensor(self.ids, dtype=torch.long, device=device).repeat(n, most),
-            positions=torch.cat([sequence, branches.flatten(1)], dim=1),
-            visible=visible,
-            outputs=torch.cat([before[:, :, None], columns], dim=2),
-        )
 
     def sums(self, edges: Tensor) -> Tensor:
         """Compute the log-probability of every whole choice from those of its tokens.

@@ -45,6 +45,7 @@ LAYERS = (
             "rewards": "what a score is worth",
             "metrics": "Brier, ECE-M, Spearman",
             "stopwatch": "wall time by phase",
+            "tries": "shared beginnings, once",
             "prompts": "what models are asked",
         },
     ),

@@ -46,8 +46,8 @@ class PolicyModule(EvaluationModule):
     Args:
         optimizer: creates the optimiser from the adapter's parameters.
         lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
-        micro_batch_tokens: padded tokens that run through the model at once. It changes the memory that is needed, and
-            results by rounding only.
+        micro_batch_tokens: tokens that run through the model at once: distinct ones, or where sequences are padded (see
+            ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
 
@@ -224,7 +224,7 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        groups = micro_batches(examples, self.micro_batch_tokens)
+        groups = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
         for group in groups:
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from lovec.policy import TokenBatch, TokenSequence
+from lovec.tries import Trie
 from lovec.types import Record
 
 
@@ -62,19 +63,54 @@ class Batch(Generic[ExampleT]):
         return torch.ones(len(self.examples), device=self.tokens.mask.device)
 
 
-def micro_batches(examples: Sequence[ExampleT], budget: int) -> list[list[ExampleT]]:
-    """Split examples into groups whose padded size is at most ``budget`` tokens; an example alone may exceed it.
+class _SharedSize:
+    """Tokens of a micro-batch in which what sequences begin with is computed once."""
 
-    Examples of similar length share a group, which keeps padding small. The longest come first, so that a batch that
-    is too large for the memory fails at once.
+    def __init__(self) -> None:
+        self._trie = Trie()
+        self._extra = 0
+
+    def add(self, example: Example) -> int:
+        """Add an example and return the number of all tokens."""
+        for sequence in example.sequences:
+            self._trie.add(sequence.inputs)
+        self._extra += len(example.sequences) * example.extra_tokens
+        return self._trie.size + self._extra
+
+
+class _PaddedSize:
+    """Tokens of a micro-batch whose sequences are padded to the length of the longest one."""
+
+    def __init__(self) -> None:
+        self._sequences = self._longest = 0
+
+    def add(self, example: Example) -> int:
+        """Add an example and return the number of all tokens, padding included."""
+        self._sequences += len(example.sequences)
+        self._longest = max(self._longest, example.length)
+        return self._sequences * self._longest
+
+
+def micro_batches(examples: Sequence[ExampleT], budget: int, shared: bool) -> list[list[ExampleT]]:
+    """Split examples into groups of at most ``budget`` tokens in the forward pass; an example alone may exceed it.
+
+    The largest groups come first, so that a batch that is too large for the memory fails at once.
+
+    Args:
+        examples: what is split.
+        budget: the most tokens of a group.
+        shared: whether tokens with which sequences of a group begin are computed once. If so, sequences that begin
+            alike come together; if not, sequences of similar length do, which keeps padding small.
     """
-    groups: list[list[ExampleT]] = []
-    longest = sequences = 0
-    for example in sorted(examples, key=lambda example: -example.length):
-        n = len(example.sequences)
-        if not groups or (sequences + n) * longest > budget:
-            groups.append([])
-            longest, sequences = example.length, 0
-        groups[-1].append(example)
-        sequences += n
-    return groups
+    counter: type[_SharedSize | _PaddedSize] = _SharedSize if shared else _PaddedSize
+    key: Callable[[Example], Any] = (lambda e: e.sequences[0].inputs) if shared else (lambda e: -e.length)
+    groups: list[tuple[int, list[ExampleT]]] = []
+    tokens = counter()
+    for example in sorted(examples, key=key):
+        size = tokens.add(example)
+        if groups and size <= budget:
+            groups[-1] = (size, [*groups[-1][1], example])
+        else:
+            tokens = counter()
+            groups.append((tokens.add(example), [example]))
+    return [group for _, group in sorted(groups, key=lambda group: -group[0])]

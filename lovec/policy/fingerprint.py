@@ -47,6 +47,7 @@ FREE = (
     "model.oracle.retries",
     "model.oracle.timeout",
     "model.policy.gradient_checkpointing",
+    "model.policy.share_prefixes",
     "model.policy.trust_remote_code",
 )
 """Settings of a module that change memory, speed, costs or what is measured, but not what is learned."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lovec.tries import use_trie_attention
 from lovec.types import LovecError, check_count, check_range
 
 RANDOM = "random:"
@@ -31,6 +32,8 @@ class PolicyConfig:
         target_modules: linear layers that get an adapter.
         dtype: precision of the frozen base (float32 or bfloat16); the adapter stays in float32.
         gradient_checkpointing: recompute activations in the backward pass.
+        share_prefixes: compute tokens with which several sequences of a micro-batch begin once; models whose attention
+            does not allow it are computed row by row, padded, as with false.
         max_length: the most tokens of prompt and completion together; null takes the length of the model's context.
         instruction: system prompt asking for tags; null takes the data's own, or else the paper's.
         tag_words: the words before and after a score; an instruction of your own should name them.
@@ -51,6 +54,7 @@ class PolicyConfig:
     target_modules: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
     dtype: str = "float32"
     gradient_checkpointing: bool = False
+    share_prefixes: bool = True
     max_length: int | None = None
     instruction: str | None = None
     tag_words: tuple[str, str] = ("<confidence>", "</confidence>")
@@ -101,6 +105,8 @@ def load_base(config: PolicyConfig) -> Any:
         model.drawn_at_random = True  # an engine that loads a model by its name would get other weights
     else:
         model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **options)
+    if not capped:
+        use_trie_attention(model)
     return model.requires_grad_(False)
 
 

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from lovec.choices import AttentionKind, ChoiceTree
+from lovec.choices import AttentionKind
 from lovec.files import atomic_folder
 from lovec.policy.adapters import (
     ADAPTER,
@@ -23,12 +24,11 @@ from lovec.policy.adapters import (
     fresh_adapter,
     lora_options,
 )
+from lovec.policy.head import check_head, target_logps
 from lovec.policy.loading import RANDOM, PolicyConfig, load_base, load_tokenizer
-from lovec.policy.sequences import TokenBatch
+from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
+from lovec.tries import why_not_shared
 from lovec.types import LovecError
-
-LOGIT_CHUNK = 2048
-"""Completion positions whose logits are in memory at once."""
 
 
 class Policy(nn.Module):
@@ -50,6 +50,7 @@ class Policy(nn.Module):
         peft: the PEFT model.
         continued: whether there is a frozen copy of the adapter that serves as reference.
         max_length: the most tokens that a prompt and its completion may have together.
+        padded_because: why sequences that begin alike are computed one by one; None where they are computed as a trie.
 
     Raises:
         LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model or names another
@@ -97,6 +98,9 @@ class Policy(nn.Module):
                 raise LovecError(
                     f"{config.model} scales its logits ({name}), which is not supported; use another model family"
                 )
+        check_head(self.model.get_output_embeddings())
+        self.padded_because = why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
+        self._window = None if self.padded_because else AttentionKind.of(self.model.config).window
 
     @property
     def model(self) -> Any:
@@ -107,6 +111,11 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.parameters()).device
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether tokens with which several sequences of a batch begin are computed once."""
+        return self.padded_because is None and self.device.type in ("cpu", "cuda")
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -120,49 +129,50 @@ class Policy(nn.Module):
     def token_logps(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
         """Compute the log-probability of every completion token given all tokens before it.
 
-        The output layer runs on completion positions only, ``LOGIT_CHUNK`` at a time.
-
         Args:
-            batch: padded sequences.
+            batch: the sequences.
             temperature: divides the logits, as in sampling.
 
         Returns:
             [N, T] float32, 0 where masked.
         """
-        hidden = self._hidden(batch.input_ids, batch.attention_mask)
-        return self._completion_logps(hidden, batch, temperature)
+        shared = self._fits_trie(max(map(len, batch.sequences)))
+        logps = self._logps(batch.shared if shared else batch.apart, shared, batch.sequences, (), temperature)
+        return torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), logps)
 
     def choice_logps(
         self, batch: TokenBatch, starts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities of the completion tokens, and of choices within them, in one forward pass.
 
-        The choices of a place are appended to the sequence as the branches of a tree. They attend to what precedes
-        the place and to nothing else, and the sequence does not attend to them.
+        The choices of a place branch off from the sequence: they attend to what precedes the place and to nothing
+        else, and the sequence does not attend to them.
 
         Args:
-            batch: padded sequences.
+            batch: the sequences.
             starts: for every sequence, the indices into its completion at which choices begin, [N][places].
-            choices: token ids of each choice, the same at every place.
+            choices: token ids of each choice, the same at every place, at least one each.
 
         Returns:
             Log-probabilities of the completions as ``token_logps`` gives them, [N, T] float32, and of the choices,
             [M, choices] float64, with M the places of all sequences in their order.
         """
-        tree, device = ChoiceTree(choices), batch.input_ids.device
-        most = max(map(len, starts))
-        padded = torch.tensor([[*row, *[0] * (most - len(row))] for row in starts], device=device)
-        is_start = torch.arange(most, device=device) < torch.tensor([[len(row)] for row in starts], device=device)
-        branches = tree.attach(batch.positions.gather(1, padded), batch.input_ids.shape[1])
-        masks = AttentionKind.of(self.model.config).masks(
-            branches.visible, branches.positions, branches.positions, self.model.dtype
+        branches = [
+            Branch(at, len(sequence.prompt) + start, tuple(choice))
+            for at, (sequence, places) in enumerate(zip(batch.sequences, starts, strict=True))
+            for start in places
+            for choice in choices
+        ]
+        shared = self._fits_trie(max(map(len, batch.sequences)) + max(map(len, choices)))
+        layout = Layout.of(batch.sequences, batch.mask.device, branches, shared=shared)
+        logps = self._logps(layout, shared, batch.sequences, branches, 1.0)
+        completions = int(batch.mask.sum())
+        lengths = [len(choice) for choice in choices]
+        tokens = torch.split(logps[completions:].double().view(-1, sum(lengths)), lengths, dim=1)
+        return (
+            torch.zeros_like(batch.mask).masked_scatter(batch.mask.bool(), logps[:completions]),
+            torch.stack([choice.sum(1) for choice in tokens], dim=1),
         )
-        hidden = self._hidden(torch.cat([batch.input_ids, branches.ids], dim=1), masks, branches.positions)
-        row, place = is_start.nonzero(as_tuple=True)
-        states = hidden[row[:, None], branches.outputs[row, place]]  # [M, 1 + nodes, D]
-        tokens = tree.next_tokens.to(device).repeat(len(row), 1)
-        edges = self._logps(states.flatten(0, 1), tokens, 1.0).view(*states.shape[:2], -1)
-        return self._completion_logps(hidden, batch, 1.0), tree.sums(edges)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -256,41 +266,48 @@ class Policy(nn.Module):
                 "checkpoint of the run"
             ) from None
 
-    def _hidden(self, input_ids: Tensor, attention_mask: Any, position_ids: Tensor | None = None) -> Tensor:
-        """Return the last hidden states, [N, L, D]."""
+    def _fits_trie(self, longest: int) -> bool:
+        """Return whether sequences of up to ``longest`` tokens are computed as a trie."""
+        return self.shares_prefixes and longest <= (self._window or longest)
+
+    def _logps(
+        self,
+        layout: Layout,
+        shared: bool,
+        sequences: Sequence[TokenSequence],
+        branches: Sequence[Branch],
+        temperature: float,
+    ) -> Tensor:
+        """Compute log-probabilities of all tokens of the completions, then of the branches, [P]."""
+        targets = [token for s in sequences for token in s.completion] + [t for b in branches for t in b.ids]
+        if not targets:
+            return torch.zeros(0, device=layout.device)
+        needed, rows = torch.unique(torch.from_numpy(np.concatenate(layout.outputs)), return_inverse=True)
+        order = rows.argsort(stable=True)
+        states = self._states(layout, shared)[needed.to(layout.device)]
+        softcap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
+        logps = target_logps(
+            states,
+            rows[order].to(layout.device),
+            torch.tensor(targets)[order].to(layout.device),
+            self.model.get_output_embeddings(),
+            temperature,
+            softcap,
+        )
+        return logps[order.argsort().to(layout.device)]
+
+    def _states(self, layout: Layout, shared: bool) -> Tensor:
+        """Return the last hidden states of all rows, [R W, D]."""
+        if shared:
+            # Of a mask with four dimensions transformers makes nothing; this one is not read.
+            attention = {"attention_mask": torch.empty(1, 1, 0, 0, device=layout.device), "trie": layout.plan}
+        else:
+            attention = {"attention_mask": layout.masks(AttentionKind.of(self.model.config), self.model.dtype)}
         output = self.model.get_decoder()(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
+            input_ids=layout.ids, position_ids=layout.positions, use_cache=False, **attention
         )
         hidden: Tensor = output.last_hidden_state
-        return hidden
-
-    def _completion_logps(self, hidden: Tensor, batch: TokenBatch, temperature: float) -> Tensor:
-        """Compute log-probabilities of the completions, [N, T], from hidden states [N, L, D]."""
-        row, step = batch.mask.nonzero(as_tuple=True)
-        targets = batch.targets[row, step, None]
-        logps = self._logps(hidden[row, batch.positions[row, step]], targets, temperature)
-        return torch.zeros_like(batch.mask).index_put((row, step), logps[:, 0])
-
-    def _logps(self, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
-        """Compute log-probabilities of targets [M, K] after hidden states [M, D] in chunks, so that logits stay few."""
-        from torch.utils.checkpoint import checkpoint
-
-        parts = []
-        for h, t in zip(torch.split(hidden, LOGIT_CHUNK), torch.split(targets, LOGIT_CHUNK), strict=True):
-            if torch.is_grad_enabled() and hidden.shape[0] > LOGIT_CHUNK:
-                parts.append(checkpoint(self._chunk_logps, h, t, temperature, use_reentrant=False))
-            else:
-                parts.append(self._chunk_logps(h, t, temperature))
-        return torch.cat(parts)
-
-    def _chunk_logps(self, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
-        logits = self.model.get_output_embeddings()(hidden).float()
-        if softcap := getattr(self.model.config.get_text_config(), "final_logit_softcapping", None):
-            logits = softcap * torch.tanh(logits / softcap)
-        if temperature != 1.0:
-            logits = logits / temperature
-        logps: Tensor = logits.gather(-1, targets) - logits.logsumexp(-1, keepdim=True)
-        return logps
+        return hidden.flatten(0, 1)
 
     def _set_dropout(self, p: float) -> None:
         """Set dropout p on the trained adapter, and none anywhere else (the base's own would change ratios as well)."""

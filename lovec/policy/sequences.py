@@ -1,13 +1,19 @@
-"""Token ids of prompts and completions: one sequence, and many sequences as padded tensors."""
+"""Token ids of prompts and completions, and how many of them are laid out for one forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
+from lovec.choices import AttentionKind
+from lovec.tries import Trie, TriePlan, TrieTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +31,135 @@ class TokenSequence:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.completion)
 
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tokens that the model has to read: all but the last, after which nothing is predicted."""
+        return (self.prompt + self.completion)[:-1]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class TokenBatch:
-    """N sequences as right-padded tensors, L tokens wide, with completions of up to T tokens.
+    """N sequences with completions of up to T tokens.
 
     Masks are computed from lengths, so the pad id may equal the end token.
 
     Attributes:
-        input_ids: prompt and completion, [N, L].
-        attention_mask: 1 on real tokens, 0 on padding, [N, L].
+        sequences: the sequences.
         targets: completion ids, left-aligned, [N, T].
         mask: float, 1 on completion tokens, [N, T].
-        positions: index into L of the token that predicts each target, [N, T].
     """
 
-    input_ids: Tensor
-    attention_mask: Tensor
+    sequences: tuple[TokenSequence, ...]
     targets: Tensor
     mask: Tensor
-    positions: Tensor
 
     @classmethod
     def of(cls, sequences: Sequence[TokenSequence], device: torch.device | str = "cpu") -> TokenBatch:
-        """Pad sequences into a batch on ``device``."""
-        ids = [torch.tensor(s.prompt + s.completion) for s in sequences]
+        """Pad the completions of sequences into a batch on ``device``."""
         completions = [torch.tensor(s.completion, dtype=torch.long) for s in sequences]
-        input_ids = pad_sequence(ids, batch_first=True)
-        attention_mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
         targets = pad_sequence(completions, batch_first=True)
         mask = pad_sequence([torch.ones(len(row)) for row in completions], batch_first=True)
-        first = torch.tensor([[len(s.prompt) - 1] for s in sequences])
-        positions = (first + torch.arange(targets.shape[1])).clamp(max=input_ids.shape[1] - 1)
-        return cls(*(tensor.to(device) for tensor in (input_ids, attention_mask, targets, mask, positions)))
+        return cls(tuple(sequences), targets.to(device), mask.to(device))
 
     def padded(self, rows: Sequence[Sequence[float]]) -> Tensor:
         """Pad one list of numbers per sequence, one number per completion token, with 0: [N, T]."""
         values = torch.zeros_like(self.mask)
         values[self.mask.bool()] = torch.tensor([x for row in rows for x in row], device=self.mask.device)
         return values
+
+    @cached_property
+    def shared(self) -> Layout:
+        """All sequences in one row, in which what they begin with stands once."""
+        return Layout.of(self.sequences, self.mask.device, shared=True)
+
+    @cached_property
+    def apart(self) -> Layout:
+        """Every sequence in a row of its own."""
+        return Layout.of(self.sequences, self.mask.device, shared=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Tokens that follow a beginning of a sequence, in place of its own.
+
+    Attributes:
+        sequence: index of the sequence.
+        start: number of the sequence's tokens before the branch, at least 1.
+        ids: tokens of the branch.
+    """
+
+    sequence: int
+    start: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of sequences and branches stand in the R rows of a forward pass, W tokens wide.
+
+    Attributes:
+        rows: the tokens of every row; a row of several sequences, or with branches, is a trie.
+        outputs: for every sequence its completion tokens, then for every branch its tokens: where the state from which
+            each is predicted stands, as an index into the states of all rows, [R W].
+        device: where the model runs.
+    """
+
+    rows: tuple[TrieTokens, ...]
+    outputs: tuple[np.ndarray, ...]
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        sequences: Sequence[TokenSequence],
+        device: torch.device,
+        branches: Sequence[Branch] = (),
+        *,
+        shared: bool,
+    ) -> Layout:
+        """Lay out sequences and branches: in one row, or each sequence with its branches in a row of its own."""
+        tries = [Trie()] if shared else [Trie() for _ in sequences]
+        places = []  # row, number of the sequence in it, and first token whose state is needed
+        for at, sequence in enumerate(sequences):
+            row = 0 if shared else at
+            places.append((row, tries[row].add(sequence.inputs), len(sequence.prompt) - 1))
+        for branch in branches:
+            row, number, _ = places[branch.sequence]
+            places.append((row, tries[row].add(branch.ids[:-1], (number, branch.start)), branch.start - 1))
+        rows = tuple(trie.tokens() for trie in tries)
+        width = max(map(len, rows))
+        outputs = tuple(row * width + rows[row].indices(number, first) for row, number, first in places)
+        return cls(rows, outputs, device)
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """Token ids, [R, W]."""
+        return self._padded([row.ids for row in self.rows])
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Position of every token in its sequences, [R, W]."""
+        return self._padded([row.positions for row in self.rows])
+
+    @cached_property
+    def plan(self) -> TriePlan:
+        """How attention over the only row is computed."""
+        return TriePlan(self.rows[0], self.device)
+
+    def masks(self, kind: AttentionKind, dtype: torch.dtype) -> Any:
+        """Return what the model takes as its ``attention_mask`` where rows are padded.
+
+        Args:
+            kind: which masks the model takes.
+            dtype: dtype of the model.
+        """
+        if all(len(row.runs) <= 1 for row in self.rows):
+            return self._padded([np.ones(len(row), np.int64) for row in self.rows])
+        index = torch.arange(self.ids.shape[1], device=self.device)
+        ends = self._padded([row.ends for row in self.rows])[:, None, :]
+        visible = (index <= index[:, None]) & (index[:, None] < ends)
+        visible |= index == index[:, None]  # padding sees itself: a row of a mask that allows nothing would give NaN
+        return kind.masks(visible, self.positions, self.positions, dtype)
+
+    def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
+        return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self.device)

@@ -10,25 +10,47 @@ from lovec.policy import TokenSequence
 from lovec.types import Record
 
 
-def example(name, lengths, extra):
-    sequences = tuple(TokenSequence((1,), (2,) * (length - 1)) for length in lengths)
+def example(name, lengths, extra, first=1):
+    sequences = tuple(TokenSequence((first,), (2,) * (length - 1)) for length in lengths)
     return Example(sequences, Record(name, "Who?"), extra_tokens=extra)
 
 
-SIZES = st.lists(st.tuples(st.lists(st.integers(2, 40), min_size=1, max_size=2), st.integers(0, 10)), max_size=20)
+SIZES = st.lists(
+    st.tuples(st.lists(st.integers(2, 40), min_size=1, max_size=2), st.integers(0, 10), st.integers(1, 3)), max_size=20
+)
 
 
 @given(sizes=SIZES, budget=st.integers(1, 300))
-def test_micro_batches_keep_to_their_budget(sizes, budget):
-    examples = [example(f"r{at}", lengths, extra) for at, (lengths, extra) in enumerate(sizes)]
-    groups = micro_batches(examples, budget)
+def test_padded_micro_batches_keep_to_their_budget(sizes, budget):
+    examples = [example(f"r{at}", *size) for at, size in enumerate(sizes)]
+    groups = micro_batches(examples, budget, False)
     assert sorted(e.record.id for group in groups for e in group) == sorted(e.record.id for e in examples)
     for group in groups:
         size = sum(len(e.sequences) for e in group) * max(e.length for e in group)
         assert size <= budget or len(group) == 1
 
 
+@given(sizes=SIZES, budget=st.integers(1, 300))
+def test_shared_micro_batches_keep_to_their_budget_of_distinct_tokens(sizes, budget):
+    examples = [example(f"r{at}", *size) for at, size in enumerate(sizes)]
+    groups = micro_batches(examples, budget, True)
+    assert sorted(e.record.id for group in groups for e in group) == sorted(e.record.id for e in examples)
+    totals = []
+    for group in groups:
+        distinct = {s.inputs[: n + 1] for e in group for s in e.sequences for n in range(len(s.inputs))}
+        totals.append(len(distinct) + sum(e.extra_tokens * len(e.sequences) for e in group))
+        assert totals[-1] <= budget or len(group) == 1
+    assert totals == sorted(totals, reverse=True)
+
+
 def test_rows_share_a_pass_where_they_fit():
     rows = [example(f"r{at}", [10], 0) for at in range(6)]
-    assert [len(group) for group in micro_batches(rows, 30)] == [3, 3]
-    assert [len(group) for group in micro_batches(rows, 29)] == [2, 2, 2]
+    assert [len(group) for group in micro_batches(rows, 30, False)] == [3, 3]
+    assert [len(group) for group in micro_batches(rows, 29, False)] == [2, 2, 2]
+    assert [len(group) for group in micro_batches(rows, 9, True)] == [6]  # equal rows cost nothing
+
+
+def test_what_begins_alike_comes_together():
+    mixed = [example(f"r{at}", [10 + at], 0, first=1 + at % 2) for at in range(6)]
+    groups = micro_batches(mixed, 20, True)
+    assert [{e.sequences[0].prompt for e in group} for group in groups] == [{(2,)}, {(1,)}]

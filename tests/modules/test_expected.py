@@ -134,7 +134,7 @@ def test_ragged_micro_batches_equal_one_batch(
         for n in (10**6, 300)
     )
     objective = loaded(tmp_path, module(cls, model, adapter, **options))
-    assert len(micro_batches([objective.example(row) for row in records(4)], 300)) > 2
+    assert len(micro_batches([objective.example(row) for row in records(4)], 300, True)) > 2
     assert len(whole.logged) == len(parts.logged) == 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):
         assert a.norm() > 0
@@ -292,4 +292,4 @@ def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: 
         branches * len(example.record.sentences) for example in examples
     ]
     budget = 2 * max(example.length for example in examples)
-    assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget))
+    assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget, True))

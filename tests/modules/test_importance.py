@@ -78,7 +78,7 @@ def test_the_mismatch_is_logged_over_all_micro_batches(model: str, adapter: str,
         rollouts = objective.rollouts
         objective.rollouts = lambda rows, f=rollouts, examples=examples: examples.extend(f(rows)) or examples
         runs.append(fit(tmp_path, objective, max_steps=1))
-        assert (len(micro_batches(examples, tokens)) > 2) == (tokens == 300)
+        assert (len(micro_batches(examples, tokens, True)) > 2) == (tokens == 300)
         sampled = [(example.record.id, token) for example in examples for token in example.sequences[0].completion]
         offsets = torch.tensor([objective.engine.drift(*key_and_token) for key_and_token in sampled])
         expected = {

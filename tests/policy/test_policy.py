@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from lovec.encoding import Encoder
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence, is_adapter
 from lovec.tiny import build_tiny
+from lovec.tries import TRIE_ATTENTION
 from lovec.types import LovecError
 
 ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
@@ -63,8 +64,8 @@ def test_token_logps_equal_the_models_own_logits(models: Path, arch: str) -> Non
 def test_chunked_logps_have_the_same_value_and_gradient(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make(models, "gemma2").train()
     results = []
-    for chunk in (2048, 4):
-        monkeypatch.setattr("lovec.policy.policy.LOGIT_CHUNK", chunk)
+    for logits in (1 << 26, 4 * policy.model.config.vocab_size):
+        monkeypatch.setattr("lovec.policy.head.LOGITS_AT_ONCE", logits)
         policy.zero_grad()
         logps = policy.token_logps(TokenBatch.of(sequences()))
         (logps * torch.arange(logps.numel()).view_as(logps)).sum().backward()
@@ -236,7 +237,7 @@ def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> 
 
 def test_gemma_2_is_loaded_with_attention_that_applies_its_cap(models: Path) -> None:
     assert make(models, "gemma2").model.config._attn_implementation == "eager"
-    assert make(models, "llama").model.config._attn_implementation == "sdpa"
+    assert make(models, "llama").model.config._attn_implementation == TRIE_ATTENTION
 
 
 def test_an_adapter_without_a_reference_holds_one_copy(models: Path, tmp_path: Path) -> None:

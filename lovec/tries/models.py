@@ -1,0 +1,66 @@
+"""Trie attention as an attention function of transformers, and which models it is exact for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lovec.tries.attention import TriePlan, attend
+from lovec.types import LovecError
+
+TRIE_ATTENTION = "lovec_trie"
+"""Name of the attention implementation: that of sdpa, but for calls with ``trie=``."""
+
+
+def use_trie_attention(model: Any) -> None:
+    """Let a transformers model that was loaded with sdpa take ``trie=``; a model that cannot stays as it is."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(TRIE_ATTENTION, _attention)
+    AttentionMaskInterface.register(TRIE_ATTENTION, sdpa_mask)
+    if model._supports_attention_backend:
+        model.set_attn_implementation(TRIE_ATTENTION)
+
+
+def why_not_shared(model: Any) -> str | None:
+    """Return why a transformers model cannot compute tokens that sequences share once; None where it can."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if config._attn_implementation != TRIE_ATTENTION:
+        return f"its attn_implementation is {config._attn_implementation!r}"
+    if kinds:
+        return f"it has layers of the kind {', '.join(sorted(kinds))}"
+    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
+        return "it has attention sinks"
+    return None
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    trie: TriePlan | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute attention over the trie where there is one, else as sdpa does."""
+    if trie is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        result: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+        return result
+    window = kwargs.get("sliding_window")
+    unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
+    if unknown or (window is not None and window < trie.longest):
+        raise LovecError(
+            f"{type(module).__name__} asks for {', '.join(unknown) or f'a window of {window} tokens'}, which attention "
+            "over shared tokens does not compute; set policy.share_prefixes to false"
+        )
+    return attend(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, trie), None

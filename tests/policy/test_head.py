@@ -1,0 +1,56 @@
+"""Log-probabilities of chosen tokens: equal to those of whole logits, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lovec.policy import head as head_module
+from lovec.policy.head import check_head, target_logps
+from lovec.types import LovecError
+
+
+def naive(hidden, rows, targets, head, temperature, softcap):
+    logits = head(hidden)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return (logits / temperature).log_softmax(-1)[rows, targets]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize(("temperature", "softcap", "bias"), [(1.0, None, False), (0.6, 4.0, True), (1.3, None, True)])
+def test_values_and_gradients_equal_those_of_whole_logits(chunk, temperature, softcap, bias, monkeypatch):
+    torch.manual_seed(0)
+    head = nn.Linear(8, 50, bias=bias).requires_grad_(False)
+    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 50 * chunk)
+    monkeypatch.setattr(head_module, "_TARGETS_AT_ONCE", 4)
+    rows = torch.tensor([0, 0, 1, 3, 3, 3, 6, 9])  # states without a target, and with several
+    targets = torch.randint(50, (len(rows),))
+    weights = torch.randn(len(rows), dtype=torch.float64)
+    hidden = torch.randn(10, 8).mul(3).requires_grad_()
+    exact = hidden.detach().double().requires_grad_()
+    mine = target_logps(hidden, rows, targets, head, temperature, softcap)
+    (mine.double() * weights).sum().backward()
+    true = naive(exact, rows, targets, head.double(), temperature, softcap)
+    (true * weights).sum().backward()
+    torch.testing.assert_close(mine.double(), true, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden.grad.double(), exact.grad, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(target_logps(hidden, rows, targets, head.float(), temperature, softcap), mine)
+
+
+def test_no_logits_are_kept():
+    head = nn.Linear(8, 5000, bias=False).requires_grad_(False)
+    hidden, rows = torch.randn(20, 8, requires_grad=True), torch.arange(20)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        target_logps(hidden * 1, rows, rows, head, 1.0, None)
+    assert max(kept) <= 20 * 8
+
+
+def test_a_head_that_is_trained_is_refused():
+    check_head(nn.Linear(2, 3).requires_grad_(False))
+    for head in (nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3))):
+        with pytest.raises(LovecError, match=r"frozen linear layer; leave lm_head out of the adapter's target_modules"):
+            check_head(head)

@@ -1,0 +1,220 @@
+"""Sequences that begin alike are computed as a trie: exactly what each of them gives alone, in fewer tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrollouts import grpo
+from tinyrun import fit, loaded, module, records, tiny
+from torch import Tensor
+
+from lovec.modules import DPO, ORPO, SFT, ExpectedReward, PTrueTuned, SFTRegression
+from lovec.modules.batching import micro_batches
+from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
+from lovec.types import LovecError
+
+CHOICES = [(40, 41), (42, 41), (40, 43, 41), (44,)]
+
+
+def ids(count: int, seed: int) -> tuple[int, ...]:
+    return tuple(torch.randint(3, 250, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def sequences() -> list[TokenSequence]:
+    """Two questions after one instruction; answers that part early, late, at once, and never."""
+    instruction, answer = ids(20, 0), ids(30, 1)
+    first, second = instruction + ids(6, 2), instruction + ids(9, 3)
+    return [
+        TokenSequence(first, answer),
+        TokenSequence(first, answer[:12] + ids(15, 4)),
+        TokenSequence(first, answer),
+        TokenSequence(first, answer[:5]),
+        TokenSequence(second, ids(25, 5)),
+        TokenSequence(second, ids(3, 6)),
+        TokenSequence(ids(4, 7), ids(8, 8)),
+    ]
+
+
+def policies(folder: Path, arch: str, **config: Any) -> tuple[Policy, Policy]:
+    """The same policy, with shared beginnings and with padding; both have a random adapter of full effect."""
+    made = []
+    for share in (True, False):
+        settings = PolicyConfig(model=tiny(folder, arch), lora_r=4, lora_alpha=8, share_prefixes=share, **config)
+        policy = Policy(settings).train()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for p in policy.trainable():
+                p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+        made.append(policy)
+    return made[0], made[1]
+
+
+def gradient(policy: Policy, *values: Tensor) -> Tensor:
+    policy.zero_grad()
+    total = sum(
+        (x * torch.randn(x.shape, generator=torch.Generator().manual_seed(9), dtype=x.dtype)).sum() for x in values
+    )
+    total.backward()  # type: ignore[union-attr]
+    return torch.cat([p.grad.flatten() for p in policy.trainable()])  # type: ignore[union-attr]
+
+
+def counted(policy: Policy) -> list[int]:
+    """The tokens of every forward pass of the policy from now on, as a list that grows."""
+    seen: list[int] = []
+    policy.model.get_input_embeddings().register_forward_hook(lambda _, args, __: seen.append(args[0].numel()))
+    return seen
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+def test_shared_equals_padded(arch: str, checkpointing: bool, tmp_path: Path) -> None:
+    shared, padded = policies(tmp_path, arch, gradient_checkpointing=checkpointing)
+    batch = TokenBatch.of(sequences())
+    starts = [[2, 9, 20], [1], [], [0, 3], [4, 24], [0], [5]]
+    tokens = counted(shared), counted(padded)
+    results = []
+    for policy in (shared, padded):
+        logps = policy.token_logps(batch, 0.8)
+        completions, choices = policy.choice_logps(batch, starts, CHOICES)
+        results.append(
+            (logps.detach(), completions.detach(), choices.detach(), gradient(policy, logps, completions, choices))
+        )
+    for mine, theirs in zip(*results, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+    distinct = {(s.prompt + s.completion)[:n] for s in batch.sequences for n in range(1, len(s))}
+    assert tokens[0][0] == len(distinct) < tokens[1][0] / 2
+
+
+def test_a_choice_is_what_its_sequence_gives(tmp_path: Path) -> None:
+    policy = policies(tmp_path, "llama")[0].eval()
+    sequence = sequences()[1]
+    _, logps = policy.choice_logps(TokenBatch.of([sequence]), [[0, 7]], CHOICES)
+    for row, start in zip(logps, (0, 7), strict=True):
+        for value, choice in zip(row, CHOICES, strict=True):
+            alone = TokenBatch.of([TokenSequence(sequence.prompt + sequence.completion[:start], choice)])
+            assert float(value.detach()) == pytest.approx(
+                float(policy.token_logps(alone).detach().double().sum()), abs=1e-5
+            )
+
+
+def test_neighbours_change_nothing(tmp_path: Path) -> None:
+    """Bitwise: what another sequence says after the shared beginning, however probable, is not seen."""
+    policy = policies(tmp_path, "llama")[0].eval()
+    rows = sequences()
+    logps = policy.token_logps(TokenBatch.of(rows))
+    other = replace(rows[1], completion=rows[1].completion[:12] + ids(15, 99))
+    perturbed = policy.token_logps(TokenBatch.of([rows[0], other, *rows[2:]]))
+    kept = [0, 2, 3, 4, 5, 6]
+    assert torch.equal(logps[kept], perturbed[kept])
+    assert not torch.equal(logps[1], perturbed[1])
+
+
+def test_equal_sequences_get_equal_values_and_their_gradients_add_up(tmp_path: Path) -> None:
+    policy = policies(tmp_path, "llama")[0]
+    row = sequences()[0]
+    one, two = (policy.token_logps(TokenBatch.of([row] * n)) for n in (1, 2))
+    assert torch.equal(two[0], two[1]) and torch.equal(one[0], two[0])
+    alone, twice = (torch.autograd.grad(x.sum(), policy.trainable()) for x in (one, two))
+    alone, twice = (torch.cat([g.flatten() for g in gradients]) for gradients in (alone, twice))
+    assert (2 * alone - twice).norm() <= 1e-5 * twice.norm()
+
+
+def test_bfloat16_to_its_precision(tmp_path: Path) -> None:
+    exact = policies(tmp_path, "llama")[1].token_logps(TokenBatch.of(sequences()))
+    shared, padded = policies(tmp_path, "llama", dtype="bfloat16")
+    batch = TokenBatch.of(sequences())
+    errors = [float((policy.token_logps(batch) - exact).norm()) for policy in (shared, padded)]
+    assert errors[0] <= 1.2 * errors[1]
+    shared, padded = policies(tmp_path, "llama")
+    with torch.autocast("cpu", torch.bfloat16):
+        errors = [float((policy.token_logps(batch).float() - exact).norm()) for policy in (shared, padded)]
+    assert errors[0] <= 1.2 * errors[1]
+
+
+def test_empty_completions_and_prompts_of_one_token(tmp_path: Path) -> None:
+    shared, padded = policies(tmp_path, "llama")
+    for rows in ([((5,), ())], [((5,), (6,)), ((5,), ())], [((5,), (6,)), ((7,), (8, 9))], [((5, 6), ()), ((5,), ())]):
+        batch = TokenBatch.of([TokenSequence(*row) for row in rows])
+        torch.testing.assert_close(shared.token_logps(batch), padded.token_logps(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_models_whose_attention_does_not_allow_it_are_padded(tmp_path: Path) -> None:
+    """Gemma-2 caps its attention scores; a window matters once a sequence is longer."""
+    capped = Policy(PolicyConfig(model=tiny(tmp_path, "gemma2"), lora_r=4))
+    assert not capped.shares_prefixes and capped.padded_because == "its attn_implementation is 'eager'"
+    windowed = tiny(tmp_path / "windowed", "qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
+    policy = Policy(PolicyConfig(model=windowed, lora_r=4)).eval()
+    assert policy.shares_prefixes
+    short, long = (TokenBatch.of([TokenSequence(ids(20, 0), ids(n, 1))] * 2) for n in (12, 60))
+    tokens = counted(policy)
+    for batch in (short, long):
+        logps = policy.token_logps(batch)
+        whole = torch.tensor([batch.sequences[0].prompt + batch.sequences[0].completion])
+        truth = policy.model(input_ids=whole, use_cache=False).logits[0].log_softmax(-1)[19:-1]
+        torch.testing.assert_close(logps[0], truth.gather(-1, batch.targets[0, :, None])[:, 0], atol=1e-5, rtol=1e-5)
+    assert (tokens[0], tokens[2]) == (31, 2 * 79)
+    plan = short.shared.plan
+    plan.longest = 33
+    unused = torch.empty(1, 1, 0, 0)
+    with pytest.raises(LovecError, match=r"window of 32 tokens.*set policy.share_prefixes to false"):
+        policy.model(input_ids=short.shared.ids, attention_mask=unused, position_ids=short.shared.positions, trie=plan)
+
+
+class Greedy(ExpectedReward):
+    """Takes the true scores as context, so that equal runs draw nothing."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(context="true", **kwargs)
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO, ORPO, Greedy, SFTRegression, PTrueTuned, "GRPO"])
+def test_every_objective_learns_the_same(cls: Any, model: str, adapter: str, tmp_path: Path) -> None:
+    recorded, sizes = [], []
+    for share in (True, False):
+        policy = PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8, share_prefixes=share)
+        options = {"policy": policy, "sgd": True, "micro_batch_tokens": 900}
+        objective = grpo(model, **options) if cls == "GRPO" else module(cls, model, **options)
+        counts: list[int] = []
+        setup = objective.configure_model
+
+        def configure_model(setup: Any = setup, objective: Any = objective, counts: list[int] = counts) -> None:
+            setup()
+            if not counts:
+                counts.append(0)
+                decoder = objective.policy.model.get_decoder()
+                decoder.register_forward_pre_hook(
+                    lambda m, args, kw: counts.append(kw["input_ids"].numel() if m.training else 0), with_kwargs=True
+                )
+
+        objective.configure_model = configure_model
+        recorded.append(fit(tmp_path, objective, max_steps=2))
+        sizes.append(sum(counts))
+    # Byte-level tags make most tokens of the objectives with choices; these are distinct.
+    assert sizes[0] < (0.98 if cls in (Greedy, SFTRegression) else 0.8) * sizes[1]
+    for mine, theirs in zip(recorded[0].gradients, recorded[1].gradients, strict=True):
+        assert theirs.norm() > 0
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+    for mine, theirs in zip(recorded[0].logged, recorded[1].logged, strict=True):
+        for name, value in theirs.items():
+            assert mine[name] == pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True), name
+
+
+def test_micro_batches_keep_bundles_together(model: str, tmp_path: Path) -> None:
+    """Answers to one question share a forward pass where the budget allows, whatever order they come in."""
+    objective = loaded(tmp_path, module(DPO, model))
+    examples = [objective.example(row) for row in records(9)]
+    mixed = examples[::2] + examples[1::2]
+    groups = micro_batches(mixed, 700, True)
+    assert sorted(e.record.id for g in groups for e in g) == sorted(e.record.id for e in examples)
+
+    def size(group: Sequence[Any]) -> int:
+        return len({s.inputs[: n + 1] for e in group for s in e.sequences for n in range(len(s.inputs))})
+
+    assert all(size(group) <= 700 for group in groups)
+    assert [size(group) for group in groups] == sorted(map(size, groups), reverse=True)
+    assert len(groups) < len(micro_batches(mixed, 700, False))

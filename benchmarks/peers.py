@@ -10,16 +10,50 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lovec.modules.batching import Example
-from lovec.policy import ADAPTER, TokenBatch, TokenSequence, load_base
+from lovec.policy import ADAPTER, TokenSequence, load_base
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
+IGNORED = -100
+"""Label of a token that no loss is computed of."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Sequences as TRL takes them, padded on the right.
+
+    Attributes:
+        ids: token ids, [N, L].
+        attention: 1 on real tokens, [N, L].
+        labels: ids of completion tokens, ``IGNORED`` elsewhere, [N, L].
+    """
+
+    ids: Tensor
+    attention: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, sequences: Sequence[TokenSequence], device: str) -> Padded:
+        """Pad sequences."""
+        labels = [[IGNORED] * len(s.prompt) + [*s.completion] for s in sequences]
+        ids = [[*s.prompt, *s.completion] for s in sequences]
+        ones = [[1] * len(s) for s in sequences]
+        return cls(*(_padded(rows, device, fill) for rows, fill in ((ids, 0), (ones, 0), (labels, IGNORED))))
+
+
+def _padded(rows: Sequence[Sequence[int]], device: str, fill: int = 0, side: str = "right") -> Tensor:
+    tensors = [torch.tensor(row, device=device) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
 
 
 class Trl:
@@ -50,6 +84,7 @@ class Trl:
         options |= {"bf16": config.dtype == "bfloat16", "gradient_checkpointing": config.gradient_checkpointing}
         with torch.device(device):
             model = load_base(config)
+        model.set_attn_implementation("sdpa")
         self.trainer = self.build(
             options,
             model=model,
@@ -110,19 +145,18 @@ class Trl:
     def logps(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Compute the log-probability of every completion token, one sequence at a time."""
         with torch.no_grad():
-            return [self.scored(TokenBatch.of([s], self.device))[0, -len(s.completion) :] for s in sequences]
+            return [self.scored(Padded.of([s], self.device))[0, -len(s.completion) :] for s in sequences]
 
-    def scored(self, batch: TokenBatch) -> Tensor:
+    def scored(self, batch: Padded) -> Tensor:
         """Compute log-probabilities, 0 outside of completions, [N, L - 1]."""
-        labels = _labels(batch)
-        out = self.model(batch.input_ids, attention_mask=batch.attention_mask, labels=labels, fused_lm_head=True)
+        out = self.model(batch.ids, attention_mask=batch.attention, labels=batch.labels, fused_lm_head=True)
         return out.log_probs
 
-    def batch(self, start: int, end: int) -> tuple[list[Example], TokenBatch]:
+    def batch(self, start: int, end: int) -> tuple[list[Example], Padded]:
         """Return examples, and their sequences: all first ones, then all second ones."""
         part = self.examples[start:end]
         sides = zip(*(example.sequences for example in part), strict=True)
-        return part, TokenBatch.of([sequence for side in sides for sequence in side], self.device)
+        return part, Padded.of([sequence for side in sides for sequence in side], self.device)
 
 
 class TrlSFT(Trl):
@@ -139,7 +173,7 @@ class TrlSFT(Trl):
     def loss(self, start: int, end: int) -> Tensor:
         """Compute the share of some examples in the mean over completion tokens."""
         _, batch = self.batch(start, end)
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": _labels(batch)}
+        inputs = {"input_ids": batch.ids, "attention_mask": batch.attention, "labels": batch.labels}
         return self.trainer.compute_loss(self.model, inputs, num_items_in_batch=self.completion_tokens)
 
 
@@ -157,8 +191,8 @@ class TrlDPO(Trl):
     def loss(self, start: int, end: int) -> Tensor:
         """Compute the share of some pairs in the mean over pairs."""
         part, batch = self.batch(start, end)
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        inputs["completion_mask"] = (_labels(batch) != IGNORED).long()
+        inputs = {"input_ids": batch.ids, "attention_mask": batch.attention}
+        inputs["completion_mask"] = (batch.labels != IGNORED).long()
         self.trainer.precompute_ref_logps = self.reference is not None
         if self.reference is not None:
             chosen, rejected = torch.stack([self.reference[id(example)] for example in part]).unbind(1)
@@ -177,19 +211,19 @@ class TrlORPO(Trl):
 
         return ORPOTrainer(args=ORPOConfig(beta=0.1, max_length=None, **options), **kwargs)
 
-    def scored(self, batch: TokenBatch) -> Tensor:
+    def scored(self, batch: Padded) -> Tensor:
         """Compute log-probabilities from all logits, [N, L - 1]."""
-        logits = self.model(batch.input_ids, attention_mask=batch.attention_mask).logits[:, :-1]
-        return logits.log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+        logits = self.model(batch.ids, attention_mask=batch.attention).logits[:, :-1]
+        return logits.log_softmax(-1).gather(-1, batch.ids[:, 1:, None])[..., 0]
 
     def loss(self, start: int, end: int) -> Tensor:
         """Compute the share of some pairs in the mean of the odds term, and in the mean over chosen tokens."""
         part, _ = self.batch(start, end)
         inputs: dict[str, Tensor] = {}
         for side, name in enumerate(("chosen", "rejected")):
-            batch = TokenBatch.of([example.sequences[side] for example in part], self.device)
-            inputs |= {f"{name}_input_ids": batch.input_ids, f"{name}_attention_mask": batch.attention_mask}
-            inputs[f"{name}_labels"] = _labels(batch)
+            batch = Padded.of([example.sequences[side] for example in part], self.device)
+            inputs |= {f"{name}_input_ids": batch.ids, f"{name}_attention_mask": batch.attention}
+            inputs[f"{name}_labels"] = batch.labels
         chosen, rejected, *_ = self.trainer.concatenated_forward(self.model, inputs)
         odds = -self.trainer.odds_ratio_loss(chosen, rejected)[0].sum() / len(self.examples)
         lengths = torch.tensor([len(example.sequences[0].completion) for example in part], device=self.device)
@@ -214,21 +248,18 @@ class TrlGRPO(Trl):
     def before(self, size: int) -> None:
         """Pad all answers, and compute the reference, as TRL does where answers are sampled."""
         sequences = [example.sequences[0] for example in self.examples]
-        wide = max(len(s.prompt) for s in sequences)
-        answers = TokenBatch.of(sequences, self.device)
-        ids = [[*[0] * (wide - len(s.prompt)), *s.prompt] for s in sequences]
-        mask = [[0] * (wide - len(s.prompt)) + [1] * len(s.prompt) for s in sequences]
+        prompts, answers = [s.prompt for s in sequences], [s.completion for s in sequences]
         self.inputs = {
-            "prompt_ids": torch.tensor(ids, device=self.device),
-            "prompt_mask": torch.tensor(mask, device=self.device),
-            "completion_ids": answers.targets,
-            "completion_mask": answers.mask.long(),
+            "prompt_ids": _padded(prompts, self.device, side="left"),
+            "prompt_mask": _padded([[1] * len(row) for row in prompts], self.device, side="left"),
+            "completion_ids": _padded(answers, self.device),
+            "completion_mask": _padded([[1] * len(row) for row in answers], self.device),
             "advantages": torch.tensor([example.advantages[0] for example in self.examples], device=self.device),
         }
         self.trainer.beta = self.beta
         if self.beta:
             whole = [torch.cat([self.inputs[f"{x}_{y}"] for x in ("prompt", "completion")], 1) for y in ("ids", "mask")]
-            keep = answers.targets.shape[1]
+            keep = self.inputs["completion_ids"].shape[1]
             with torch.no_grad(), self.model.disable_adapter():
                 logps = self.trainer._get_per_token_logps_and_entropies(self.model, *whole, keep, size)[0]
             self.inputs["ref_per_token_logps"] = logps
@@ -239,15 +270,5 @@ class TrlGRPO(Trl):
         return self.trainer._compute_loss(self.model, part) * (end - start) / len(self.examples)
 
 
-IGNORED = -100
-"""Label of a token that no loss is computed of."""
 TRAINERS: dict[str, type[Trl]] = {"SFT": TrlSFT, "DPO": TrlDPO, "ORPO": TrlORPO, "GRPO": TrlGRPO}
 """The trainer of each objective that TRL has."""
-
-
-def _labels(batch: TokenBatch) -> Tensor:
-    """Return the ids of completion tokens, and ``IGNORED`` elsewhere, [N, L]."""
-    labels = torch.full_like(batch.input_ids, IGNORED)
-    row, step = batch.mask.nonzero(as_tuple=True)
-    labels[row, batch.positions[row, step] + 1] = batch.targets[row, step]
-    return labels

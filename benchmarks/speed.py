@@ -25,6 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,9 @@ def main() -> None:
     if flags.case is None and flags.length is None:
         results = run(flags.only, flags.pairs, flags.jobs)
         if not flags.print and flags.only == names:
-            write_json(RESULTS, provenance() | results)
+            origin = provenance()
+            origin["versions"]["trl"] = version("trl") if importlib.util.find_spec("trl") else None
+            write_json(RESULTS, origin | results)
             write_page(RESULTS)
         return
     torch.set_num_threads(1)

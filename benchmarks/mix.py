@@ -12,10 +12,11 @@ import itertools
 import json
 import random
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from string import ascii_lowercase
+from types import SimpleNamespace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -23,10 +24,11 @@ from tokenizers import Tokenizer
 from lovec.datamodules import World
 from lovec.datasets.pairs import with_rejected
 from lovec.encoding import INSTRUCTION, Encoder
+from lovec.engines import TransformersEngine
 from lovec.policy import PolicyConfig, load_tokenizer
 from lovec.tags import DEFAULT_TAGS
 from lovec.tiny import build_tiny
-from lovec.types import Record, Sentence
+from lovec.types import Record, Sampling, Sentence
 
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -113,25 +115,28 @@ class WorldRows:
         """Return the name of the world's model, which is built unless it is cached."""
         return self.variant
 
-    def data(self) -> World:
-        """Return the answers, which are made unless they are cached."""
-        data = World(self.variant, samples=8)
-        data.prepare_data()
-        return data
-
     @property
     def instruction(self) -> str:
         """The short instruction that the world's model knows."""
         return World(self.variant).instruction
 
     def answers(self, questions: int, group: int, encoder: Encoder) -> list[Record]:
-        """Return labelled pairs, ``group`` sampled answers to every question, or one to each of other questions."""
-        by_question: dict[str, list[Record]] = {}
-        for row in self.data().load("train"):
-            if "/sample-" in row.id:
-                by_question.setdefault(row.question, []).append(row)
-        drawn = random.Random(0).sample(sorted(by_question), questions)
-        return [row for question in drawn for row in by_question[question][:group]]
+        """Return labelled pairs: ``group`` answers to every question, sampled and rated as the recipes do it."""
+        from transformers import AutoModelForCausalLM
+
+        data, engine = World(self.variant), TransformersEngine()
+        engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(data.world.model_path)))
+        asked = data.questions("train")[:questions]
+        prompts = [encoder.prompt(row.question, instruct=False) for row in asked]
+        sampling = Sampling(max_new_tokens=160, temperature=data.temperature, n=group)
+        groups = engine.generate(prompts, sampling, encoder.stop_ids, keys=[row.id for row in asked])
+        rows = []
+        for row, answers in zip(asked, groups, strict=True):
+            for number, answer in enumerate(answers):
+                sentences = data.world.split_sentences(encoder.decode(answer.ids).strip())
+                rows.append(replace(row, id=f"{row.id}/{number}", sentences=tuple(map(Sentence, sentences))))
+        rated = zip(rows, data.oracle.rate(rows), strict=True)
+        return [with_rejected(row.with_factuality(values), seed=0) for row, values in rated]
 
 
 MIX = Mix("mix")

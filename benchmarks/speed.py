@@ -37,6 +37,7 @@ from mix import MIX, SHORT, Mix, WorldRows, llama_tokens, tokens
 from sides import OBJECTIVES, SMALLEST, WHOLE, Case, Lovec, Side
 from speed_page import write_page
 
+from lovec.datasets.world import ensure_world
 from lovec.encoding import INSTRUCTION
 from lovec.types import LovecError
 
@@ -194,7 +195,7 @@ def run(objectives: Sequence[str], pairs: int, jobs: int) -> dict[str, Any]:
     tasks = [["--case", str(CASES.index(case))] for case in sorted(chosen, key=lambda case: not case.timed)]
     if "ExpectedReward" in objectives:
         tasks += [["--length", str(length)] for length in reversed(LENGTHS)]
-    WORLD.data()
+    ensure_world(WORLD.variant)  # once, before processes that need it run side by side
 
     def execute(words: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, __file__, *words, "--pairs", str(pairs)]

@@ -61,19 +61,23 @@ def unique(sequences: Iterable[TokenSequence]) -> Sizes:
     return Sizes(tokens, pairs, len(predicting))
 
 
-def rectangle(sequences: Sequence[TokenSequence], all_outputs: bool = False) -> Sizes:
+def rectangle(
+    sequences: Sequence[TokenSequence], width: int = 0, last: bool = False, all_outputs: bool = False
+) -> Sizes:
     """Return the sizes of a batch that is padded to its longest sequence.
 
     Attention skips later keys only where there is no padding, since a mask turns its causal path off.
 
     Args:
         sequences: rows of the batch.
+        width: length of the longest sequence, where it is in another batch.
+        last: whether the last token of a sequence is computed as well, though nothing depends on it.
         all_outputs: whether all positions pass the output layer, and not only those that predict completion tokens.
     """
-    lengths, n = {len(s) for s in sequences}, len(sequences)
-    width = max(lengths)
-    outputs = n * width if all_outputs else sum(len(s.completion) for s in sequences)
-    return Sizes(n * width, n * attention_pairs(width, width, causal=len(lengths) == 1), outputs)
+    lengths, n = {width, *map(len, sequences)} - {0}, len(sequences)
+    columns = max(lengths) - (not last)
+    outputs = n * columns if all_outputs else sum(len(s.completion) for s in sequences)
+    return Sizes(n * columns, n * attention_pairs(columns, columns, causal=len(lengths) == 1), outputs)
 
 
 def step_flops(
@@ -144,7 +148,8 @@ def trl_flops(
         reference: whether the reference is computed.
         options: further arguments of ``step_flops``.
     """
-    groups = [[s for e in examples for s in e.sequences]] if objective == "GRPO" else [e.sequences for e in examples]
-    sizes = sum((rectangle(group, all_outputs=objective == "ORPO") for group in groups), Sizes(0, 0, 0))
+    width = max(len(s) for example in examples for s in example.sequences) if objective == "GRPO" else 0
+    groups = (rectangle(e.sequences, width, last=True, all_outputs=objective == "ORPO") for e in examples)
+    sizes = sum(groups, Sizes(0, 0, 0))
     products = 2 if objective == "ORPO" else 3
     return step_flops(config, sizes, sizes if reference else None, products, **options)

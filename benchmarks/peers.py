@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lovec.modules.batching import Example
-from lovec.policy import ADAPTER, TokenSequence, load_base
+from lovec.policy import ADAPTER, TokenBatch, TokenSequence, load_base
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -77,7 +77,7 @@ class Trl:
         # Asked only which positions to score; the kernels ask the module that they are in.
         trl.trainer.utils._use_triton = lambda device: True
         self.device = device
-        self.reference: dict[int, Tensor] | None = None  # of both sides of every pair, where they are given
+        self.policy: Any = None  # computes the log-probabilities under the reference, where they are given
         self.group, self.beta = getattr(module, "group_size", 1), getattr(module, "beta", 0.0)
         config = module.policy_config
         options = {"output_dir": str(folder), "report_to": "none", "disable_tqdm": True, "use_cpu": device == "cpu"}
@@ -109,6 +109,11 @@ class Trl:
         """Learn from these examples from now on."""
         self.examples = list(examples)
         self.completion_tokens = sum(len(s.completion) for example in examples for s in example.sequences)
+        if self.policy is not None:
+            sequences = [s for example in examples for s in example.sequences]
+            with self.policy.reference():
+                logps = self.policy.token_logps(TokenBatch.of(sequences)).double().sum(1)
+            self.reference = logps.float().view(-1, 2)
 
     def build(self, options: dict[str, Any], **kwargs: Any) -> Any:
         """Return the trainer."""
@@ -193,9 +198,9 @@ class TrlDPO(Trl):
         part, batch = self.batch(start, end)
         inputs = {"input_ids": batch.ids, "attention_mask": batch.attention}
         inputs["completion_mask"] = (batch.labels != IGNORED).long()
-        self.trainer.precompute_ref_logps = self.reference is not None
-        if self.reference is not None:
-            chosen, rejected = torch.stack([self.reference[id(example)] for example in part]).unbind(1)
+        self.trainer.precompute_ref_logps = self.policy is not None
+        if self.policy is not None:
+            chosen, rejected = self.reference[start:end].unbind(1)
             inputs |= {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         return self.trainer._compute_loss(self.model, inputs, return_outputs=False) * len(part) / len(self.examples)
 

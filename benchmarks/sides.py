@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,6 +82,17 @@ class Case:
         """What tables call it."""
         sampled = f", {self.rows} x {self.group}, KL {self.beta:g}" if self.objective == "GRPO" else ""
         return f"{self.source.name}{sampled}"
+
+    @property
+    def compared(self) -> Case:
+        """The step on which sides are compared before anything is measured: fewer and shorter rows.
+
+        TRL sums log-probabilities in float32, so that its rounding grows with the length of a completion.
+        """
+        source = self.source
+        if isinstance(source, Mix):
+            source = replace(source, completion=source.completion // 8, spread=source.spread // 8, tags=2)
+        return replace(self, source=source, rows=min(self.rows, 4), group=min(self.group, 4))
 
     def examples(self, module: Any) -> list[Example]:
         """Return the step's examples; answers of GRPO have advantages that differ."""

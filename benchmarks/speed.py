@@ -54,8 +54,6 @@ CASES = [
 ]
 LENGTHS = (256, 512, 1024, 2048)
 """Tokens of prompt and completion for which expected reward is compared with SFT; a tag every 29 completion tokens."""
-COMPARED = 4
-"""Examples of a step on which both sides are compared before anything is measured."""
 LARGEST = {"weights": 0.0, "logps": 1e-4, "loss": 1e-5, "gradient": 1e-5}
 """Largest differences of two sides: of any weight, of any log-probability, and relative ones of loss and gradient."""
 
@@ -72,21 +70,19 @@ def sides_of(case: Case, folder: Path) -> dict[str, Side]:
             sides[name] = trl = TRAINERS[case.objective](ours.module, ours.examples, folder)
             trl.copy_weights(ours.weights())
             if name == PRECOMPUTED:
-                with ours.module.policy.reference():
-                    logps = [ours.logps(example.sequences) for example in ours.examples]
-                sums = (torch.stack([x.sum() for x in pair]) for pair in logps)
-                trl.reference = dict(zip(map(id, ours.examples), sums, strict=True))
+                trl.policy = ours.module.policy
+                trl.take(ours.examples)
     return sides
 
 
-def differences(sides: Mapping[str, Side]) -> dict[str, dict[str, float]]:
-    """Return how far each peer is from lovec, on some of the examples.
+def differences(case: Case, sides: Mapping[str, Side]) -> dict[str, dict[str, float]]:
+    """Return how far each peer is from lovec, on a smaller step of the same kind.
 
     Raises:
         LovecError: one is too far, so that a comparison would mean nothing.
     """
     ours, everything = sides[OURS], sides[OURS].examples
-    some = everything[:: max(1, len(everything) // COMPARED)]
+    some = case.compared.examples(ours.module)
     sequences = [sequence for example in some for sequence in example.sequences]
     losses, logps, gradients = {}, {}, {}
     for name, side in sides.items():
@@ -130,7 +126,7 @@ def measure(case: Case, pairs: int, folder: Path) -> dict[str, Any]:
         folder: what the sides may write to.
     """
     sides = sides_of(case, folder)
-    apart = differences(sides)
+    apart = differences(case, sides)
     costs: dict[str, dict[int, Cost]] = {}
     peaks = {}
     for name, side in sides.items():
@@ -200,7 +196,9 @@ def run(objectives: Sequence[str], pairs: int, jobs: int) -> dict[str, Any]:
     def execute(words: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, __file__, *words, "--pairs", str(pairs)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            return {"failed": [" ".join(words)]}
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         for row in result.get("rows", []):
             print(line(row), flush=True)
@@ -209,9 +207,11 @@ def run(objectives: Sequence[str], pairs: int, jobs: int) -> dict[str, Any]:
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(execute, tasks))
 
-    def collected(name: str) -> list[dict[str, Any]]:
+    def collected(name: str) -> list[Any]:
         return [row for result in results for row in result.get(name, [])]
 
+    if failed := collected("failed"):
+        print(f"failed, and left out: {', '.join(failed)}", file=sys.stderr)
     order = [(case.objective, case.setting) for case in CASES]
     tables = {
         name: sorted(collected(name), key=lambda row: order.index((row["objective"], row["setting"])))

@@ -144,13 +144,13 @@ def test_rows_have_the_lengths_that_are_documented(model, tmp_path):
 
 
 def test_sides_that_differ_are_not_compared(model, tmp_path):
-    _, ours = side("DPO", model, tmp_path)
+    case, ours = side("DPO", model, tmp_path)
     _, other = side("DPO", model, tmp_path, share_prefixes=False)
-    found = speed.differences({speed.OURS: ours, speed.PADDED: other})
+    found = speed.differences(case, {speed.OURS: ours, speed.PADDED: other})
     assert all(found[speed.PADDED][name] <= bound for name, bound in speed.LARGEST.items())
     other.module.beta *= 1.001
     with pytest.raises(LovecError, match=r"lovec padded differs from lovec by .*gradient"):
-        speed.differences({speed.OURS: ours, speed.PADDED: other})
+        speed.differences(case, {speed.OURS: ours, speed.PADDED: other})
 
 
 @pytest.mark.parity
@@ -162,7 +162,7 @@ def test_trl_computes_the_same(objective, model, tmp_path, monkeypatch):
     case, _ = side(objective, model, tmp_path)
     built = speed.sides_of(case, tmp_path)
     assert list(built)[2:] == ([speed.TRL, speed.PRECOMPUTED] if objective == "DPO" else [speed.TRL])
-    speed.differences(built)
+    speed.differences(case, built)
     trl = built[speed.TRL]
     reference = built[speed.OURS].reference
     counted = flops.cost(partial(trl.step, sides.SMALLEST), trl.parameters).flops

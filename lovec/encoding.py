@@ -29,6 +29,7 @@ _MOST_LISTED = 20  # levels of a numeric scale that an instruction lists one by 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
+_JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
 _MOST_STEPS = 1_000_000  # lines of Python that a chat template may run for; real ones need some hundred per turn
 _SLOT = "\ue000"  # stands for the content of a turn while the chat template is rendered; no template writes it
 
@@ -103,6 +104,9 @@ class Encoder:
                     f"{decoded!r}; choose other tag words"
                 )
 
+        self._around = len(self.prompt("3")) + _JOINTS
+        self._tag = len(f"  {tags.open} ".encode()) + max(map(len, self.tails))
+
     @property
     def scale(self) -> Scale:
         """The scale of the tags."""
@@ -174,6 +178,18 @@ class Encoder:
             marks.append(len(ids))
             ids += self.tails[score]
         return [*ids, self.end_id], marks
+
+    def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
+        """Return a bound on the tokens of a prompt and its tagged answer, without encoding them.
+
+        A token of text stands for at least one byte of it, and few tokens are added where pieces meet.
+
+        Args:
+            question: bytes of the question in UTF-8.
+            answer: bytes of all sentences.
+            sentences: number of sentences.
+        """
+        return self._around + question + answer + sentences * self._tag
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         return tuple(self._controls.plain(text))

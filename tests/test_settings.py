@@ -24,17 +24,18 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Cell ChatReply Entity Estimate Example "
-    "Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
-    "PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample "
-    "SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply VllmRequest".split()
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Cell ChatReply Entity Estimate Example "
+    "Extent Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
+    "PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
+    "RolloutExample Run SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply "
+    "VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
 CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the two variants of the embedded world."""
 
-PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "Evaluator", "SentenceQuestion"}
+PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion"}
 """Classes that are made by classes with the same options, which have checked them."""
 
 IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}

@@ -74,9 +74,11 @@ class Probe(Callback):
         loaded = getattr(getattr(trainer, "datamodule", None), "loaded", None)
         if loaded is None:  # the user's own loaders, or a datamodule without records
             return []
-        records = [record for record in loaded("validation") if record.domain == pl_module.evaluator.domains[0]]
-        n = min(self.questions, len(records))
-        return [replace(records[i * len(records) // n], answer="", sentences=(), rejected=None) for i in range(n)]
+        records = loaded("validation")
+        own = [i for i, record in enumerate(records) if record.domain == pl_module.evaluator.domains[0]]
+        n = min(self.questions, len(own))
+        chosen = [records[own[i * len(own) // n]] for i in range(n)]
+        return [replace(record, answer="", sentences=(), rejected=None) for record in chosen]
 
 
 def _answer(module: Any, questions: Sequence[Record]) -> list[Record]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
 
 from lovec.baselines import Judge, Wording
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import usable, with_rejected
+from lovec.datasets.stored import StoredRecords
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_choice, check_count, check_seed
+
+UNLABELLED = "a sentence without a label, or no sentence"
+"""Why a record is left out of training, in :attr:`RecordsDataModule.summary`."""
 
 _SPLITS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("test",)}
 
@@ -99,7 +104,7 @@ class RecordsDataModule(LightningDataModule):
         self.unfit = unfit
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
-        self._records: dict[str, list[Record]] = {}
+        self._records: dict[str, Sequence[Record]] = {}
 
     @property
     def instruction(self) -> str | None:
@@ -133,7 +138,7 @@ class RecordsDataModule(LightningDataModule):
         tags: TagFormat = getattr(getattr(self.trainer, "lightning_module", None), "tags", DEFAULT_TAGS)
         return tags
 
-    def load(self, split: str) -> list[Record]:
+    def load(self, split: str) -> Sequence[Record]:
         """Return the records of "train", "validation" or "test", the same at every call. To be overridden.
 
         Slow preparations belong in ``prepare_data``, which runs on one process only.
@@ -158,24 +163,28 @@ class RecordsDataModule(LightningDataModule):
             counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
             rank_zero_info(f"{type(self).__name__}: {len(records)} {split} records{left_out}")
-        measured = [record for split in ("validation", "test") for record in self._records.get(split, [])]
-        if measured:
-            self.domains = tuple(dict.fromkeys(record.domain for record in measured))
+        measured = (record for split in ("validation", "test") for record in self.loaded(split))
+        self.domains = tuple(dict.fromkeys(record.domain for record in measured)) or self.domains
 
     def loaded(self, split: str) -> Sequence[Record]:
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
-        return tuple(self._records.get(split, ()))
+        return self._records.get(split, ())
 
     def leave_out(self, ids: Collection[str]) -> None:
         """Leave out training records that are set up, before the first batch; their number goes into `summary`."""
-        self._records["train"] = [record for record in self._records["train"] if record.id not in ids]
+        records = self._records["train"]
+        kept = [number for number, record in enumerate(records) if record.id not in ids]
+        if isinstance(records, StoredRecords):
+            self._records["train"] = records.selected(kept)
+        else:
+            self._records["train"] = [records[number] for number in kept]
         self.summary.setdefault("train", {})["cannot be learned from"] = len(ids)
         self.__dict__.pop("_training_digest", None)  # it was that of all records
 
     def keep_labelled(self, records: Sequence[Record], split: str) -> list[Record]:
         """Return the fully labelled records; the number of the others goes into :attr:`summary`."""
         kept, left_out = usable(records)
-        self.summary.setdefault(split, {})["a sentence without a label, or no sentence"] = left_out
+        self.summary.setdefault(split, {})[UNLABELLED] = left_out
         return kept
 
     def training_pairs(self, records: Sequence[Record]) -> list[Record]:
@@ -264,17 +273,13 @@ class RecordsDataModule(LightningDataModule):
         world_size, rank = self._process()
         epoch, index = divmod(number, self.train_batches())
         records = self._records["train"]
-        generator = torch.Generator().manual_seed(_epoch_seed(self.seed, self.first_epoch + epoch))
-        order = torch.randperm(len(records), generator=generator).tolist()
+        order = _order(self.seed, self.first_epoch + epoch, len(records))
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
-        return RecordBatch([records[i] for i in chosen[rank::world_size]])
+        return RecordBatch([records[i] for i in chosen[rank::world_size].tolist()])
 
     def _eval_loaders(self, split: str) -> list[EvalLoader]:
-        world_size, rank = self._process()
-        records, step = self._records[split], self.eval_batch_size * world_size
-        # All processes get the same number of batches, so that none waits for another; the last one may be empty.
-        batches = [RecordBatch(records[i : i + step][rank::world_size]) for i in range(0, len(records), step)]
-        return [EvalLoader(batches)] if batches else []
+        records = self.loaded(split)
+        return [EvalLoader(records, self.eval_batch_size, *self._process())] if records else []
 
     def _process(self) -> tuple[int, int]:
         """Return the number of processes and the rank of this one."""
@@ -308,16 +313,27 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Batches in the order of the records."""
+    """A process's share of batches in the order of the records.
 
-    def __init__(self, batches: Sequence[RecordBatch]) -> None:
-        self._batches = batches
+    All processes get the same number of batches, so that none waits for another; the last one may be empty.
+    """
+
+    def __init__(self, records: Sequence[Record], size: int, processes: int, rank: int) -> None:
+        self._records = records
+        starts = range(rank, rank + len(records), size * processes)
+        self._shares = [range(start, len(records), processes)[:size] for start in starts]
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._shares)
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        return iter(self._batches)
+        return (RecordBatch([self._records[i] for i in share]) for share in self._shares)
+
+
+@lru_cache(maxsize=2)  # of the present epoch, and of the next one where a batch is fetched ahead
+def _order(seed: int, epoch: int, count: int) -> Tensor:
+    """Return the order of an epoch's records: their indices, [count]."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(_epoch_seed(seed, epoch)))
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

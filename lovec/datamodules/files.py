@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.answers import untag
-from lovec.datamodules.base import RecordsDataModule
-from lovec.datasets.layouts import read_any
+from lovec.datamodules.base import UNLABELLED, RecordsDataModule
+from lovec.datasets.stored import read_stored
+from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range
 
 
@@ -39,35 +42,51 @@ class FilesDataModule(RecordsDataModule):
         self.val_path = val_path
         self.test_path = test_path
         self.val_fraction = val_fraction
+        self._read_ahead: dict[str, Sequence[Record]] = {}
 
-    def load(self, split: str) -> list[Record]:
-        """Read the file of a split.
+    def load(self, split: str) -> Sequence[Record]:
+        """Read the file of a split; where it also holds the validation records, these are read with it.
 
         Raises:
             LovecError: the file is missing or broken, or no test file was given.
         """
-        if split == "test":
-            if self.test_path is None:
-                raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
-            return self._read(self.test_path)
-        if split == "validation" and self.val_path is not None:
-            return self._read(self.val_path)
-        records = self._read(self.path)
-        if self.val_path is None:
-            held_out = split == "validation"
-            records = [record for record in records if (self._draw(record.id) < self.val_fraction) == held_out]
-        return self.trainable(records) if split == "train" else records
+        if (ahead := self._read_ahead.pop(split, None)) is not None:
+            return ahead
+        path = {"train": self.path, "validation": self.val_path or self.path, "test": self.test_path}[split]
+        if path is None:
+            raise LovecError("there are no test records; give a file of them with --data.test_path FILE.jsonl")
+        splits = ("train", "validation") if split == "train" and self.val_path is None else (split,)
+        rows, tagged, tags = 0, 0, self.tags
 
-    def _read(self, path: str) -> list[Record]:
-        """Return the records of a file, without the confidence tags that their texts hold; these are no labels."""
-        untagged = [untag(record, self.tags) for record in read_any(path)]
-        if tags := sum(read for _, read in untagged):
-            rank_zero_info(f"{path}: the confidence tags of {tags} sentences were read as scores, and are no labels")
-        return [record for record, _ in untagged]
+        def count(record: Record) -> None:
+            nonlocal rows, tagged
+            rows += 1
+            tagged += untag(record, tags)[1]
 
-    def trainable(self, records: list[Record]) -> list[Record]:
-        """Return the records that can be trained on, ready for training; by default all of them."""
+        changes = {name: partial(self._prepared, split=name, tags=tags) for name in splits}
+        found = read_stored(path, changes, tags, count)
+        if tagged:
+            rank_zero_info(f"{path}: the confidence tags of {tagged} sentences were read as scores, and are no labels")
+        if split == "train" and (left_out := rows - sum(map(len, found.values()))):
+            self.summary.setdefault(split, {})[UNLABELLED] = left_out
+        records = found.pop(split)
+        self._read_ahead = found
         return records
+
+    def _prepared(self, record: Record, split: str, tags: TagFormat) -> Record | None:
+        """Return a record of a file as a split has it, without the confidence tags in its texts; None if it has not."""
+        if self.val_path is None and split != "test":
+            if (self._draw(record.id) < self.val_fraction) != (split == "validation"):
+                return None
+        record, _ = untag(record, tags)
+        return self.trainable(record) if split == "train" else record
+
+    def trainable(self, record: Record) -> Record | None:
+        """Return a record ready for training, or None if it cannot be trained on; by default as it is.
+
+        It is called whenever a record is read, and must return the same every time.
+        """
+        return record
 
     def _draw(self, record_id: str) -> float:
         """Return a number in [0, 1) that depends only on seed and id, so that new records move no others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lovec.datamodules.files import FilesDataModule
+from lovec.datasets.pairs import with_rejected
 from lovec.types import Record
 
 
@@ -20,9 +21,9 @@ class Demonstrations(FilesDataModule):
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
-    def trainable(self, records: list[Record]) -> list[Record]:
-        """Return the fully labelled records."""
-        return self.keep_labelled(records, "train")
+    def trainable(self, record: Record) -> Record | None:
+        """Return a fully labelled record."""
+        return record if record.labelled else None
 
 
 class Preferences(FilesDataModule):
@@ -39,6 +40,6 @@ class Preferences(FilesDataModule):
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
-    def trainable(self, records: list[Record]) -> list[Record]:
-        """Return the fully labelled records, with one wrong score per sentence."""
-        return self.training_pairs(records)
+    def trainable(self, record: Record) -> Record | None:
+        """Return a fully labelled record, with one wrong score per sentence."""
+        return with_rejected(record, self.seed, self.scale) if record.labelled else None

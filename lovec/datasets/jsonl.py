@@ -21,6 +21,7 @@ from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
+_SENTENCE_KEY_SET = frozenset(_SENTENCE_KEYS)
 _QUOTED = 20  # characters of a number that an error message quotes at most
 
 
@@ -54,12 +55,7 @@ def records_of(rows: Iterable[tuple[int, dict[str, Any]]], path: str | os.PathLi
     """
     line_of: dict[str, int] = {}
     for number, data in rows:
-        if data.get("id") is None:
-            data["id"] = f"line-{number}"
-        try:
-            record = record_from_dict(data)
-        except LovecError as error:
-            raise LovecError(f"{path}:{number}: {error}") from None
+        record = record_of(number, data, path)
         if record.id in line_of:
             raise LovecError(
                 f"{path}:{number}: id {record.id!r} is already that of line {line_of[record.id]}; give every line its "
@@ -67,6 +63,25 @@ def records_of(rows: Iterable[tuple[int, dict[str, Any]]], path: str | os.PathLi
             )
         line_of[record.id] = number
         yield record
+
+
+def record_of(number: int, data: dict[str, Any], path: str | os.PathLike[str]) -> Record:
+    """Return the record of a row.
+
+    Args:
+        number: number of the row, which is its id where it has none.
+        data: its object.
+        path: the file that it is from, for error messages.
+
+    Raises:
+        LovecError: the row is not a record.
+    """
+    if data.get("id") is None:
+        data["id"] = f"line-{number}"
+    try:
+        return record_from_dict(data)
+    except LovecError as error:
+        raise LovecError(f"{path}:{number}: {error}") from None
 
 
 def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -208,7 +223,7 @@ def parse_json(data: bytes, place: str, first: bool, expected: str) -> Any:
     """
     try:
         text = data.decode("utf-8-sig" if first else "utf-8")
-        value: Any = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value: Any = _DECODER.decode(text)
         if "\\ud" in text.lower():  # an escape may be half a surrogate pair, which neither tokenizers nor files accept
             json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
@@ -230,6 +245,9 @@ def _finite(number: str) -> float:
     return value
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
     data = {key: getattr(sentence, key) for key in _SENTENCE_KEYS}
     if sentence.distribution is not None:
@@ -244,20 +262,24 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     if not isinstance(data, Mapping):
         raise LovecError(f"{place} is {short_json(data)}, expected an object such as {{'text': ...}}")
     text = _value(data, "text", _is_text, "a sentence", place)
-    if unknown := [key for key in data if key not in _SENTENCE_KEYS]:
+    if not data.keys() <= _SENTENCE_KEY_SET:
         # A misspelt 'factuality' must not pass for a sentence without a label.
-        raise LovecError(f"{place} has a key {unknown[0]!r}, expected only {', '.join(_SENTENCE_KEYS)}")
-    data = {"levels": DEFAULT_SCALE.size, **data}
-    levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
-    expected = f"an integer 0..{levels - 1} or null"
-    score = _value(data, "score", lambda value: value is None or _is_int(value, 0, levels - 1), expected, place)
-    expected = f"{levels} probabilities or null"
-    distribution = _value(data, "distribution", partial(_is_list, levels, _is_share), expected, place)
+        unknown = next(key for key in data if key not in _SENTENCE_KEY_SET)
+        raise LovecError(f"{place} has a key {unknown!r}, expected only {', '.join(_SENTENCE_KEYS)}")
+    levels = DEFAULT_SCALE.size
+    if "levels" in data:
+        levels = _value(data, "levels", partial(_is_int, low=2), "an integer above 1", place)
     expected = "a number in [0, 1] or null (a rating of 7 is 0.7)"
-    factuality, confidence = (
-        _value(data, key, lambda value: value is None or _is_share(value), expected, place)
-        for key in ("factuality", "confidence")
-    )
+    factuality, confidence = data.get("factuality"), data.get("confidence")
+    score, distribution = data.get("score"), data.get("distribution")
+    if score is not None:
+        _value(data, "score", partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", place)
+    if distribution is not None:
+        _value(data, "distribution", partial(_is_list, levels, _is_share), f"{levels} probabilities or null", place)
+    if factuality is not None:
+        _value(data, "factuality", _is_share, expected, place)
+    if confidence is not None:
+        _value(data, "confidence", _is_share, expected, place)
     return Sentence(
         text=text.strip(),
         factuality=None if factuality is None else float(factuality),
@@ -294,7 +316,7 @@ def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+    return (isinstance(value, float) or _is_int(value)) and 0.0 <= value <= 1.0
 
 
 def short_json(value: Any) -> str:

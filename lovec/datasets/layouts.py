@@ -142,7 +142,7 @@ LAYOUTS = (
 """All layouts; a row has the first one that it fits."""
 
 
-def read_any(path: str | os.PathLike[str]) -> Iterator[Record]:
+def read_any(path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | None = None) -> Iterator[Record]:
     """Read the records of a file one by one, whatever its layout, be it JSON Lines, JSON, CSV or Parquet.
 
     The first row says whether the file is lovec's own; in other files every row may have another layout. What was read
@@ -150,6 +150,7 @@ def read_any(path: str | os.PathLike[str]) -> Iterator[Record]:
 
     Args:
         path: a file that ``lovec.datasets.rows`` can read, in one of the layouts `LAYOUTS`.
+        rows: number and object of every row of the file; default: ``read_rows(path)``.
 
     Yields:
         Records in file order.
@@ -158,7 +159,7 @@ def read_any(path: str | os.PathLike[str]) -> Iterator[Record]:
         LovecError: the file is missing, empty or broken, or a row has no known layout; the message names the nearest
             one and what it lacks.
     """
-    rows = read_rows(path)
+    rows = read_rows(path) if rows is None else rows
     first = next(rows, None)
     if first is None:
         return

@@ -27,7 +27,9 @@ BOOTSTRAPPED = tuple(name for name, info in METRICS.items() if info.bootstrapped
 """Names of the metrics that get an interval: Brier score, ECE-M with ten bins and Spearman's correlation."""
 
 _BINS = 10
-_AT_ONCE = 256  # draws computed together: bounds the memory, not the result
+_AT_ONCE = 256  # draws computed together at most
+_CELLS = 1 << 20  # draws times sentences computed together at most: bounds the memory, not the result
+_MULTIPLE = 16  # of rows: products of matrices round the rows that are left over from such blocks in another way
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,15 @@ def resample(runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0) ->
     for run in runs:
         if missing := [question for question in questions if question not in run]:
             raise LovecError(_unequal(len(run), len(questions), missing[0]))
-    counts = _draws(len(questions), draws, seed)
-    by_run = [_metrics(run, questions, counts) for run in runs]
-    means = {name: torch.stack([metrics[name] for metrics in by_run]).mean(0) for name in BOOTSTRAPPED}
-    return Resampled(questions, seed, means)
+    samples = [_Sample.of(run, questions) for run in runs]
+    at_once = _CELLS // max(len(questions), *(len(sample.owner) for sample in samples))
+    at_once = max(_MULTIPLE, min(at_once // _MULTIPLE * _MULTIPLE, _AT_ONCE))
+    means: dict[str, list[Tensor]] = {name: [] for name in BOOTSTRAPPED}
+    for counts in _draws(len(questions), draws, seed, at_once):
+        by_run = [_metrics(sample, counts) for sample in samples]
+        for name, blocks in means.items():
+            blocks.append(torch.stack([metrics[name] for metrics in by_run]).mean(0))
+    return Resampled(questions, seed, {name: torch.cat(blocks) for name, blocks in means.items()})
 
 
 def intervals(first: Resampled, second: Resampled | None = None, level: float = 0.95) -> dict[str, Interval | None]:
@@ -164,55 +171,88 @@ def _unequal(first: int, second: int, question: str) -> str:
     )
 
 
-def _draws(questions: int, draws: int, seed: int) -> Tensor:
-    """Return how often every draw holds every question, [1 + draws, questions], float64; the first row is all 1."""
+def _draws(questions: int, draws: int, seed: int, at_once: int) -> Iterator[Tensor]:
+    """Yield how often every draw holds every question, [at most at_once, questions], float64; the first row is all 1.
+
+    The draws do not depend on ``at_once``: the generator gives the same numbers in one call and in several.
+    """
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(questions, (draws, questions), generator=generator)
-    counts = torch.zeros(draws, questions, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())
-    return torch.cat([torch.ones(1, questions, dtype=torch.float64), counts])
+    for start in range(0, 1 + draws, at_once):
+        rows = min(at_once, 1 + draws - start)
+        drawn = torch.arange(questions)[None] if start == 0 else torch.empty(0, questions, dtype=torch.int64)
+        drawn = torch.cat([drawn, torch.randint(questions, (rows - len(drawn), questions), generator=generator)])
+        yield torch.zeros(rows, questions, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())
 
 
-def _metrics(run: QuestionPairs, questions: Sequence[str], counts: Tensor) -> dict[str, Tensor]:
-    """Compute the metrics of a run on every draw: [1 + draws] each, float64, NaN where undefined."""
-    pairs = [run[question] for question in questions]
-    for question, (confidences, factualities) in zip(questions, pairs, strict=True):
-        if len(confidences) != len(factualities):
-            raise LovecError(
-                f"question {question!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
-                "expected one of each per sentence"
-            )
-    confidence, factuality = checked_pair(
-        [c for confidences, _ in pairs for c in confidences], [f for _, labels in pairs for f in labels]
-    )
-    lengths = torch.tensor([len(confidences) for confidences, _ in pairs])
-    owner = torch.arange(len(pairs)).repeat_interleave(lengths)
-    errors = torch.zeros(len(pairs), dtype=torch.float64).index_add(0, owner, (confidence - factuality).square())
-    gaps = torch.zeros(len(pairs) * _BINS, dtype=torch.float64).index_add(
-        0, owner * _BINS + group_of(confidence, "bins", _BINS), factuality - confidence
-    )
-    n = counts @ lengths.double()
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The sentences of a run, question by question.
+
+    Attributes:
+        places: for confidence and for factuality, the number of different values, and the place of every sentence's
+            value among them, [N].
+        owner: index of the question that every sentence belongs to, [N].
+        lengths: number of sentences of every question, float64.
+        errors: sum of the squared errors of every question.
+        gaps: sums of factuality less confidence of every question, by bin of the confidence, [questions, bins].
+    """
+
+    places: tuple[tuple[int, Tensor], ...]
+    owner: Tensor
+    lengths: Tensor
+    errors: Tensor
+    gaps: Tensor
+
+    @classmethod
+    def of(cls, run: QuestionPairs, questions: Sequence[str]) -> _Sample:
+        """Return what is drawn from: the sentences of these questions.
+
+        Raises:
+            LovecError: a question has not as many confidences as factualities, or one of them lies outside [0, 1].
+        """
+        pairs = [run[question] for question in questions]
+        for question, (confidences, factualities) in zip(questions, pairs, strict=True):
+            if len(confidences) != len(factualities):
+                raise LovecError(
+                    f"question {question!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
+                    "expected one of each per sentence"
+                )
+        confidence, factuality = checked_pair(
+            [c for confidences, _ in pairs for c in confidences], [f for _, labels in pairs for f in labels]
+        )
+        lengths = torch.tensor([len(confidences) for confidences, _ in pairs])
+        owner = torch.arange(len(pairs)).repeat_interleave(lengths)
+        errors = torch.zeros(len(pairs), dtype=torch.float64).index_add(0, owner, (confidence - factuality).square())
+        gaps = torch.zeros(len(pairs) * _BINS, dtype=torch.float64).index_add(
+            0, owner * _BINS + group_of(confidence, "bins", _BINS), factuality - confidence
+        )
+        sides = [torch.unique(values, return_inverse=True) for values in (confidence, factuality)]
+        places = tuple((len(levels), place) for levels, place in sides)
+        return cls(places, owner, lengths.double(), errors, gaps.view(-1, _BINS))
+
+
+def _metrics(sample: _Sample, counts: Tensor) -> dict[str, Tensor]:
+    """Compute the metrics of a run on some draws: [draws] each, float64, NaN where undefined."""
+    n = counts @ sample.lengths
     return {
-        "brier": counts @ errors / n,
-        "ece_m": (counts @ gaps.view(-1, _BINS)).abs().sum(1) / n,
-        "spearman": torch.cat(list(_spearman(confidence, factuality, owner, counts))),
+        "brier": counts @ sample.errors / n,
+        "ece_m": (counts @ sample.gaps).abs().sum(1) / n,
+        "spearman": _spearman(sample, counts),
     }
 
 
-def _spearman(confidence: Tensor, factuality: Tensor, owner: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """Yield rank correlations, one block of draws at a time.
+def _spearman(sample: _Sample, counts: Tensor) -> Tensor:
+    """Compute the rank correlation of every draw.
 
     A sentence drawn w times is w equal sentences: its rank is the middle of all that tie with it, and it counts w
     times in the correlation.
     """
-    sides = [torch.unique(values, return_inverse=True) for values in (confidence, factuality)]
-    for start in range(0, len(counts), _AT_ONCE):
-        weight = counts[start : start + _AT_ONCE, owner]
-        n = weight.sum(1, keepdim=True)
-        centred, spread = [], []
-        for levels, place in sides:
-            mass = weight.new_zeros(len(weight), len(levels)).index_add_(1, place, weight)
-            middle = mass.cumsum(1) - (mass + n) / 2  # rank less the mean rank; halves of integers, so exact
-            centred.append(middle[:, place])
-            spread.append((mass * middle.square()).sum(1))
-        product = (weight * centred[0] * centred[1]).sum(1)
-        yield (product / (spread[0] * spread[1]).sqrt()).clamp(-1.0, 1.0)
+    weight = counts[:, sample.owner]
+    n = weight.sum(1, keepdim=True)
+    product, spread = weight, []
+    for levels, place in sample.places:
+        mass = weight.new_zeros(len(weight), levels).index_add_(1, place, weight)
+        middle = mass.cumsum(1) - (mass + n) / 2  # rank less the mean rank; halves of integers, so exact
+        product = product * middle[:, place]
+        spread.append((mass * middle.square()).sum(1))
+    return (product.sum(1) / (spread[0] * spread[1]).sqrt()).clamp(-1.0, 1.0)

@@ -22,12 +22,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
+from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
-from lovec.modules.checks import check_rates, not_finite, unfit_records, unfit_summary
+from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
 from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
@@ -176,7 +177,7 @@ class PolicyModule(EvaluationModule):
             return
         self._data_checked = True
         rows = data.loaded("train")
-        if unfit := unfit_records(rows, self.check_row):
+        if unfit := unfit_records(rows, self):
             summary = unfit_summary(unfit, rows)
             if data.unfit == "refuse" or len(unfit) == len(rows):
                 raise LovecError(f"{summary}; correct them, or leave them out with --data.unfit leave_out")
@@ -192,7 +193,7 @@ class PolicyModule(EvaluationModule):
 
     def check_rows(self, rows: Sequence[Record]) -> None:
         """Check, before the first step, what the training records are together; each has passed ``check_row``."""
-        for row in rows:
+        for row in doubtful(rows, self.encoder.tags):
             if self.has_tag_words(row.question):
                 self._asks_for_tags.add(row.id)
         self._log_notices()
@@ -200,6 +201,14 @@ class PolicyModule(EvaluationModule):
     def check_row(self, row: Record) -> None:
         """Raise a ``LovecError`` for a training record that cannot be learned from: here, one that does not encode."""
         self.example(row)
+
+    def surely_fits(self, extent: Extent) -> bool:
+        """Return whether all records of an extent pass ``check_row``, which is then not called for them.
+
+        A subclass that overrides how a row is encoded has all its rows checked, unless it overrides this too.
+        """
+        plain = extent.labelled and not extent.doubtful
+        return plain and self.encoder.most_tokens(*extent[:3]) <= self.policy.max_length
 
     def _log_notices(self) -> None:
         for notice in self._notices:
@@ -359,8 +368,7 @@ class PolicyModule(EvaluationModule):
         """Check all records before the first step, and keep the checkpoint with which an earlier run was stopped."""
         if (loaded := getattr(getattr(self.trainer, "datamodule", None), "loaded", None)) is not None:
             context = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", math.inf)
-            long = [row.id for row in loaded("validation") if len(self.encoder.prompt(row.question)) >= context]
-            if long:
+            if long := long_prompts(loaded("validation"), self.encoder, context):
                 rank_zero_warn(
                     f"{len(long)} validation records have a prompt that fills the model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"

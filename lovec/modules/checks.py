@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,31 +11,60 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lovec.datasets.stored import extents_of
+from lovec.encoding import Encoder
 from lovec.modules.batching import Batch, Example
 from lovec.notices import listed
+from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range
 
+_ENCODING = ("check_row", "example", "encode", "tagged")
 _EVERY = 10.0  # seconds between lines of progress
 
 
-def unfit_records(rows: Sequence[Record], check: Callable[[Record], object]) -> dict[str, str]:
+def unfit_records(rows: Sequence[Record], module: Any) -> dict[str, str]:
     """Return why training records cannot be learned from, by id; those that can are not in it.
 
     Args:
-        rows: the records.
-        check: raises a ``LovecError`` for a record that cannot be learned from.
+        rows: the records; those that the module tells from their extents are not read.
+        module: the training module. Its ``check_row`` raises a ``LovecError`` for a record that cannot be learned from.
     """
+    knows = _knows_its_rows(type(module))
     wrong: dict[str, str] = {}
     reported = time.monotonic()
-    for number, row in enumerate(rows, 1):
+    for number, extent in enumerate(extents_of(rows, module.encoder.tags)):
+        if knows and module.surely_fits(extent):
+            continue
+        row = rows[number]
         try:
-            check(row)
+            module.check_row(row)
         except LovecError as error:
             wrong[row.id] = str(error)
         if time.monotonic() - reported >= _EVERY:
             reported = time.monotonic()
-            rank_zero_info(f"checked {number} of {len(rows)} training records")
+            rank_zero_info(f"checked {number + 1} of {len(rows)} training records")
     return wrong
+
+
+def _knows_its_rows(module: type) -> bool:
+    """Return whether ``surely_fits`` of a class is about how the class encodes rows.
+
+    It is not where a subclass overrides one of the methods that encode a row, but not ``surely_fits``.
+    """
+    defining = {name: next(c for c in module.__mro__ if name in vars(c)) for name in ("surely_fits", *_ENCODING)}
+    return all(issubclass(defining["surely_fits"], defining[name]) for name in _ENCODING)
+
+
+def doubtful(rows: Sequence[Record], tags: TagFormat) -> Iterator[Record]:
+    """Yield the records with a tag word in a text; no others are read."""
+    return (rows[number] for number, extent in enumerate(extents_of(rows, tags)) if extent.doubtful)
+
+
+def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> list[str]:
+    """Return the ids of records whose prompt has at least ``context`` tokens; only those that may have are read."""
+    extents = enumerate(extents_of(rows, encoder.tags))
+    may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(extent.question) >= context)
+    return [row.id for row in may if len(encoder.prompt(row.question)) >= context]
 
 
 def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:

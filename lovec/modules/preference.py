@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lovec.datasets.stored import Extent
 from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
@@ -56,6 +57,10 @@ class PreferenceModule(PolicyModule):
         if chosen == rejected:
             self._equal.add(row.id)
         return Example((chosen, rejected), row)
+
+    def surely_fits(self, extent: Extent) -> bool:
+        """Return whether all records of an extent are pairs that encode and prefer one thing to another."""
+        return extent.pair and super().surely_fits(extent)
 
     def check_rows(self, rows: Sequence[Record]) -> None:
         """Check, before the first step, that some pairs prefer one thing to another.

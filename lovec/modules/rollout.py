@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
+from lovec.datasets.stored import Extent
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.losses import TokenMean, importance_weights, row_means
@@ -252,6 +253,11 @@ class RolloutModule(PolicyModule):
             )
         if length + self.max_new_tokens > limit:
             self._little_room.add(row.id)
+
+    def surely_fits(self, extent: Extent) -> bool:
+        """Return whether all questions of an extent leave room for the longest answer."""
+        length = self.encoder.most_tokens(extent.question)
+        return not extent.doubtful and length + self.max_new_tokens <= self.policy.max_length
 
     def _rewards(self, answer: Record) -> list[float | None]:
         """Return the rewards of an answer's sentences, that of the whole answer added; None without a needed label.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lovec.choices import ChoiceTree
+from lovec.datasets.stored import Extent
 from lovec.losses import sft_nll
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
@@ -71,6 +72,10 @@ class ScoreModule(PolicyModule):
     def check_row(self, row: Record) -> None:
         """Raise a ``LovecError`` for a record that cannot be learned from."""
         self.example(_without_scores(row))
+
+    def surely_fits(self, extent: Extent) -> bool:
+        """Return whether all records of an extent encode."""
+        return super().surely_fits(extent)  # scores do not change how long a row is at most
 
     def encode(self, row: Record) -> ScoredExample:
         """Encode the tagged answer, where its tags are, and which of its tokens are text."""

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lovec.types import LovecError
-
 LOGITS_AT_ONCE = 1 << 26
 """Logits that are in memory at once: 256 MiB in float32."""
 
@@ -18,40 +16,56 @@ _TARGETS_AT_ONCE = 4096
 
 
 def target_logps(
-    hidden: Tensor, rows: Tensor, targets: Tensor, head: nn.Linear, temperature: float, softcap: float | None
+    hidden: Tensor, rows: Tensor, targets: Tensor, head: Any, temperature: float, softcap: float | None
 ) -> Tensor:
-    """Compute log-probabilities of target tokens after hidden states.
+    """Compute log-probabilities of target tokens after hidden states, some of them at a time.
 
-    Each hidden state may have any number of targets. The gradient with respect to hidden states is made in the forward
-    pass, chunk by chunk: that of log p(t) is W_t - E_p[W], with W the rows of the output layer, so that one vector per
-    hidden state has to be kept, and the backward pass multiplies no matrices.
+    Where the output layer is frozen, the gradient is made in the forward pass: that of log p(t) is W_t - E_p[W], with W
+    the rows of the layer. So one vector per hidden state is kept, and the backward pass multiplies no matrices. A layer
+    with an adapter is computed again in the backward pass.
 
     Args:
         hidden: M hidden states, [M, D].
         rows: index of the hidden state before each target, ascending, [P].
         targets: token ids, [P].
-        head: the output layer; its weights get no gradient.
+        head: the output layer.
         temperature: divides the logits.
         softcap: logits z are replaced by softcap tanh(z / softcap) first; None leaves them.
 
     Returns:
         [P] float32.
     """
-    logps: Tensor = _TargetLogps.apply(hidden, rows, targets, head, temperature, softcap)  # type: ignore[no-untyped-call]
-    return logps
+    chunk = max(1, LOGITS_AT_ONCE // head.out_features)
+    starts = torch.arange(0, len(hidden) + chunk, chunk, device=hidden.device)
+    bounds = torch.searchsorted(rows, starts).tolist()
+    if type(head) is nn.Linear and not head.weight.requires_grad:
+        logps: Tensor = _TargetLogps.apply(hidden, rows, targets, head, temperature, softcap, bounds)  # type: ignore[no-untyped-call]
+        return logps
+    from torch.utils.checkpoint import checkpoint
+
+    parts = []
+    for states, start, first, end in zip(torch.split(hidden, chunk), starts, bounds, bounds[1:], strict=False):
+        at = (rows[first:end] - start, targets[first:end])
+        parts.append(checkpoint(_chunk_logps, head, states, at, temperature, softcap, use_reentrant=False))
+    return torch.cat(parts)
 
 
-def check_head(head: nn.Module) -> None:
-    """Refuse an output layer that ``target_logps`` would compute wrongly.
+def _chunk_logps(
+    head: nn.Module, states: Tensor, at: tuple[Tensor, Tensor], temperature: float, softcap: float | None
+) -> Tensor:
+    logits, _ = _scaled(head(states), temperature, softcap)
+    return logits[at] - logits.logsumexp(-1)[at[0]]
 
-    Raises:
-        LovecError: it is adapted, quantised or otherwise no plain linear layer.
-    """
-    if type(head) is not nn.Linear or head.weight.requires_grad:
-        raise LovecError(
-            f"the output layer is a trained or adapted {type(head).__name__}, expected a frozen linear layer; leave "
-            "lm_head out of the adapter's target_modules and modules_to_save"
-        )
+
+def _scaled(logits: Tensor, temperature: float, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+    """Return the logits that probabilities are made of, float32, and the slope of the soft cap where there is one."""
+    logits, slope = logits.float(), None
+    if softcap is not None:
+        capped = torch.tanh(logits / softcap)
+        logits, slope = softcap * capped, 1.0 - capped.square()
+    if temperature != 1.0:
+        logits = logits / temperature
+    return logits, slope
 
 
 class _TargetLogps(torch.autograd.Function):
@@ -64,32 +78,26 @@ class _TargetLogps(torch.autograd.Function):
         head: nn.Linear,
         temperature: float,
         softcap: float | None,
+        bounds: list[int],
     ) -> Tensor:
         logps = torch.empty(len(rows), dtype=torch.float32, device=hidden.device)
         slopes = torch.empty_like(logps)
-        chunk = max(1, LOGITS_AT_ONCE // head.out_features)
-        starts = torch.arange(0, len(hidden) + chunk, chunk, device=hidden.device)
-        bounds = torch.searchsorted(rows, starts).tolist()
-        means = []  # E_p[W] of every hidden state, where a gradient is wanted
-        for number, states in enumerate(torch.split(hidden, chunk)):
-            at = slice(bounds[number], bounds[number + 1])
-            place = (rows[at] - number * chunk, targets[at])
-            logits = F.linear(states, head.weight, head.bias).float()
-            slope = None
-            if softcap is not None:
-                capped = torch.tanh(logits / softcap)
-                logits, slope = softcap * capped, 1.0 - capped.square()
-                slopes[at] = slope[place]
-            if temperature != 1.0:
-                logits = logits / temperature
+        means, start = [], 0  # E_p[W] of every hidden state, where a gradient is wanted
+        chunks = torch.split(hidden, max(1, LOGITS_AT_ONCE // head.out_features))
+        for states, first, end in zip(chunks, bounds, bounds[1:], strict=False):
+            place = (rows[first:end] - start, targets[first:end])
+            start += len(states)
+            logits, slope = _scaled(F.linear(states, head.weight, head.bias), temperature, softcap)
             total = logits.logsumexp(-1, keepdim=True)
-            logps[at] = logits[place] - total[place[0], 0]
-            if ctx.needs_input_grad[0]:
-                probs = logits.sub_(total).exp_()
-                if slope is not None:
-                    probs.mul_(slope)
-                means.append(torch.mm(probs.to(head.weight.dtype), head.weight))
-        if ctx.needs_input_grad[0]:
+            logps[first:end] = logits[place] - total[place[0], 0]
+            if not ctx.needs_input_grad[0]:
+                continue
+            probs = logits.sub_(total).exp_()
+            if slope is not None:
+                slopes[first:end] = slope[place]
+                probs.mul_(slope)
+            means.append(torch.mm(probs.to(head.weight.dtype), head.weight))
+        if means:
             ctx.save_for_backward(torch.cat(means), rows, targets, *([] if softcap is None else [slopes]))
             ctx.weight, ctx.temperature, ctx.dtype = head.weight, temperature, hidden.dtype
         return logps
@@ -103,4 +111,4 @@ class _TargetLogps(torch.autograd.Function):
         shares = grad * slopes[0] if slopes else grad
         for at, target, share in zip(*(x.split(_TARGETS_AT_ONCE) for x in (rows, targets, shares)), strict=True):
             result.index_add_(0, at, share[:, None] * ctx.weight[target])
-        return result.to(ctx.dtype), None, None, None, None, None
+        return result.to(ctx.dtype), None, None, None, None, None, None

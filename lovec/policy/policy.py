@@ -24,7 +24,7 @@ from lovec.policy.adapters import (
     fresh_adapter,
     lora_options,
 )
-from lovec.policy.head import check_head, target_logps
+from lovec.policy.head import target_logps
 from lovec.policy.loading import RANDOM, PolicyConfig, load_base, load_tokenizer
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
 from lovec.tries import why_not_shared
@@ -98,7 +98,6 @@ class Policy(nn.Module):
                 raise LovecError(
                     f"{config.model} scales its logits ({name}), which is not supported; use another model family"
                 )
-        check_head(self.model.get_output_embeddings())
         self.padded_because = why_not_shared(self.model) if config.share_prefixes else "policy.share_prefixes is false"
         self._window = None if self.padded_because else AttentionKind.of(self.model.config).window
 

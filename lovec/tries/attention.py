@@ -166,7 +166,9 @@ class _TrieAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, plan: TriePlan) -> Tensor:
         keys, values = (_repeated(x, query.shape[1]) for x in (key, value))
-        out = torch.empty(query.shape, dtype=torch.float32)
+        # Heads side by side in memory, as the next layer takes them.
+        out = torch.empty_like(query.transpose(1, 2), dtype=torch.float32, memory_format=torch.contiguous_format)
+        out = out.transpose(1, 2)
         logsumexp = torch.empty(query.shape[:-1], dtype=torch.float32)
         for part, mask in plan.parts:
             q, k, v = _slices(part, query, keys, values)

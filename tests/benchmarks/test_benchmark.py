@@ -231,3 +231,9 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--from-runs"])
     world.main()
     assert calls == []
+
+
+def test_the_costs_of_records_are_those_of_the_results():
+    data = load("data")
+    results = json.loads(data.RESULTS.read_text(encoding="utf-8"))
+    assert f"{data.BEGIN}\n{data.table(results)}\n{data.END}" in data.PAGE.read_text(encoding="utf-8")

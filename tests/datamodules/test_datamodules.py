@@ -1,5 +1,6 @@
 """Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
+import gzip
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,10 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lovec.datamodules import Demonstrations, Preferences, Prompts, RecordBatch, RecordsDataModule, World
+from lovec.datasets import stored
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
+from lovec.datasets.stored import StoredRecords
 from lovec.datasets.world import EmbeddedWorld, WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Scale, Sentence, to_rating
@@ -121,6 +124,29 @@ def test_iterators_continue_after_the_last_batch_trained_on():
     other = Numbers(11, batch_size=4)
     other.load_state_dict(data.state_dict())
     assert other.served == 5
+
+
+ORDERS = {  # (records, batch size, seed, first epoch): two epochs of batches, as the first version served them
+    (11, 4, 0, 0): [[7, 10, 9, 6], [4, 1, 2, 5], [3, 0, 8], [8, 7, 5, 1], [4, 2, 0, 9], [10, 3, 6]],
+    (11, 4, 1, 0): [[5, 4, 0, 6], [2, 1, 10, 9], [8, 3, 7], [6, 7, 10, 1], [8, 4, 3, 5], [2, 9, 0]],
+    (7, 3, 5, 2): [[5, 0, 4], [3, 2, 1], [6], [2, 3, 4], [5, 1, 0], [6]],
+}
+
+
+@pytest.mark.parametrize(("n", "batch_size", "seed", "first_epoch"), ORDERS)
+def test_the_order_stays_that_of_older_checkpoints(n, batch_size, seed, first_epoch):
+    """A run that an earlier version began goes on with the records that it would have come to."""
+    data = Numbers(n, batch_size=batch_size, seed=seed, first_epoch=first_epoch)
+    data.setup("fit")
+    served = [[int(row.id) for row in data.train_batch(i)] for i in range(2 * data.train_batches())]
+    assert served == ORDERS[n, batch_size, seed, first_epoch]
+
+
+def test_an_order_is_drawn_once_an_epoch(monkeypatch):
+    drawn, draw = [], torch.randperm
+    monkeypatch.setattr(torch, "randperm", lambda n, **kwargs: drawn.append(n) or draw(n, **kwargs))
+    epochs(Numbers(53, batch_size=2, seed=77), 3)
+    assert drawn == [53, 53, 53]
 
 
 @pytest.mark.parametrize("how", ["max_steps", "callback"])
@@ -285,7 +311,7 @@ def test_held_out_share_depends_on_id_and_seed_alone(labels, tmp_path):
     again = {row.id for row in Demonstrations(str(more), val_fraction=0.2).load("validation")} - {"new"}
     assert again == set(held)
     assert {row.id for row in Demonstrations(str(labels), val_fraction=0.2, seed=1).load("validation")} != set(held)
-    assert Demonstrations(str(labels), val_fraction=0.0).load("validation") == []
+    assert not Demonstrations(str(labels), val_fraction=0.0).load("validation")
 
 
 def test_separate_files(labels, tmp_path):
@@ -294,6 +320,34 @@ def test_separate_files(labels, tmp_path):
     data = Demonstrations(str(labels), val_path=str(other), test_path=str(other))
     assert len(data.load("train")) == 180
     assert [row.id for row in data.load("validation")] == ["x", "y"] == [row.id for row in data.load("test")]
+
+
+@pytest.mark.parametrize("cls", [Demonstrations, Preferences, Prompts])
+def test_records_in_their_file_are_served_like_records_in_memory(cls, labels, tmp_path):
+    packed = tmp_path / "labels.jsonl.gz"
+    packed.write_bytes(gzip.compress(labels.read_bytes()))
+    both = [cls(str(path), val_fraction=0.2, batch_size=7, test_path=str(path)) for path in (labels, packed)]
+    for data in both:
+        data.setup("fit")
+        data.setup("test")
+        data.leave_out({"r3", "r11"})
+    lazy, held = both
+    assert isinstance(lazy.loaded("train"), StoredRecords) and isinstance(held.loaded("train"), list)
+    for split in ("train", "validation", "test"):
+        assert list(lazy.loaded(split)) == held.loaded(split)
+    assert epochs(lazy, 2) == epochs(held, 2)
+    assert lazy.fingerprint() == held.fingerprint() and lazy.summary == held.summary
+    batches = [[list(batch) for batch in data.val_dataloader()[0]] for data in both]
+    assert batches[0] == batches[1] and batches[0]
+
+
+def test_a_file_of_two_splits_is_read_once(labels, monkeypatch):
+    readings, read = [], stored.read_any
+    monkeypatch.setattr(stored, "read_any", lambda path, *rows: readings.append(path) or read(path, *rows))
+    Demonstrations(str(labels)).setup("fit")
+    assert readings == [str(labels)]
+    Demonstrations(str(labels), val_path=str(labels)).setup("fit")
+    assert len(readings) == 3
 
 
 def test_left_out_records_are_logged_once(labels, caplog):
@@ -365,7 +419,7 @@ def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):
     scale = Scale(("no", "perhaps", "yes"))
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(scale=scale))
     pairs = data.load("train")
-    assert pairs == [with_rejected(row, 0, scale) for row in rows]
+    assert list(pairs) == [with_rejected(row, 0, scale) for row in rows]
     assert {score for pair in pairs for score in pair.rejected} == {0, 1, 2}
 
 

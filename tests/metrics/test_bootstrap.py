@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lovec.metrics import bootstrap
 from lovec.metrics.bootstrap import BOOTSTRAPPED, Interval, by_question, intervals, resample
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.types import LovecError, Record, Sentence
@@ -51,6 +52,38 @@ def test_intervals_are_the_percentiles_of_the_draws():
             assert (found.low, found.high) == pytest.approx(np.percentile(values[1:], [2.5, 97.5]))
     wide, narrow = (intervals(first, level=level)["brier"] for level in (0.95, 0.5))
     assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+
+
+GOLDEN = {  # as computed in one go, before draws were computed in blocks
+    "brier": (0.02205035971223022, 0.017426092511472674, 0.026875327797202798),
+    "ece_m": (0.05071942446043166, 0.04280568726836712, 0.0699266917293233),
+    "spearman": (0.8509426833135729, 0.7778244104511508, 0.9011011441644372),
+}
+
+
+def test_intervals_stay_as_they_were():
+    found = intervals(resample([simulated(), simulated(seed=9)]))
+    for name, (value, low, high) in GOLDEN.items():  # to rounding, since other processors multiply in other blocks
+        assert (found[name].value, found[name].low, found[name].high) == pytest.approx((value, low, high), rel=1e-13)
+
+
+@pytest.mark.parametrize("people", [3, 40, 300])
+def test_blocks_of_draws_change_nothing(people, monkeypatch):
+    """The draws are those of one call of the generator; metrics agree to how a processor rounds products."""
+    run = simulated(people)
+    whole = resample([run], draws=300, seed=2)
+    sizes = []
+    draw = bootstrap._draws
+    monkeypatch.setattr(bootstrap, "_draws", lambda *a: (sizes.append(len(b)) or b for b in draw(*a)))
+    monkeypatch.setattr(bootstrap, "_CELLS", 1)
+    small = resample([run], draws=300, seed=2)
+    assert sizes == [16] * 18 + [13]
+    for name in BOOTSTRAPPED:
+        np.testing.assert_allclose(small.metrics[name], whole.metrics[name], rtol=1e-13)  # NaN equals NaN
+    counts = torch.cat(list(draw(people, 300, 2, 16)))
+    choices = torch.randint(people, (300, people), generator=torch.Generator().manual_seed(2))
+    assert counts[0].eq(1).all()
+    assert torch.equal(counts[1:], torch.stack([torch.bincount(row, minlength=people) for row in choices]).double())
 
 
 def test_the_same_method_differs_from_itself_by_exactly_nothing():

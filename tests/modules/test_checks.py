@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from tinyrollouts import grpo
-from tinyrun import Rows, fit, module, records, trainer
+from tinyrun import Rows, fit, module, records, tiny, trainer
+from transformers import AutoTokenizer
 
+from lovec.datasets.stored import extent_of
+from lovec.encoding import Encoder
 from lovec.modules import DPO, GRPO, ORPO, SFT, Batch, ExpectedReward, PolicyConfig, PTrueTuned, WarmupCosine
-from lovec.types import LossOutput, LovecError, Record
+from lovec.types import LossOutput, LovecError, Record, Sentence
 
 
 class Given(Rows):
@@ -182,6 +185,78 @@ def test_p_true_leaves_out_what_does_not_fit_before_the_first_step(
     objective = module(PTrueTuned, model, policy=PolicyConfig(model=model, lora_r=4, max_length=500))
     trainer(tmp_path, max_steps=0).fit(objective, Given(rows))
     assert objective.question.failed.ids.keys() == {"r3"}
+
+
+# Which records are encoded to know whether they fit
+
+
+def encoded(cls: type, rows: Any, folder: Path, **kwargs: Any) -> list[str]:
+    """The ids of the training records that an objective encodes before the first step."""
+    ids = []
+
+    class Watched(cls):  # type: ignore[misc]
+        def training_step(self, rows: Any, batch_idx: int) -> None:
+            raise AssertionError("a step has begun")
+
+    objective = kwargs.pop("build", module)(cls=Watched, **kwargs)
+    check = objective.check_row
+    objective.check_row = lambda row: (ids.append(row.id), check(row))
+    with pytest.raises(AssertionError, match="a step has begun"):
+        trainer(folder).fit(objective, Given(rows))
+    return ids
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO, ORPO, ExpectedReward])
+def test_only_records_that_may_not_fit_are_encoded(cls: type, model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[3] = replace(rows[3], question="q" * 300)  # fits, but not by the bound
+    rows[5] = replace(rows[5], question="What does <confidence> mean?")
+    policy = PolicyConfig(model=model, lora_r=4, max_length=525)
+    assert encoded(cls, rows, tmp_path, model=model, policy=policy) == ["r3", "r5"]
+
+
+def test_pairs_that_may_be_equal_are_encoded(model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[2] = replace(rows[2], rejected=tuple(round(10 * (s.factuality or 0.0)) for s in rows[2].sentences))
+    assert encoded(DPO, rows, tmp_path, model=model) == ["r2"]
+
+
+def test_questions_of_rollouts_are_encoded_where_they_may_leave_little_room(model: str, tmp_path: Path) -> None:
+    rows = records(12)
+    rows[7] = replace(rows[7], question="q" * 300)
+    options: dict[str, Any] = {"max_new_tokens": 60, "policy": PolicyConfig(model=model, lora_r=4, max_length=430)}
+    assert encoded(GRPO, rows, tmp_path, build=lambda cls, **kw: grpo(model, cls=cls, **kw), **options) == ["r7"]
+
+
+def test_an_objective_that_encodes_in_its_own_way_has_all_records_checked(model: str, tmp_path: Path) -> None:
+    class Longer(SFT):
+        def encode(self, row: Record) -> Any:
+            return super().encode(replace(row, question=row.question * 2))
+
+    rows = records(12)
+    everything = [row.id for row in rows]
+    assert encoded(Longer, rows, tmp_path, model=model) == everything
+    assert encoded(PTrueTuned, rows, tmp_path, model=model) == everything
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen2"])
+def test_no_record_has_more_tokens_than_its_bound(arch: str, tmp_path: Path) -> None:
+    texts = [
+        "Plain words.",
+        "Größe naïve Ελλάς 東京 ﷺ ﬃ ½ İ",
+        "e\u0301" * 30,
+        "🦜 a\u200db",
+        "<|eot_id|> <end_of_turn>",
+        " \n x",
+    ]
+    encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path, arch)))
+    for question in texts:
+        for count in range(1, len(texts)):
+            row = Record("a", question, sentences=tuple(Sentence(text, 1.0) for text in texts[:count]))
+            completion = encoder.completion(texts[:count], [10] * count)
+            extent = extent_of(row)
+            assert len(encoder.prompt(question)) <= encoder.most_tokens(extent.question)
+            assert len(encoder.prompt(question)) + len(completion) <= encoder.most_tokens(*extent[:3])
 
 
 # Settings of optimisers and schedules

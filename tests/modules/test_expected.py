@@ -292,4 +292,6 @@ def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: 
         branches * len(example.record.sentences) for example in examples
     ]
     budget = 2 * max(example.length for example in examples)
-    assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget, True))
+    assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget, False))
+    without = [replace(example, extra_tokens=0) for example in examples]
+    assert len(micro_batches(examples, budget, True)) > len(micro_batches(without, budget, True))

@@ -178,7 +178,7 @@ def test_a_loss_changes_nothing_in_its_batch(model: str, adapter: str, tmp_path:
     batch = Batch.of(examples, module.policy.device)
     tensors = {
         name: value.clone()
-        for name in batch.tokens.__slots__
+        for name in vars(batch.tokens)
         if isinstance(value := getattr(batch.tokens, name), Tensor)
     }
     module.loss(batch)

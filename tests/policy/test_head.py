@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tinyrun import tiny
 from torch import nn
 
+from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.policy import head as head_module
-from lovec.policy.head import check_head, target_logps
-from lovec.types import LovecError
+from lovec.policy.head import target_logps
 
 
 def naive(hidden, rows, targets, head, temperature, softcap):
@@ -49,8 +50,27 @@ def test_no_logits_are_kept():
     assert max(kept) <= 20 * 8
 
 
-def test_a_head_that_is_trained_is_refused():
-    check_head(nn.Linear(2, 3).requires_grad_(False))
-    for head in (nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3))):
-        with pytest.raises(LovecError, match=r"frozen linear layer; leave lm_head out of the adapter's target_modules"):
-            check_head(head)
+def test_an_output_layer_with_an_adapter_is_trained(tmp_path):
+    """Its logits are computed again in the backward pass, chunk by chunk."""
+    model = tiny(tmp_path, tie_word_embeddings=False)
+    policy = Policy(PolicyConfig(model=model, lora_r=4, target_modules=["q_proj", "lm_head"])).train()
+    with torch.no_grad():
+        for p in policy.trainable():
+            p.normal_(std=0.1, generator=torch.Generator().manual_seed(0))
+    sequence = TokenSequence((5, 6, 7), (8, 9, 10, 11))
+    gradients = []
+    for logits in (1 << 26, 2 * policy.model.config.vocab_size):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(head_module, "LOGITS_AT_ONCE", logits)
+            logps = policy.token_logps(TokenBatch.of([sequence]), 0.9)
+            gradients.append(torch.autograd.grad(logps.sum(), policy.trainable()))
+    logits = policy.model(input_ids=torch.tensor([sequence.inputs]), use_cache=False).logits[0, 2:] / 0.9
+    true = logits.log_softmax(-1).gather(-1, torch.tensor(sequence.completion)[:, None])[:, 0]
+    torch.testing.assert_close(logps[0], true, atol=1e-5, rtol=1e-5)
+    gradients.append(torch.autograd.grad(true.sum(), policy.trainable()))
+    names = [name for name, p in sorted(policy.named_parameters()) if p.requires_grad]
+    assert any("lm_head.lora_B" in name for name in names)
+    for computed in gradients[:2]:
+        for mine, true in zip(computed, gradients[2], strict=True):
+            assert true.norm() > 0
+            assert (mine - true).norm() <= 1e-5 * true.norm()

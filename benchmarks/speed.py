@@ -220,7 +220,7 @@ def run(objectives: Sequence[str], pairs: int, jobs: int) -> dict[str, Any]:
     lengths = {
         "prompt": MIX.prompt,
         "instruction": tokens(INSTRUCTION),
-        "instruction_llama_3": llama_tokens(INSTRUCTION),
+        "llama_3": llama_tokens(INSTRUCTION),
     }
     return {"tokens": lengths, "curve": sorted(collected("curve"), key=lambda point: point["length"]), **tables}
 

@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test fuzz planted test-gpu test-vllm vllm-env lint types wheel house plots clean
+.PHONY: demo test fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -33,7 +33,13 @@ fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text;
 planted: $(READY)  ## plant 100 and more bugs, one at a time, and see that the tests catch them; minutes
 	$(OFFLINE) $(VENV)/bin/python tests/planted/run.py $(ARGS)
 
-test-gpu:  ## tests that need a CUDA device, and a step of each objective in Llama-3-8B's shape; GPU_PYTHON says which python
+bench: $(READY)  ## cost of a step against the padded path and TRL (pip install -e ".[parity]"), on the CPU; ARGS="--only DPO" picks
+	$(OFFLINE) $(VENV)/bin/python benchmarks/speed.py $(ARGS)
+
+bench-gpu:  ## a step of each objective in Llama-3-8B's shape on a CUDA device, ten minutes; GPU_PYTHON says which python
+	@HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) benchmarks/gpu.py $(ARGS)
+
+test-gpu:  ## tests that need a CUDA device, then bench-gpu; GPU_PYTHON says which python
 	@export HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"; status=0; \
 	$(GPU_PYTHON) -m pytest -v -o filterwarnings=default -m gpu tests/test_gpu.py $(ARGS) || status=1; \
 	$(GPU_PYTHON) benchmarks/gpu.py || status=1; \

@@ -1,12 +1,15 @@
-"""Time, tokens per second and peak memory of one training step of each objective on a GPU.
+"""Time by phases, tokens per second and peak memory of a training step of each objective on a GPU: ``make bench-gpu``.
 
     python benchmarks/gpu.py                             # Llama-3-8B's shape -> benchmarks/results/gpu.json
+    python benchmarks/gpu.py --only DPO --minutes 3      # one objective; what would begin later is left out
     python benchmarks/gpu.py --shape tiny --device cpu   # the same code in seconds, to check that it runs
 
 The model has the shape of Llama-3-8B and random weights, drawn on the device, and a tokenizer that reads bytes, so
 nothing is downloaded; prompts, answers and tags have about as many tokens as with the real tokenizer. The model learns
 nothing: the numbers are about speed and memory only. Every objective makes one step to warm up, then the one that is
 measured. Sampled answers have a fixed length, and their ratings are a function of the text, so that advantages differ.
+Every objective runs with shared prefixes, then padded, then, where TRL is installed and has it, by TRL's trainer on the
+same examples with as many tokens at once; its rollouts are not measured.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from common import ROOT, provenance, write_json
-from lightning.pytorch import Callback, Trainer
+from gpu_phases import StepTimer, model_flops, synchronize, utilisation
+from lightning.pytorch import Trainer
 
 from lovec.callbacks import Probe
 from lovec.datamodules import RecordsDataModule
@@ -127,41 +132,6 @@ def rating_only(score: int | None, rating: int) -> float:
     return float(rating)
 
 
-class StepTimer(Callback):
-    """Times every step, and the update at its end, and counts the tokens that it trains on."""
-
-    def __init__(self, module: Any) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._update = module.update
-        module.update = self.update
-
-    def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
-        """Start timing a step."""
-        self.rows.append({"sequences": 0, "tokens": 0, "completion_tokens": 0, "update_seconds": 0.0})
-        self._start = now()
-
-    def on_train_batch_end(self, trainer: Trainer, module: Any, *args: Any) -> None:
-        """Stop timing the step."""
-        self.rows[-1]["seconds"] = now() - self._start
-
-    def update(self, examples: Sequence[Any]) -> None:
-        """Run the module's own update and time it."""
-        start, row = now(), self.rows[-1]
-        self._update(examples)
-        row["update_seconds"] += now() - start
-        sequences = [sequence for example in examples for sequence in example.sequences]
-        row["sequences"] += len(sequences)
-        row["tokens"] += sum(map(len, sequences))
-        row["completion_tokens"] += sum(len(s.completion) for s in sequences)
-
-
-def now() -> float:
-    """Return a time in seconds, once the GPU has finished its work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def write_shape(shape: Shape, folder: Path) -> str:
     """Write configuration and tokenizer to a folder; return the model's name, whose weights are drawn at random.
 
@@ -178,7 +148,7 @@ def write_shape(shape: Shape, folder: Path) -> str:
     return f"random:{folder}"
 
 
-def objectives(shape: Shape, model: str) -> dict[str, Any]:
+def objectives(shape: Shape, model: str, share_prefixes: bool = True) -> dict[str, Any]:
     """Return a constructor for each module, by name."""
     common = {
         "policy": PolicyConfig(
@@ -187,6 +157,7 @@ def objectives(shape: Shape, model: str) -> dict[str, Any]:
             lora_alpha=16,
             dtype="bfloat16",
             gradient_checkpointing=True,
+            share_prefixes=share_prefixes,
             instruction=INSTRUCTION,
             tag_words=TAGS,
         ),
@@ -208,13 +179,9 @@ def objectives(shape: Shape, model: str) -> dict[str, Any]:
     }
 
 
-def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, Any]:
-    """Train for ``STEPS`` steps; return the measurements of the last one, and the peak memory of all."""
-    cuda = device == "cuda"
-    if cuda:
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+def measure(make: Any, batch_size: int, device: str, folder: Path) -> tuple[dict[str, Any], SimpleNamespace]:
+    """Train for ``STEPS`` steps; return the measurements of the last one, and what TRL needs to do the same."""
+    reset_memory(device)
     torch.manual_seed(0)
     module = make()
     timer = StepTimer(module)
@@ -233,51 +200,129 @@ def measure(make: Any, batch_size: int, device: str, folder: Path) -> dict[str, 
         enable_model_summary=False,
     )
     trainer.fit(module, Rows(batch_size))
-    row: dict[str, Any] = timer.rows[-1]
+    phases = timer.rows[-1]
     norm = float(trainer.callback_metrics["train/grad_norm"])
     if len(timer.rows) != STEPS or not norm > 0:
         raise RuntimeError(f"{len(timer.rows)} steps, the gradient of the last is {norm}; expected {STEPS}, above 0")
+    policy = module.policy
+    setup = SimpleNamespace(
+        policy_config=module.policy_config,
+        policy=SimpleNamespace(peft=SimpleNamespace(peft_config=policy.peft.peft_config)),
+        encoder=module.encoder,
+        group_size=getattr(module, "group_size", 1),
+        beta=getattr(module, "beta", 0.0),
+        reference=getattr(module, "needs_reference", False),
+        config=policy.model.config.to_dict(),
+        examples=timer.examples,
+    )
+    sizes = {
+        "trainable": sum(p.numel() for p in policy.trainable()),
+        "parameters": sum(p.numel() for name, p in policy.named_parameters() if ".lora_" not in name),
+    }
+    seconds = sum(phases.values()) - phases["rollout"]
+    return {**figures(setup, seconds, device), "phases": phases, **sizes}, setup
+
+
+def measure_trl(objective: str, setup: SimpleNamespace, tokens: int, device: str, folder: Path) -> dict[str, Any]:
+    """Make ``STEPS`` steps of TRL on the examples of lovec's last step; return the measurements of the last one."""
+    from peers import TRAINERS
+
+    reset_memory(device)
+    torch.manual_seed(0)
+    trl = TRAINERS[objective](setup, setup.examples, folder, device)
+    optimizer = torch.optim.AdamW([p for p in trl.parameters if p.requires_grad], lr=1e-5)
+    for _ in range(STEPS):
+        synchronize()
+        start = time.perf_counter()
+        trl.step(tokens)
+        optimizer.step()
+        synchronize()
+        seconds = time.perf_counter() - start
+    return figures(setup, seconds, device)
+
+
+def figures(setup: SimpleNamespace, seconds: float, device: str) -> dict[str, Any]:
+    """Return what is said of any side: sizes of the step, speed of the update, peak memory."""
+    sequences = [sequence for example in setup.examples for sequence in example.sequences]
+    tokens = sum(map(len, sequences))
+    flops = model_flops(setup.config, setup.examples, setup.reference, setup.policy_config.lora_r)
     return {
-        "steps_before": len(timer.rows) - 1,
-        **{key: round(value, 4) for key, value in row.items()},
-        "before_update_seconds": round(row["seconds"] - row["update_seconds"], 4),
-        "tokens_per_second": round(row["tokens"] / row["update_seconds"], 1),
-        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if cuda else None,
-        "trainable": sum(p.numel() for p in module.policy.trainable()),
-        "parameters": sum(p.numel() for name, p in module.policy.named_parameters() if ".lora_" not in name),
+        "sequences": len(sequences),
+        "tokens": tokens,
+        "completion_tokens": sum(len(s.completion) for s in sequences),
+        "update_seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "mfu": utilisation(flops, seconds),
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else None,
     }
 
 
-def run(name: str, device: str, only: Sequence[str], out: Path | None) -> dict[str, Any]:
-    """Measure the objectives one after the other; results are kept even if a later objective fails."""
-    shape = SHAPES[name]
+def reset_memory(device: str) -> None:
+    """Free what an earlier side has left, and begin a new peak."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def run(name: str, device: str, only: Sequence[str], minutes: float, out: Path | None) -> dict[str, Any]:
+    """Measure the objectives one after the other; results are kept even if a later one fails.
+
+    Args:
+        name: a name in ``SHAPES``.
+        device: "cuda" or "cpu".
+        only: objectives; none means all.
+        minutes: nothing begins after this time; what is left out is named.
+        out: JSON file; None writes none.
+    """
+    shape, deadline = SHAPES[name], time.monotonic() + 60 * minutes
     results = provenance() | {"shape": name, "device": device, "settings": asdict(shape), "rows": []}
+
+    def add(objective: str, side: str, make: Callable[[], Any]) -> Any:
+        """Measure a side, keep its row, and return the rest of what it returned."""
+        row, rest = {"objective": objective, "side": side}, None
+        try:
+            if time.monotonic() > deadline:
+                row["skipped"] = f"{minutes:g} minutes are over"
+            else:
+                measured, rest = make()
+                row |= measured
+        except ModuleNotFoundError as error:
+            row["skipped"] = f"{error.name} is not installed"
+        except Exception as error:
+            traceback.print_exc()
+            row["failed"] = f"{type(error).__name__}: {error}"[:300]
+        results["rows"].append(row)
+        print(line(row), flush=True)
+        if out is not None:
+            write_json(out, results)
+        return rest
+
     with tempfile.TemporaryDirectory() as folder:
-        constructors = objectives(shape, write_shape(shape, Path(folder) / "model"))
-        for objective in only or constructors:
-            try:
-                batch_size = shape.prompts if objective == "GRPO" else shape.rows
-                measured = measure(constructors[objective], batch_size, device, Path(folder) / objective)
-                row = {"objective": objective, **measured}
-            except Exception as error:
-                traceback.print_exc()
-                row = {"objective": objective, "failed": f"{type(error).__name__}: {error}"[:300]}
-            results["rows"].append(row)
-            print(line(row), flush=True)
-            if out is not None:
-                write_json(out, results)
+        model = write_shape(shape, Path(folder) / "model")
+        for objective in only or objectives(shape, model):
+            batch_size = shape.prompts if objective == "GRPO" else shape.rows
+            setup = None
+            for side, share in (("lovec", True), ("lovec padded", False)):
+                make = objectives(shape, model, share)[objective]
+                setup = add(objective, side, partial(measure, make, batch_size, device, Path(folder) / side)) or setup
+            if objective != "ExpectedReward" and setup is not None:
+                arguments = (objective, setup, shape.micro_batch_tokens, device, Path(folder) / "trl")
+                add(objective, "TRL", lambda arguments=arguments: (measure_trl(*arguments), None))
     return results
 
 
 def line(row: dict[str, Any]) -> str:
     """Return a row as a line of text."""
-    if "failed" in row:
-        return f"{row['objective']:<15} failed: {row['failed']}"
+    name = f"{row['objective']:<15} {row['side']:<13}"
+    if reason := row.get("skipped") or row.get("failed"):
+        return f"{name} {'skipped' if 'skipped' in row else 'failed'}: {reason}"
     memory = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.1f} GB"
+    used = "" if row["mfu"] is None else f", {100 * row['mfu']:.0f} % of the device's arithmetic"
+    phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in row.get("phases", {}).items())
     return (
-        f"{row['objective']:<15} {row['sequences']} sequences, {row['tokens']} tokens, {row['seconds']:.2f} s: "
-        f"{row['before_update_seconds']:.2f} s before the update and {row['update_seconds']:.2f} s in it, "
-        f"{row['tokens_per_second']:.0f} tokens/s in the update{memory}"
+        f"{name} {row['sequences']} sequences, {row['tokens']} tokens, update {row['update_seconds']:.2f} s"
+        f"{f' ({phases})' if phases else ''}: {row['tokens_per_second']:.0f} tokens/s{used}{memory}"
     )
 
 
@@ -287,6 +332,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", default=[], help="objectives (default: all)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="nothing begins after this time")
     parser.add_argument(
         "--out", type=Path, help=f"JSON file (default: {RESULTS.relative_to(ROOT)} for a GPU, else none)"
     )
@@ -295,9 +341,10 @@ def main(words: Sequence[str] | None = None) -> None:
         print("skipped: benchmarks/gpu.py needs a CUDA device; --shape tiny --device cpu shows that the code runs")
         return
     out = flags.out or (RESULTS if flags.device == "cuda" else None)
-    rows = run(flags.shape, flags.device, flags.only, out)["rows"]
-    failures = [f"{row['objective']} failed" for row in rows if "failed" in row]
-    failures += [f"{r['objective']} took {r['peak_gb']:.1f} GB" for r in rows if (r.get("peak_gb") or 0.0) >= LIMIT_GB]
+    rows = run(flags.shape, flags.device, flags.only, flags.minutes, out)["rows"]
+    failures = [f"{row['objective']} ({row['side']}) failed" for row in rows if "failed" in row]
+    large = [row for row in rows if row["side"] == "lovec" and (row.get("peak_gb") or 0.0) >= LIMIT_GB]
+    failures += [f"{row['objective']} took {row['peak_gb']:.1f} GB" for row in large]
     if failures:
         raise SystemExit(f"{', '.join(failures)}; expected every step to run in less than {LIMIT_GB:g} GB")
 

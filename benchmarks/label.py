@@ -6,17 +6,15 @@ python benchmarks/label.py    # 10,000 answers about the small world -> benchmar
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, publish
+from common import ROOT, peak_memory, publish, resident_memory
 
 from lovec.cli import main as lovec
 from lovec.datasets.jsonl import read_objects, write_records
@@ -43,7 +41,7 @@ def measure(count: int) -> dict[str, Any]:
         home = Path(folder)
         for name, number in (("warm-up", WARM_UP), ("all", count)):
             write_records(home / f"{name}.jsonl", answers(number))
-            before, begin = _resident(), time.perf_counter()
+            before, begin = resident_memory(), time.perf_counter()
             words = ["--answers", str(home / f"{name}.jsonl"), "--out", str(home / name), "--oracle", "WorldOracle"]
             splitter = ["--splitter", "lovec.datasets.world.grading.split_sentences", "--oracle.world", "world-small"]
             with redirect_stdout(sys.stderr), peak_memory() as peak:
@@ -61,36 +59,6 @@ def measure(count: int) -> dict[str, Any]:
         "growth_mib": round(peak[0] - before, 1),
         "files_mib": round(size / 2**20, 1),
     }
-
-
-@contextmanager
-def peak_memory() -> Iterator[list[float]]:
-    """Measure the resident memory of this process 50 times per second inside the block.
-
-    ``getrusage`` would not do: its peak begins with that of the process that started this one.
-
-    Yields:
-        A list with one item, the highest value so far, in MiB.
-    """
-    peak, done = [_resident()], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.02):
-            peak[0] = max(peak[0], _resident())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        thread.join()
-
-
-def _resident() -> float:
-    """Return the resident memory of this process, in MiB."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 def main() -> None:

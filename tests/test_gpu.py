@@ -386,14 +386,23 @@ def test_the_benchmark_measures_every_objective(device: str, tmp_path: Path, mon
     benchmark(monkeypatch).main(["--shape", "tiny", "--device", device, "--out", str(tmp_path / "gpu.json")])
     results = json.loads((tmp_path / "gpu.json").read_text())
     assert ("no GPU" in results["machine"]) is not torch.cuda.is_available()
-    rows = {row["objective"]: row for row in results["rows"]}
-    assert list(rows) == ["SFT", "DPO", "GRPO", "ExpectedReward"]
-    assert [row["sequences"] for row in rows.values()] == [3, 6, 3, 3]
-    assert rows["GRPO"]["completion_tokens"] == 3 * 8
-    for row in rows.values():
-        assert row["seconds"] == pytest.approx(row["update_seconds"] + row["before_update_seconds"], abs=2e-4)
+    rows = {(row["objective"], row["side"]): row for row in results["rows"]}
+    sequences = {"SFT": 3, "DPO": 6, "GRPO": 3, "ExpectedReward": 3}
+    peers = [(name, "TRL") for name in sequences if name != "ExpectedReward"]
+    assert {*rows} == {(name, side) for name in sequences for side in ("lovec", "lovec padded")} | {*peers}
+    assert rows["GRPO", "lovec"]["completion_tokens"] == 3 * 8
+    for (objective, side), row in rows.items():
+        if side == "TRL" and "skipped" in row:
+            assert row["skipped"].endswith("is not installed")
+            continue
+        assert row["sequences"] == sequences[objective]
         assert row["tokens"] > row["completion_tokens"] > 0 and row["tokens_per_second"] > 0
         assert (row["peak_gb"] is None) is (device == "cpu")
+        if side != "TRL":
+            phases = row["phases"]
+            assert ("reference" in phases) == (objective in ("DPO", "GRPO"))
+            assert row["update_seconds"] == pytest.approx(sum(phases.values()) - phases["rollout"], abs=1e-4)
+            assert all(phases[name] > 0 for name in ("rollout", "forward", "backward", "optimiser"))
 
 
 def test_the_benchmarks_model_has_the_shape_of_llama_3_8b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +419,7 @@ def test_the_benchmarks_model_has_the_shape_of_llama_3_8b(tmp_path: Path, monkey
 
 
 def test_the_benchmark_has_the_lengths_that_it_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed objective or one that is too big is an error, and other results are kept."""
+    """A failed objective or one that is too big is an error; other results are kept, and what is left out is named."""
     gpu = benchmark(monkeypatch)
     model = gpu.write_shape(gpu.SHAPES["tiny"], tmp_path / "model")
     policy_module = gpu.objectives(gpu.SHAPES["tiny"], model)["SFT"]()
@@ -418,15 +427,18 @@ def test_the_benchmark_has_the_lengths_that_it_documents(tmp_path: Path, monkeyp
     sequences = [policy_module.example(gpu.record(i)).sequences[0] for i in range(32)]
     assert all(150 <= len(s.prompt) <= 190 and 200 <= len(s.completion) <= 256 for s in sequences)
 
-    def measure(make: Any, batch_size: int, *args: Any) -> dict[str, Any]:
+    def measure(make: Any, batch_size: int, *args: Any) -> tuple[dict[str, Any], None]:
         if make.func is DPO:
             raise RuntimeError("out of memory")
-        return {"peak_gb": 81.0 if make.func is GRPO else 20.0}
+        return {"peak_gb": 81.0 if make.func is GRPO else 20.0}, None
 
     monkeypatch.setattr(gpu, "measure", measure)
     monkeypatch.setattr(gpu, "line", str)
-    with pytest.raises(SystemExit, match=r"DPO failed, GRPO took 81\.0 GB; expected"):
+    with pytest.raises(SystemExit, match=r"DPO \(lovec\) failed, .*GRPO took 81\.0 GB; expected"):
         gpu.main(["--shape", "tiny", "--device", "cpu", "--out", str(tmp_path / "gpu.json")])
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-    assert rows[1] == {"objective": "DPO", "failed": "RuntimeError: out of memory"}
-    assert [row.get("peak_gb") for row in rows] == [20.0, None, 81.0, 20.0]
+    assert rows[2] == {"objective": "DPO", "side": "lovec", "failed": "RuntimeError: out of memory"}
+    assert [row.get("peak_gb") for row in rows] == [20.0, 20.0, None, None, 81.0, 81.0, 20.0, 20.0]
+    gpu.main(["--shape", "tiny", "--device", "cpu", "--minutes", "0", "--out", str(tmp_path / "gpu.json")])
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert len(rows) == 8 and {row["skipped"] for row in rows} == {"0 minutes are over"}

@@ -221,9 +221,9 @@ def test_a_megabyte_takes_linear_time(unit):
 
     # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
     # The smaller pair first: what is quadratic fails there in seconds.
-    # The better of two, as one alone may pay for a collection of garbage.
+    # What is quadratic fails every time; one time alone may pay for a collection of garbage, or for a busy machine.
     for size in (125_000, 1_000_000):
-        assert min(cost(size), cost(size)) < 24 * max(cost(size // 8), 0.02)
+        assert any(cost(size) < 24 * max(cost(size // 8), 0.02) for _ in range(3))
 
 
 @pytest.mark.parametrize("answer", ABSTENTIONS)

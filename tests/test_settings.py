@@ -25,8 +25,8 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Cell ChatReply Entity Estimate Example "
-    "Extent Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
-    "PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
+    "Extent GrowingTensor Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout "
+    "PendingAnswer PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply "
     "VllmRequest".split()
 )

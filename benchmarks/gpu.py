@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 from common import ROOT, provenance, write_json
+from cost import LLAMA_3_8B
 from gpu_phases import StepTimer, model_flops, synchronize, utilisation
 from lightning.pytorch import Trainer
 
@@ -63,7 +64,7 @@ class Shape:
         group: answers sampled per question.
         new_tokens: length of a sampled answer, in tokens.
         lora_r: rank of the adapter.
-        micro_batch_tokens: padded tokens that run through the model at once.
+        micro_batch_tokens: tokens that run through the model at once.
     """
 
     config: dict[str, Any]
@@ -78,13 +79,7 @@ class Shape:
 SHAPES = {
     "llama-3-8b": Shape(
         {
-            "vocab_size": 128256,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
+            **LLAMA_3_8B,
             "max_position_embeddings": 8192,
             "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
             "tie_word_embeddings": False,

@@ -117,11 +117,11 @@ class Trl:
 
     def build(self, options: dict[str, Any], **kwargs: Any) -> Any:
         """Return the trainer."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no trainer: override build")
 
     def loss(self, start: int, end: int) -> Tensor:
         """Compute the share of examples ``start`` to ``end`` in the loss of the step."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no loss: override loss")
 
     def step(self, micro_batch_tokens: int) -> float:
         """Make the forward and backward passes of a step, with at most so many padded tokens at once."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -210,7 +211,16 @@ HOSTILE = {
 }
 
 
+@pytest.fixture
+def without_collection():
+    """No collection of garbage, which would look at all that other tests have left in memory."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=list(HOSTILE))
+@pytest.mark.usefixtures("without_collection")
 def test_a_megabyte_takes_linear_time(unit):
     def cost(size):
         text = unit * (size // len(unit))
@@ -221,7 +231,7 @@ def test_a_megabyte_takes_linear_time(unit):
 
     # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
     # The smaller pair first: what is quadratic fails there in seconds.
-    # What is quadratic fails every time; one time alone may pay for a collection of garbage, or for a busy machine.
+    # What is quadratic fails every time; one time alone may pay for a busy machine.
     for size in (125_000, 1_000_000):
         assert any(cost(size) < 24 * max(cost(size // 8), 0.02) for _ in range(3))
 

@@ -1,6 +1,7 @@
 """Attention with explicit masks, and choices that are scored together as the branches of a tree.
 
-Engines score choices after cached contexts; training scores them at every tag of an answer, with gradient.
+Engines score choices after cached contexts. Training scores them at every tag of an answer as branches of a trie, see
+``lovec.tries``.
 """
 
 from __future__ import annotations

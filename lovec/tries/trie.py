@@ -87,7 +87,7 @@ class Trie:
         Args:
             ids: its tokens.
             after: number of an earlier sequence and a number of tokens. The new sequence begins with that many tokens
-                of the earlier one, and ``ids`` follow. Null is an empty beginning.
+                of the earlier one, and ``ids`` follow. None is an empty beginning.
         """
         path = [(0, 0)] if after is None else self._beginning(*after)
         rest = np.asarray(ids, dtype=np.int64)

@@ -20,6 +20,7 @@ from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
+from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, Record, Sampling, Sentence, check_count, check_range
 
 _WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
@@ -111,12 +112,19 @@ class World(RecordsDataModule):
                     write_records(staging / f"{split}.jsonl", records)
 
     def load(self, split: str) -> list[Record]:
-        """Return the labelled answers of a split; for training, with wrong scores."""
+        """Return the labelled answers of a split; for training, with wrong scores.
+
+        The untrained model has seen tags when it was pre-trained, and writes one now and then although nothing asks for
+        it. Such an answer is no plain text: there is nothing to learn from it.
+        """
         path = self._folder() / f"{split}.jsonl"
         if not path.exists():
             self.prepare_data()
         records = list(read_records(path))
-        return self.training_pairs(records) if split == "train" else records
+        if split != "train":
+            return records
+        words = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
+        return self.training_pairs([r for r in records if not any(word in r.answer for word in words)])
 
     def _folder(self) -> Path:
         """Return the folder of the answers, in that of the world; its name has a digest of all they depend on."""

@@ -1,6 +1,7 @@
 """Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
 import gzip
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -473,12 +474,23 @@ def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
         ]
         assert "".join(s.text for s in row.sentences).replace(" ", "") in row.answer.replace(" ", "")
     train = data.load("train")
-    assert len(train) + data.summary["train"][LEFT_OUT] == 16 * 3
-    assert sum("/sample-" in row.id for row in train) == 2 * sum("/sample-" not in row.id for row in train)
+    assert 16 * 2 < len(train) <= 16 * 3
+    assert sum("/sample-" in row.id for row in train) > sum("/sample-" not in row.id for row in train)
     for row in train:
         assert all(w != to_rating(s.factuality) for w, s in zip(row.rejected, row.sentences, strict=True))
     sampled = {row.id: row.answer for row in train}
     assert any(sampled[i] != sampled[i.split("/sample-")[0]] for i in sampled)
+
+
+@pytest.mark.usefixtures("worlds")
+def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(monkeypatch):
+    plain = labelled("plain", 0.5)
+    tagged = replace(labelled("tagged", 0.5), answer="S0. <confidence> 4 </confidence>")
+    splits = [(split, [plain, tagged]) for split in World.splits]
+    monkeypatch.setattr(World, "_answers", lambda self: iter(splits))
+    data = World(samples=1, seed=77)
+    assert [row.id for row in data.load("train")] == ["plain"]
+    assert [row.id for row in data.load("test")] == ["plain", "tagged"]
 
 
 @pytest.mark.usefixtures("worlds")

@@ -31,6 +31,7 @@ _OTHERS = {
     "sweep": "vary options of a recipe: train, measure on the dev split, compare in one table",
     "label": "questions to answers, sentences, labels by an oracle, and preference pairs",
     "agreement": "how far two label files agree",
+    "calibrate": "fit the map from an adapter's scores to how often its sentences are true",
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
     "serve": "an OpenAI-compatible server whose answers carry confidences",
     "export": "an adapter or a merged model, with a model card",

@@ -10,6 +10,7 @@ from typing import TextIO
 from rich.console import Console
 
 from lovec.reports.passages import Breaks, sentence_text
+from lovec.taggers.deployment import Keeps
 from lovec.tags import TagFormat, render
 from lovec.types import LovecError, Record, Sentence
 
@@ -17,29 +18,30 @@ from lovec.types import LovecError, Record, Sentence
 class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
 
-    On a terminal sentences are coloured and followed by their score in brackets; elsewhere they are followed by their
-    tag. A sentence without a score has neither.
+    On a terminal sentences are coloured and followed by their confidence, on the scale of the scores, in brackets;
+    elsewhere they are followed by their tag, which states the score. A sentence without a score has neither.
 
     Args:
         file: file to print to.
         tags: how tags are written.
         headings: whether a line with its name (or its question, where ``asking``) is printed above every document.
         asking: whether documents are answers to questions.
-        min_score: sentences with a lower score, or none, are left out.
+        keeps: tells whether a sentence is printed; None prints all.
 
     Attributes:
         left_out: number of sentences that were left out.
+        coloured: whether sentences are followed by their confidence, not by the tag with their score.
     """
 
     def __init__(
-        self, file: TextIO, tags: TagFormat, headings: bool = False, asking: bool = False, min_score: int | None = None
+        self, file: TextIO, tags: TagFormat, headings: bool = False, asking: bool = False, keeps: Keeps | None = None
     ) -> None:
         self.left_out = 0
         self._file, self._tags, self._headings, self._asking = file, tags, headings, asking
-        self._min_score = min_score
+        self._keeps = keeps
         self._console = Console(file=file, highlight=False, soft_wrap=True)
-        self._coloured = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._coloured = self._coloured and not os.environ.get("NO_COLOR")
+        self.coloured = self._console.is_terminal and not self._console.is_dumb_terminal
+        self.coloured = self.coloured and not os.environ.get("NO_COLOR")
         self._documents = 0
         self._records: list[Record] = []
         self._waiting: list[deque[Sentence]] = []
@@ -86,12 +88,12 @@ class Printer:
         while waiting:
             sentence = waiting.popleft()
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
-            if self._min_score is not None and (sentence.score is None or sentence.score < self._min_score):
+            if self._keeps is not None and not self._keeps(sentence):
                 self.left_out += 1
                 continue
             self._file.write(self._gap if self._begun else "")
             self._gap, self._begun = "", True
-            if self._coloured:
+            if self.coloured:
                 self._console.print(sentence_text(sentence), end="")
             else:
                 self._file.write(with_tag(sentence, self._tags))

@@ -123,11 +123,24 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
     if not isinstance(saved, dict):
         raise LovecError(f"cannot read {checkpoint} as a checkpoint: it holds a {type(saved).__name__}")
     text = saved.get(RECIPE_KEY)
+    return None if text is None else parse_recipe(text, str(checkpoint))
+
+
+def parse_recipe(text: object, place: str) -> Recipe:
+    """Return YAML text that a stranger may have written as a recipe.
+
+    Args:
+        text: the text.
+        place: the file that it is from, for the message.
+
+    Raises:
+        LovecError: it is no recipe.
+    """
     try:
-        return None if text is None else _parsed(text)
+        return _parsed(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise LovecError(
-            f"the recipe inside {checkpoint} is broken ({one_line(error)[:120]}); lovec did not write it so"
+            f"the recipe inside {place} is broken ({one_line(error)[:120]}); lovec did not write it so"
         ) from None
 
 

@@ -35,8 +35,8 @@ from .signatures import SignatureParser
 
 _MOST = 3  # documents whose problems are reported one by one
 _FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
-_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score", "readout",
-           "paragraphs")  # fmt: skip
+_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score", "keep_factual",
+           "readout", "raw", "paragraphs")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 
@@ -99,7 +99,7 @@ def _parser() -> SignatureParser:
     parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
     parser.add(TagSettings)
     parser.add(open_session)
-    parser.add(TextTagger, "session", "distributions")
+    parser.add(TextTagger, "session")
     return parser
 
 
@@ -207,8 +207,8 @@ class TagCommand:
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
                     file.write(piece)
                     file.flush()
-        if options.min_score is not None:
-            _print_error(f"{self.problems.left_out} sentences below {options.min_score} left out")
+        if (limit := self._limit()) is not None:
+            _print_error(f"{self.problems.left_out} sentences {limit} left out")
 
     @cached_property
     def tagger(self) -> TextTagger:
@@ -218,7 +218,23 @@ class TagCommand:
             session = self.parser.call(open_session, options)
         if options.model is None:
             _print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
-        return self.parser.call(TextTagger, options, session=session, distributions=options.format == "jsonl")
+        tagger = self.parser.call(TextTagger, options, session=session)
+        tagger.keeps(self.mode)  # raises an error before anything is tagged
+        if options.readout is None:
+            _print_error(tagger.deployment.note(self.mode))
+        return tagger
+
+    @property
+    def mode(self) -> str:
+        """How the sentences are tagged."""
+        return FREE_FORM if self.options.asking else ITERATIVE
+
+    def _limit(self) -> str | None:
+        """Say which sentences are left out; None where none are."""
+        score, share = self.options.min_score, self.options.keep_factual
+        limits = [f"below {score}"] if score is not None else []
+        limits += [f"below the threshold of --keep_factual {share:g}"] if share is not None else []
+        return " or ".join(limits) or None
 
     def _tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Tag documents; without ``on_sentence`` the sentences of long texts are counted on standard error."""
@@ -239,9 +255,12 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        tagger.min_score = None  # the printer leaves out what does not pass: it must know of every sentence
-        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, options.min_score)
+        keeps = tagger.keeps(self.mode)
+        tagger.min_score = tagger.keep_factual = None  # the printer must know of every sentence
+        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, keeps)
         report = not file.isatty()
+        # While an answer is written only its scores are known; its confidences follow when it is complete.
+        streams = not options.asking or not (printer.coloured or options.keep_factual)
 
         def on_sentence(number: int, at: int, sentence: Sentence) -> None:
             printer.on_sentence(number, at, sentence)
@@ -250,7 +269,7 @@ class TagCommand:
 
         for records in self._chunks(report):
             printer.begin(records)
-            tagged = self._tag(records, on_sentence)
+            tagged = self._tag(records, on_sentence if streams else None)
             printer.end(tagged)
             self.problems.left_out = printer.left_out
             for record in tagged:
@@ -258,10 +277,11 @@ class TagCommand:
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
-        session, least = self.tagger.session, self.options.min_score
+        session, limit = self.tagger.session, self._limit()
         notes = [_last_parts(session.model)]
         notes += [f"adapter {_last_parts(session.adapter)}"] if session.adapter else []
-        notes += [f"sentences below {least} are left out"] if least is not None else []
+        notes += [self.tagger.deployment.note(self.mode)] if self.options.readout is None else []
+        notes += [f"sentences {limit} are left out"] if limit is not None else []
         return passages.page("Tagged text", "; ".join(notes), tagged, levels=session.encoder.scale.size)
 
     def _continue_jsonl(self) -> None:
@@ -292,6 +312,7 @@ class TagCommand:
         options = self.options.as_dict()
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
         settings["adapter"] = weights_digest(options["adapter"])
+        settings["calibration"] = calibration_digest(options["adapter"] or options["model"], options["raw"])
         settings["question"] = None if options["asking"] else self.documents.question
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
         return settings

@@ -20,8 +20,21 @@ from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.deployment import Deployment, Keeps
 from lovec.taggers.scoring import OnSentence, run_to_end
-from lovec.types import Engine, LovecError, Readout, Record, Sampling, is_text
+from lovec.types import (
+    FREE_FORM,
+    ITERATIVE,
+    MODES,
+    Engine,
+    LovecError,
+    Readout,
+    Record,
+    Sampling,
+    Sentence,
+    check_range,
+    is_text,
+)
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
@@ -37,11 +50,17 @@ class TextTagger:
 
     Args:
         session: the model.
-        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores.
+        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores. None
+            is the mean, calibrated where the model has a calibration; the others are never calibrated.
         max_new_tokens: longest answer, in tokens.
-        distributions: whether answers get the distribution over all scores at every tag (texts always do).
         min_score: sentences with a lower score, or without one, are left out; ``meta["left_out"]`` counts them, and
             the answer stays whole. None keeps all.
+        keep_factual: probability that all sentences that are kept are true, such as 0.9; sentences with a confidence
+            at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
+            the threshold. None asks for no guarantee.
+
+    Attributes:
+        deployment: what becomes of the confidences that the taggers read.
 
     Raises:
         LovecError: ``min_score`` is not a score of the model's scale, or the readout is unknown.
@@ -50,18 +69,24 @@ class TextTagger:
     def __init__(
         self,
         session: Session,
-        readout: Readout = "stated",
+        readout: Readout | None = None,
         max_new_tokens: int = 512,
-        distributions: bool = True,
         min_score: int | None = None,
+        keep_factual: float | None = None,
     ) -> None:
         engine, encoder = session.engine, session.encoder
         if min_score is not None and (type(min_score) is not int or not 0 <= min_score <= encoder.scale.top):
             raise LovecError(f"min_score is {min_score!r}, expected an integer 0..{encoder.scale.top}")
+        check_range("keep_factual", keep_factual, above=0, below=1)
         self.session = session
         self.min_score = min_score
-        self._iterative = IterativeTagger(engine, encoder, readout)
-        self._free_form = FreeFormTagger(engine, encoder, Sampling(max_new_tokens), readout, distributions)
+        self.keep_factual = keep_factual
+        self.deployment = session.deployment if readout is None else Deployment()
+        needs = [self.deployment.needs_likelihoods(mode) for mode in MODES]
+        self._iterative = IterativeTagger(engine, encoder, readout or "mean", likelihoods=needs[0])
+        self._free_form = FreeFormTagger(
+            engine, encoder, Sampling(max_new_tokens), readout or "mean", distributions=True, likelihoods=needs[1]
+        )
 
     def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with a confidence for every sentence, in the order given.
@@ -87,10 +112,18 @@ class TextTagger:
             records: as for ``tag_texts``.
             on_sentence: as for ``tag_texts``.
         """
+        keeps = self.keeps(ITERATIVE)  # before anything is computed, since there may be no such guarantee
+        deployed = self.deployment
+
+        def report(number: int, at: int, sentence: Sentence) -> None:
+            if on_sentence is not None:
+                on_sentence(number, at, deployed.sentence(sentence, ITERATIVE))
+
         split = [split_record(record, self.session.encoder.tags) for record in records]
-        tagged = yield from self._iterative.steps(split, on_sentence)
+        tagged = yield from self._iterative.steps(split, report)
         texts = [[sentence.text for sentence in record.sentences] for record in split]
-        return [self._filtered(self._with_unknown_words(*pair)) for pair in zip(tagged, texts, strict=True)]
+        done = [self._with_unknown_words(*pair) for pair in zip(tagged, texts, strict=True)]
+        return [_filtered(deployed.record(record, ITERATIVE), keeps) for record in done]
 
     def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with the model's answer to their question, tagged by itself, in the order given.
@@ -100,10 +133,26 @@ class TextTagger:
 
         Args:
             records: the questions.
-            on_sentence: called with every sentence as soon as its tag is complete; not with text after the last tag.
+            on_sentence: called with every sentence as soon as its tag is complete, with the stated score as its
+                confidence; not with text after the last tag.
         """
+        keeps = self.keeps(FREE_FORM)
         answers = self._free_form.tag(records, on_sentence)
-        return [self._filtered(_with_cut_off(self._with_unknown_words(a, [a.question]))) for a in answers]
+        done = [_with_cut_off(self._with_unknown_words(answer, [answer.question])) for answer in answers]
+        return [_filtered(self.deployment.record(record, FREE_FORM), keeps) for record in done]
+
+    def keeps(self, mode: str) -> Keeps | None:
+        """Return a function that tells whether a tagged sentence is kept; None where all are.
+
+        Args:
+            mode: "iterative" for given texts, "free-form" for answers.
+
+        Raises:
+            LovecError: there is no threshold for the guarantee that is asked for.
+        """
+        if self.min_score is None and self.keep_factual is None:
+            return None
+        return self.deployment.keeps(mode, self.min_score, self.keep_factual)
 
     def _with_unknown_words(self, record: Record, texts: Sequence[str]) -> Record:
         """Add a problem to a record if the model knows too few words of the texts that it has read."""
@@ -113,12 +162,14 @@ class TextTagger:
         words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
         return _with_problem(record, f"the model does not know {words}; its scores mean little here")
 
-    def _filtered(self, record: Record) -> Record:
-        if self.min_score is None:
-            return record
-        kept = tuple(s for s in record.sentences if s.score is not None and s.score >= self.min_score)
-        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
-        return replace(record, sentences=kept, meta=meta, rejected=None)
+
+def _filtered(record: Record, keeps: Keeps | None) -> Record:
+    """Return a record without the sentences that are not kept, and with their number in its meta data."""
+    if keeps is None:
+        return record
+    kept = tuple(filter(keeps, record.sentences))
+    meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
+    return replace(record, sentences=kept, meta=meta, rejected=None)
 
 
 def tag(
@@ -130,7 +181,8 @@ def tag(
     *,
     session: Session | None = None,
     min_score: int | None = None,
-    readout: Readout = "stated",
+    keep_factual: float | None = None,
+    readout: Readout | None = None,
     max_new_tokens: int = 512,
     **settings: Any,
 ) -> Any:
@@ -147,7 +199,9 @@ def tag(
         engine: "transformers", "vllm", the address of a vLLM server, or an engine.
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_score: sentences with a lower score, or without one, are left out.
-        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores.
+        keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
+        readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores; None
+            is the mean, calibrated where the model has a calibration.
         max_new_tokens: longest answer to a question, in tokens.
         **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
@@ -170,7 +224,7 @@ def tag(
     pairs = enumerate(zip(texts, questions, strict=True), 1)
     records = [text_record(t or "", q, f"text-{number}") for number, (t, q) in pairs]
     session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
-    tagger = TextTagger(session, readout, max_new_tokens, min_score=min_score)
+    tagger = TextTagger(session, readout, max_new_tokens, min_score, keep_factual)
     tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)
     for record in tagged:
         if problems := record.meta.get("problems"):

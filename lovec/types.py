@@ -466,6 +466,9 @@ Readout: TypeAlias = Literal["stated", "mean"]
 """How a confidence is read: "stated" is the score that the model states, "mean" the expected score of its distribution
 over all scores; both as a share of the highest score."""
 
+ITERATIVE, FREE_FORM = MODES = ("iterative", "free-form")
+"""Ways to tag: "iterative" scores a given text sentence by sentence, "free-form" writes text and scores together."""
+
 Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]
 """What a row of results measures: a trained method, a baseline, the best constant score, a method's confidences after
 recalibration, the mean of two methods, a method with something taken away, or a variation of a recipe in a sweep."""
@@ -479,9 +482,10 @@ class ResultRow:
         method: name in tables.
         kind: what the row measures.
         domain: group of the records, such as "in-domain".
-        mode: "iterative" (the text is given, the model scores it) or "free-form" (the model writes text and tags).
+        mode: one of ``MODES``.
         level: "sentence" or "passage".
-        readout: how a confidence is read: "stated" (the score in the tag) or "mean" (of the distribution over scores).
+        readout: how a confidence is read: "stated" (the score in the tag), "mean" (of the distribution over scores), or
+            "deployed" (what users get: after the calibration that lies beside the adapter).
         seed: training seed; None for a mean over several.
         n: number of pairs of confidence and factuality.
         metrics: value by the metric's name, see ``lovec.metrics.table``; None where it is undefined.

@@ -21,6 +21,9 @@ from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
 from lovec.taggers.scoring import History
 from lovec.types import (
+    FREE_FORM,
+    ITERATIVE,
+    MODES,
     N_SCORES,
     Embedder,
     Kind,
@@ -34,7 +37,6 @@ from lovec.types import (
     checked_ratings,
 )
 
-ITERATIVE, FREE_FORM = MODES = ("iterative", "free-form")
 LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
 
 

@@ -33,6 +33,7 @@ from lovec.policy import Policy
 from lovec.results import write_results
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
+from lovec.taggers.deployment import DEPLOYED, Deployment
 from lovec.types import Kind, LovecError, Record, ResultRow, Sampling, Tagger
 
 VANILLA = "Vanilla"
@@ -100,10 +101,17 @@ class Measurement:
         for records in self._batches(self.records):
             self.tag(records)
 
-    def finish_method(self, name: str) -> None:
-        """Add the rows of a method that has tagged all records, and its variants that the settings ask for."""
+    def finish_method(self, name: str, deployment: Deployment | None = None) -> None:
+        """Add the rows of a method that has tagged all records, and its variants that the settings ask for.
+
+        Args:
+            name: its name in tables.
+            deployment: what users of its adapter get as confidences; None where there is no calibration.
+        """
         tagged = self._tagged
         self._finish(name, "method")
+        if deployment is not None and deployment.calibrations:
+            self._measure_deployed(name, tagged, deployment)
         if self.config.recalibrated:
             self._measure_recalibrated(name, tagged)
         if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
@@ -219,6 +227,13 @@ class Measurement:
         self._tagged.setdefault(mode, []).extend(tagged)
         self.evaluator.update(mode, tagged)
 
+    def _measure_deployed(self, method: str, tagged: Mapping[str, list[Record]], deployment: Deployment) -> None:
+        """Measure the confidences that users of an adapter get, after the calibration that lies beside it."""
+        for mode in self.evaluator.modes:
+            deployed = [deployment.record(record, mode) for record in tagged.get(mode, [])]
+            self._add(mode, [with_confidences(r, (s.confidence for s in r.sentences)) for r in deployed])
+        self._finish(method, "method", None, ["stated"], readout=DEPLOYED)
+
     def _measure_recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
         """Measure a method's confidences after maps that are fitted on validation records, per mode and readout.
 
@@ -280,7 +295,7 @@ class Measurement:
             records = self._all(self._tagged.get(mode, []))
             self._write(files[mode], lambda path, records=records: write_records(path, records))  # type: ignore[misc]
             self._time(method, mode, kind, records)
-        if method in self.keep:
+        if method in self.keep and "readout" not in fields:
             self._kept[method] = self._tagged.get(ITERATIVE, [])
         self._tagged, self._spent = {}, {}
 

@@ -33,10 +33,13 @@ from lovec.policy.checkpoints import (
 )
 from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
 from lovec.taggers import FreeFormTagger, IterativeTagger
+from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.models import resolve_model
+from lovec.taggers.session import adapter_folder
 from lovec.tags import TagFormat
 from lovec.types import (
     DEFAULT_SCALE,
+    MODES,
     Engine,
     LovecError,
     Oracle,
@@ -175,10 +178,21 @@ class EvaluationModule(LightningModule):
     def taggers(self) -> dict[str, Tagger]:
         """Return a tagger per mode, with the current engine and encoder; a mode may be left out."""
         sampling = Sampling(max_new_tokens=self.evaluation.max_new_tokens)
+        needs = {mode: self._deployment.needs_likelihoods(mode) for mode in MODES}
+        history = self.evaluation.history
         return {
-            ITERATIVE: IterativeTagger(self.engine, self.encoder, history=self.evaluation.history),
-            FREE_FORM: FreeFormTagger(self.engine, self.encoder, sampling, distributions=True),
+            ITERATIVE: IterativeTagger(self.engine, self.encoder, history=history, likelihoods=needs[ITERATIVE]),
+            FREE_FORM: FreeFormTagger(
+                self.engine, self.encoder, sampling, distributions=True, likelihoods=needs[FREE_FORM]
+            ),
         }
+
+    @cached_property
+    def _deployment(self) -> Deployment:
+        """What users of the adapter get as confidences; outside training, and where an adapter's folder is measured."""
+        adapter = self.tested_adapter()
+        measures = self.trainer.state.fn in (TrainerFn.TESTING, TrainerFn.PREDICTING) and self.trainer.ckpt_path is None
+        return Deployment.beside(adapter_folder(adapter)) if measures and adapter is not None else Deployment()
 
     @cached_property
     def base_fingerprint(self) -> Part:
@@ -309,7 +323,7 @@ class EvaluationModule(LightningModule):
     def on_test_epoch_end(self) -> None:
         """Measure what the method is compared with, set ``results``, and write them and every tagged record."""
         (name,) = self.methods
-        self.measurement.finish_method(name)
+        self.measurement.finish_method(name, self._deployment)
         if self.evaluation.vanilla:
             self.measurement.measure_vanilla()
         self.measurement.measure_constant()
@@ -342,7 +356,8 @@ class EvaluationModule(LightningModule):
                     f"give records {'without' if mode == ITERATIVE else 'with'} an answer"
                 )
             if records:
-                tagged.update({record.id: record for record in self.evaluator.taggers[mode].tag(records)})
+                answers = with_mean_readout(self.evaluator.taggers[mode].tag(records))
+                tagged.update({record.id: self._deployment.record(record, mode) for record in answers})
         ordered = [tagged[record.id] for record in rows]
         self._predicted += ordered
         return [record_to_dict(record) for record in ordered]

@@ -8,9 +8,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
+from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
 from lovec.serving.service import FAILED, PendingAnswer, Service
 from lovec.serving.worker import EngineWorker
@@ -62,7 +64,8 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
     limits = limits or RequestLimits()
-    worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting)
+    on_paused = partial(score_answers, session.engine)
+    worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting, on_paused)
     counters = Counters(worker)
     service = Service(session, worker, counters, limits, name)
 

@@ -11,16 +11,20 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import lovec.serving.wire as wire
 from lovec.answers import split_record
 from lovec.encoding import Encoder
+from lovec.serving.answers import AnswerJob, GrowingAnswer, ScoredSpan
 from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
 from lovec.serving.limits import RequestLimits
-from lovec.serving.worker import CompletionJob, EngineWorker, StepsJob, queue_full, shutting_down
+from lovec.serving.worker import EngineWorker, StepsJob, queue_full, shutting_down
 from lovec.taggers import IterativeTagger, Session
-from lovec.types import Completion, LovecError, Record, Sentence
+from lovec.taggers.freeform import read_sentence
+from lovec.taggers.scoring import with_score
+from lovec.tags import TaggedSentence, TaggedText
+from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Sentence
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from lovec.serving.counters import Counters
 
 T = TypeVar("T")
+
+Event: TypeAlias = list[ScoredSpan] | tuple[TaggedText, Completion] | Exception
+"""What the engine's thread says about an answer: new sentences, its end, or what prevented it."""
 
 FAILED = "the server failed; its log says how"
 """What a client learns of an error that is not its own: no paths, no addresses."""
@@ -43,13 +50,13 @@ class PendingAnswer:
     Attributes:
         request: the request that it answers.
         job: the worker's job.
-        events: the tokens of the answer, and at its end the completion or an error.
+        events: the sentences of the answer, and at its end what follows them and the completion, or an error.
         deadline: time of the event loop after which the request fails.
     """
 
     request: wire.ChatRequest
-    job: CompletionJob
-    events: asyncio.Queue[int | Completion | Exception]
+    job: AnswerJob
+    events: asyncio.Queue[Event]
     deadline: float
 
 
@@ -128,12 +135,17 @@ class Service:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.timeout
         request, prompt = await self._read(body, self._read_chat)
-        events: asyncio.Queue[int | Completion | Exception] = asyncio.Queue()
+        events: asyncio.Queue[Event] = asyncio.Queue()
 
-        def put(item: int | Completion | Exception) -> None:
+        def put(item: Event) -> None:
             loop.call_soon_threadsafe(events.put_nowait, item)
 
-        job = CompletionJob(prompt, request.sampling, uuid.uuid4().hex if request.seed is None else "", put, put)
+        def end(item: Completion | Exception) -> None:  # in the engine's thread, whose tokenizer the answer is read with
+            put((growing.rest(), item) if isinstance(item, Completion) else item)
+
+        growing = GrowingAnswer(self.session.encoder, prompt, put)
+        key = uuid.uuid4().hex if request.seed is None else ""
+        job = AnswerJob(prompt, request.sampling, key, growing.on_token, end, growing=growing)
         self.worker.submit(job)
         return PendingAnswer(request, job, events, deadline)
 
@@ -147,6 +159,7 @@ class Service:
         except LovecError as error:
             raise wire.RequestRefused(str(error), "messages") from None
         self._check_fit(len(prompt), "messages")
+        self._keeps(request, FREE_FORM)  # before an answer is written in vain
         return request, prompt
 
     def _read_tag(self, body: bytes) -> tuple[wire.TagRequest, Record]:
@@ -156,6 +169,7 @@ class Service:
         with self._encoding:
             prompt = self.encoder.prompt(request.question)
         self._check_fit(len(prompt), "question")
+        self._keeps(request, ITERATIVE)
         return request, split_record(Record("text", request.question, answer=request.text), self.encoder.tags)
 
     def _check_length(self, characters: int, parameter: str) -> None:
@@ -180,22 +194,42 @@ class Service:
         Raises:
             wire.RequestRefused: the engine failed, or the time is up.
         """
-        pieces = wire.AnswerPieces(self.encoder, answer.request.min_score)
+        pieces = wire.AnswerPieces(self._keeps(answer.request, FREE_FORM))
         try:
-            while True:
-                item = await self._before(answer.deadline, answer.events.get())
-                if isinstance(item, Exception):
-                    raise _visible(item)
-                if isinstance(item, Completion):
-                    break
-                for piece in pieces.on_token(item):
-                    yield piece
-            for piece in pieces.rest():
-                yield piece
-            self.counters.count_tokens(len(answer.job.prompt), len(item.ids))
-            yield item
+            while isinstance(item := await self._before(answer.deadline, answer.events.get()), list):
+                for span, logps in item:
+                    yield pieces.piece(span.raw, self._sentence(span, logps), span.problem)
+            if isinstance(item, Exception):
+                raise _visible(item)
+            rest, completion = item
+            for span in rest.sentences:
+                yield pieces.piece(span.raw, self._sentence(span, None), span.problem)
+            if tail := rest.tail.strip():
+                yield pieces.piece(rest.tail, Sentence(tail), "untagged tail")
+            self.counters.count_tokens(len(answer.job.prompt), len(completion.ids))
+            yield completion
         finally:
             answer.job.cancelled.set()  # also where the client has disconnected
+
+    def _sentence(self, span: TaggedSentence, logps: list[float] | None) -> Sentence:
+        """Return a span of an answer as a sentence with the confidence that is deployed."""
+        sentence = read_sentence(span, self.encoder.scale)
+        if logps is not None and sentence.score is not None:
+            sentence = with_score(sentence, sentence.score, logps, self.encoder.scale, "mean")
+        else:
+            sentence = replace(sentence, confidence=None)
+        return self.session.deployment.sentence(sentence, FREE_FORM)
+
+    def _keeps(self, request: wire.ChatRequest | wire.TagRequest, mode: str) -> Callable[[Sentence], bool]:
+        """Return whether a sentence stays in the text that a request asks for.
+
+        Raises:
+            wire.RequestRefused: the request asks for a guarantee that there is no threshold for.
+        """
+        try:
+            return self.session.deployment.keeps(mode, request.min_score, request.keep_factual)
+        except LovecError as error:
+            raise wire.RequestRefused(str(error), "keep_factual") from None
 
     async def whole(self, answer: PendingAnswer) -> dict[str, Any]:
         """Return a chat response in one piece."""
@@ -231,7 +265,7 @@ class Service:
         """
         deadline = asyncio.get_running_loop().time() + self.limits.timeout
         request, record = await self._read(body, self._read_tag)
-        steps = IterativeTagger(self.session.engine, self.session.encoder).steps([self._cut(record)])
+        steps = IterativeTagger(self.session.engine, self.session.encoder, "mean").steps([self._cut(record)])
         (tagged,) = await self._run_in_worker(steps, deadline)
         return await self._in_thread(len(body), lambda: self._tagged(request, record, tagged))
 
@@ -243,11 +277,10 @@ class Service:
         return replace(record, sentences=tuple(Sentence(s.text[:most]) for s in record.sentences))
 
     def _tagged(self, request: wire.TagRequest, record: Record, tagged: Record) -> bytes:
-        scale = self.encoder.scale
-        entries = [
-            wire.confidence_entry(sentence.text, scored.score, scale, request.min_score)
-            for sentence, scored in zip(record.sentences, tagged.sentences, strict=True)
-        ]
+        keeps = self._keeps(request, ITERATIVE)
+        deployed = [self.session.deployment.sentence(sentence, ITERATIVE) for sentence in tagged.sentences]
+        sentences = [replace(d, text=whole.text) for whole, d in zip(record.sentences, deployed, strict=True)]
+        entries = [wire.confidence_entry(sentence, keeps(sentence)) for sentence in sentences]
         response = {
             "object": "tagged_text",
             "model": self.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from lovec.encoding import Encoder
-from lovec.taggers.freeform import AnswerReader
-from lovec.types import LovecError, Sampling, Scale
+from lovec.types import LovecError, Sampling, Scale, Sentence
 
 _PARAMETERS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8"))
 """Parameters of OpenAI's that are ignored, and values of others that have no effect ("neutral")."""
@@ -53,6 +51,7 @@ class _Strict(BaseModel):
 class _Request(_Strict):
     model: str | None = None
     min_score: int | None = None
+    keep_factual: float | None = Field(None, gt=0, lt=1)
 
     @classmethod
     def read(cls, body: dict[str, Any], model: str, scale: Scale) -> Self:
@@ -89,7 +88,8 @@ class TagRequest(_Request, extra="forbid"):
         text: the text.
         question: the question that it answers.
         model: name of the model.
-        min_score: as in ``ChatRequest``.
+        min_score: as in ``ChatRequest``, as is ``keep_factual``.
+        keep_factual: as in ``ChatRequest``.
     """
 
     text: str = Field(pattern=r"\S")
@@ -128,6 +128,8 @@ class ChatRequest(_Request):
         stream: whether sentences are sent as soon as they are complete.
         stream_options: whether a stream ends with a chunk that counts tokens.
         min_score: sentences with a lower score, or without one, are left out of the text; None keeps all.
+        keep_factual: probability that all sentences that are kept are true, see ``lovec.calibration.Guarantee``; None
+            asks for no guarantee.
     """
 
     messages: list[_Message] = Field(min_length=1, max_length=_MOST_PARTS)
@@ -191,7 +193,7 @@ class Piece:
     """A sentence of an answer that is ready to be sent.
 
     Attributes:
-        content: the text with the white space before it; "" where ``min_score`` leaves it out.
+        content: the text with the white space before it; "" where it is left out.
         entry: the sentence's entry in the list of confidences.
     """
 
@@ -200,49 +202,34 @@ class Piece:
 
 
 class AnswerPieces:
-    """Cuts a growing answer into pieces: each sentence when its tag is closed, the rest at the end.
+    """Makes pieces of the sentences of one answer.
 
     Args:
-        encoder: the encoder of the model that writes the answer.
-        min_score: sentences with a lower score, or without one, have no content; None keeps all.
+        keeps: whether a sentence has content, given the sentence with its score and confidence.
     """
 
-    def __init__(self, encoder: Encoder, min_score: int | None) -> None:
-        self._reader = AnswerReader(encoder)
-        self._scale = encoder.scale
-        self._min_score = min_score
+    def __init__(self, keeps: Callable[[Sentence], bool]) -> None:
+        self._keeps = keeps
         self._has_content = False
 
-    def on_token(self, token: int) -> list[Piece]:
-        """Add a token, and return the pieces that it completes: usually none."""
-        return [self._piece(s.raw, s.text, s.score, s.problem) for s in self._reader.on_token(token)]
+    def piece(self, raw: str, sentence: Sentence, problem: str | None = None) -> Piece:
+        """Return a sentence as a piece.
 
-    def rest(self) -> list[Piece]:
-        """Return the remaining pieces at the end of the answer: a broken sentence, text after the last tag."""
-        rest = self._reader.rest()
-        pieces = [self._piece(s.raw, s.text, s.score, s.problem) for s in rest.sentences]
-        if tail := rest.tail.strip():
-            pieces.append(self._piece(rest.tail, tail, None, "untagged tail"))
-        return pieces
-
-    def _piece(self, raw: str, text: str, score: int | None, problem: str | None) -> Piece:
-        entry = confidence_entry(text, score, self._scale, self._min_score, problem)
+        Args:
+            raw: the sentence as it was written, tag and white space included.
+            sentence: its text, score and confidence.
+            problem: what is wrong with its tag; None if nothing is.
+        """
+        entry = confidence_entry(sentence, self._keeps(sentence), problem)
         space = raw[: len(raw) - len(raw.lstrip())]
-        content = f"{space if self._has_content else ''}{text}" if entry["kept"] else ""
+        content = f"{space if self._has_content else ''}{sentence.text}" if entry["kept"] else ""
         self._has_content = self._has_content or bool(content)
         return Piece(content, entry)
 
 
-def confidence_entry(
-    text: str, score: int | None, scale: Scale, min_score: int | None, problem: str | None = None
-) -> dict[str, Any]:
+def confidence_entry(sentence: Sentence, kept: bool, problem: str | None = None) -> dict[str, Any]:
     """Return the entry of a sentence in the list of confidences; a problem says what is wrong with its tag."""
-    entry = {
-        "text": text,
-        "score": score,
-        "confidence": None if score is None else scale.confidence(score),
-        "kept": min_score is None or (score is not None and score >= min_score),
-    }
+    entry = {"text": sentence.text, "score": sentence.score, "confidence": sentence.confidence, "kept": kept}
     return entry if problem is None else entry | {"problem": problem}
 
 

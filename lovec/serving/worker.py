@@ -1,4 +1,6 @@
-"""One thread that runs the engine: it batches waiting requests and stops those that were cancelled."""
+"""One thread that runs the engine: it batches requests, pauses their completions to score them, and stops those that
+were cancelled.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 from lovec.serving.wire import RequestRefused
@@ -27,17 +30,22 @@ class CompletionJob:
         prompt: token ids.
         sampling: how to sample; one completion.
         key: names the random stream, together with the seed.
-        on_token: called with every token.
+        on_token: called with every token; returns False to pause the completion, see ``EngineWorker``.
         on_end: called once, with the completion or with the error that prevented it; not called for a cancelled job.
+            The completion's log-probabilities are left out.
         cancelled: to be set when nobody waits for the completion any more.
+        ids: the tokens so far.
+        turn: number of the turn in which it has run last; of a job that has not run yet, of its arrival.
     """
 
     prompt: Sequence[int]
     sampling: Sampling
     key: str
-    on_token: Callable[[int], None]
+    on_token: Callable[[int], bool]
     on_end: Callable[[Completion | Exception], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
+    ids: list[int] = field(default_factory=list, init=False)
+    turn: int = field(default=0, init=False)
 
 
 @dataclass(eq=False)
@@ -49,11 +57,13 @@ class StepsJob:
             closed there, and returns the result.
         on_end: called once, with the result or with the error that prevented it; not called for a cancelled job.
         cancelled: to be set when nobody waits for the result any more.
+        turn: as for ``CompletionJob``.
     """
 
     steps: Generator[None, None, Any]
     on_end: Callable[[Any], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
+    turn: int = field(default=0, init=False)
 
 
 Job: TypeAlias = CompletionJob | StepsJob
@@ -62,26 +72,43 @@ Job: TypeAlias = CompletionJob | StepsJob
 class EngineWorker:
     """Runs jobs in batches of up to ``engine.max_rows``, first come, first served.
 
-    An engine must be used by one thread only. Jobs that arrive while a batch runs wait for its end; waiting jobs with
-    the same temperature and seed run together, each with its own token limit. A job in steps gives way after every
-    step to the first of the waiting jobs and their batch; several jobs in steps take turns.
+    An engine must be used by one thread only. Jobs with the same temperature and seed run together, each with its own
+    token limit. A completion may pause, for instance at the end of every sentence; once all completions of the batch
+    have paused or ended, ``on_paused`` is called with those that have paused, and then they go on, together with jobs
+    that have arrived in the meantime. Of batches that cannot run together, the one that has waited longest is next. A
+    job in steps gives way after every step to the first of the waiting jobs and their batch; several jobs in steps
+    take turns.
+
+    A completion that has paused is continued behind the tokens that it has, with a random stream that depends on their
+    number: equal requests with equal seeds stay equal.
 
     Args:
         engine: samples; nothing else may use it meanwhile.
         stop_ids: ids that end a completion.
         max_waiting: the most jobs that may wait.
+        on_paused: called in the worker's thread with the jobs of a batch that have paused, those that have reached
+            their token limit with their last token included; it may use the engine.
 
     Attributes:
         queue: the jobs that wait for their first turn.
         thread: runs the engine.
     """
 
-    def __init__(self, engine: Engine, stop_ids: Sequence[int], max_waiting: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stop_ids: Sequence[int],
+        max_waiting: int,
+        on_paused: Callable[[Sequence[CompletionJob]], None] = lambda jobs: None,
+    ) -> None:
         self.engine = engine
         self.stop_ids = tuple(stop_ids)
         self.max_waiting = max_waiting
+        self.on_paused = on_paused
         self.queue: list[Job] = []
         self._current: list[Job] = []
+        self._paused: list[Job] = []  # completions that go on
+        self._turns = count()
         self._begun: deque[Job] = deque()  # jobs in steps that gave way
         self._begun_next = False
         self._changed = threading.Condition()
@@ -91,7 +118,7 @@ class EngineWorker:
     @property
     def running(self) -> int:
         """Number of jobs that have begun."""
-        return len(self._current) + len(self._begun)
+        return len(self._current) + len(self._paused) + len(self._begun)
 
     @property
     def stopping(self) -> bool:
@@ -112,7 +139,7 @@ class EngineWorker:
         """Accept no more jobs, and end the others with an error; the engine stops at its next token or step."""
         self.refuse()
         with self._changed:
-            jobs = [*self.queue, *self._current, *self._begun]
+            jobs = [*self.queue, *self._current, *self._paused, *self._begun]
         for job in jobs:
             self._end(job, shutting_down())
 
@@ -140,6 +167,7 @@ class EngineWorker:
                 raise shutting_down()
             if len(self.queue) + len(self._begun) >= self.max_waiting:
                 raise queue_full(self.max_waiting)
+            job.turn = next(self._turns)
             self.queue.append(job)
             self._changed.notify()
 
@@ -161,18 +189,22 @@ class EngineWorker:
         with self._changed:
             while True:
                 self.queue = [job for job in self.queue if not job.cancelled.is_set()]
-                if self.queue or self._begun:
+                self._paused = [job for job in self._paused if not job.cancelled.is_set()]
+                ready = [*self._paused, *self.queue]
+                if ready or self._begun:
                     break
                 if self._stopping:
                     return []
                 self._changed.wait()
-            if self._begun and (self._begun_next or not self.queue):
+            if self._begun and (self._begun_next or not ready):
                 self._current = [self._begun.popleft()]
                 self._begun_next = False
             else:
-                first = self.queue[0]
-                together = [job for job in self.queue if _run_together(first, job)]
+                first = min(ready, key=lambda job: job.turn)
+                # Completions that have begun go first: they end sooner, and no more than a batch of them is open.
+                together = [job for job in ready if _run_together(first, job)]
                 self._current = together[: max(1, self.engine.max_rows)]
+                self._paused = [job for job in self._paused if job not in self._current]
                 self.queue = [job for job in self.queue if job not in self._current]
                 self._begun_next = not isinstance(first, StepsJob)
             return self._current
@@ -186,7 +218,7 @@ class EngineWorker:
             except StopIteration as end:
                 self._end(job, end.value)
                 return
-            if self.queue or (self._begun and time.monotonic() - begin > TURN):
+            if self.queue or self._paused or (self._begun and time.monotonic() - begin > TURN):
                 with self._changed:
                     self._current = []
                     self._begun.append(job)
@@ -194,22 +226,40 @@ class EngineWorker:
         job.steps.close()
 
     def _complete(self, jobs: Sequence[CompletionJob]) -> None:
-        """Sample a batch of completions."""
-        n_tokens = [0] * len(jobs)
+        """Sample a batch of completions until each of them pauses or ends."""
+        paused: set[int] = set()
 
         def on_token(prompt: int, sample: int, token: int) -> bool:
             job = jobs[prompt]
-            n_tokens[prompt] += 1
-            if not job.cancelled.is_set():
-                job.on_token(token)
-            return not job.cancelled.is_set() and n_tokens[prompt] < job.sampling.max_new_tokens
+            job.ids.append(token)
+            if job.cancelled.is_set():
+                return False
+            if not job.on_token(token):
+                paused.add(prompt)
+            return prompt not in paused and len(job.ids) < job.sampling.max_new_tokens
 
-        sampling = replace(jobs[0].sampling, max_new_tokens=max(job.sampling.max_new_tokens for job in jobs))
         completions = self.engine.generate(
-            [job.prompt for job in jobs], sampling, self.stop_ids, keys=[job.key for job in jobs], on_token=on_token
+            [[*job.prompt, *job.ids] for job in jobs],
+            replace(jobs[0].sampling, max_new_tokens=max(job.sampling.max_new_tokens - len(job.ids) for job in jobs)),
+            self.stop_ids,
+            keys=[f"{job.key}\x1f{len(job.ids)}" if job.ids else job.key for job in jobs],
+            on_token=on_token,
         )
-        for job, (completion,) in zip(jobs, completions, strict=True):
-            self._end(job, completion)
+        if paused:
+            self.on_paused([jobs[at] for at in sorted(paused)])
+        for at, (job, (completion,)) in enumerate(zip(jobs, completions, strict=True)):
+            if at in paused and not completion.finished and self._has_room(job):
+                with self._changed:
+                    job.turn = next(self._turns)
+                    self._paused.append(job)
+            else:
+                self._end(job, Completion(tuple(job.ids), (), completion.finished))
+
+    def _has_room(self, job: CompletionJob) -> bool:
+        """Return whether a completion may have another token."""
+        room = self.engine.context_length
+        has_context = room is None or len(job.prompt) + len(job.ids) < room
+        return has_context and len(job.ids) < job.sampling.max_new_tokens
 
     def _end(self, job: Job, result: Any) -> None:
         """Call back, unless the job has ended or nobody waits for it."""

@@ -138,7 +138,7 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
     parsed = parse(text, encoder.tags)
     sentences, problems = [], []
     for number, span in enumerate(parsed.sentences, start=1):
-        sentences.append(_sentence(span, encoder.scale))
+        sentences.append(read_sentence(span, encoder.scale))
         if span.problem is not None:
             problems.append(f"sentence {number}: {span.problem}")
     if tail := parsed.tail.strip():
@@ -191,7 +191,7 @@ def _token_callback(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSen
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
         for span in readers[prompt].on_token(token):
-            on_sentence(numbers[prompt], reported[prompt], _sentence(span, encoder.scale))
+            on_sentence(numbers[prompt], reported[prompt], read_sentence(span, encoder.scale))
             reported[prompt] += 1
         return True
 
@@ -206,7 +206,7 @@ def _unanswered(record: Record, tokens: int, room: int | None) -> Record:
     return replace(record, answer="", sentences=(), meta=meta, rejected=None)
 
 
-def _sentence(span: TaggedSentence, scale: Scale) -> Sentence:
+def read_sentence(span: TaggedSentence, scale: Scale) -> Sentence:
     """Return a parsed span as a sentence; a tag without text keeps its raw span, so that no sentence is empty."""
     confidence = None if span.score is None else scale.confidence(span.score)
     return Sentence(span.text or span.raw.strip(), confidence=confidence, score=span.score, levels=scale.size)

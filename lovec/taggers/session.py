@@ -7,12 +7,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, default_instruction
 from lovec.imports import without_collection
+from lovec.taggers.deployment import Deployment
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
@@ -53,6 +54,7 @@ class Session:
         model: name or folder of the model, as it was given or as its adapter names it.
         adapter: folder of the PEFT adapter; None runs the model without one.
         policy: the model with its adapter, for an engine that runs it; None where the engine loads the model itself.
+        deployment: what becomes of the confidences that taggers read, by the calibration beside the weights.
     """
 
     engine: Engine
@@ -60,6 +62,7 @@ class Session:
     model: str
     adapter: str | None = None
     policy: Policy | None = None
+    deployment: Deployment = field(default_factory=Deployment)
 
     def unknown_words(self, texts: Iterable[str]) -> float:
         """Return the share of words, in [0, 1], that the tokenizer has no tokens for and spells in bytes.
@@ -108,10 +111,12 @@ def open_session(
     rows: int = 64,
     trust_remote_code: bool = False,
     any_base: bool = False,
+    raw: bool = False,
 ) -> Session:
     """Open a model for tagging.
 
     An engine with a method ``open`` loads the model itself; for any other engine the model is loaded with transformers.
+    Confidences are calibrated where ``lovec calibrate`` has written a map beside the adapter, or beside a merged model.
 
     Args:
         model: ``world``, ``world-small``, ``tiny-llama``, a hub id or a folder; None takes the base model that the
@@ -129,10 +134,12 @@ def open_session(
         rows: the most prompts that run together, for an engine given by name.
         trust_remote_code: run code from the model's repository.
         any_base: use the adapter with ``model`` even if it names another base model.
+        raw: leave confidences as they are, although there is a calibration for them.
 
     Raises:
         LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base
-            model, or a folder that only ``model`` may name; or there is no such device.
+            model, or a folder that only ``model`` may name; the calibration is of other weights; or there is no such
+            device.
     """
     from lovec.devices import device_of
     from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
@@ -158,17 +165,18 @@ def open_session(
     if adapter is not None:
         check_adapter(adapter, config.model, any_base)  # an engine may load it by itself
     prompting = prompt_format(config.model, adapter, instruction, tag_words, scale)
+    deployment = Deployment() if raw else Deployment.beside(adapter or config.model)
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
         encoder = Encoder(load_tokenizer(config), *prompting)  # first, because it may refuse the tokenizer
         running.open(config.model, adapter)
-        return Session(running, encoder, name, adapter)
+        return Session(running, encoder, name, adapter, deployment=deployment)
     place = device_of(device)
     policy = Policy(config, reference=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting)
     policy.to(place)
     running.sync(policy)
-    return Session(running, encoder, name, adapter, policy)
+    return Session(running, encoder, name, adapter, policy, deployment)
 
 
 def prompt_format(

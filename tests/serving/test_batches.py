@@ -41,7 +41,7 @@ def test_jobs_of_one_batch_have_one_temperature_and_one_seed(
     ended: list[Any] = []
     for temperature, seed in settings:
         sampling = Sampling(1, temperature, seed=seed)
-        worker.submit(CompletionJob([1], sampling, "", lambda token: None, ended.append))
+        worker.submit(CompletionJob([1], sampling, "", lambda token: True, ended.append))
     worker.start()
     worker.stop()  # waits for all accepted jobs
     assert engine.batches == batches and len(ended) == len(settings)

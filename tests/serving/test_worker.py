@@ -70,7 +70,7 @@ class Steps:
 
 def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
     ended: list[Any] = []
-    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: None, ended.append), ended
+    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: True, ended.append), ended
 
 
 def test_the_worker_batches_limits_and_cancels_jobs() -> None:
@@ -192,3 +192,96 @@ def test_an_error_ends_only_its_own_work(worker: EngineWorker) -> None:
     steps.go.release()
     until(lambda: steps.results)
     assert isinstance(errors[0], RuntimeError)
+
+
+class Counting:
+    """An engine that writes the numbers after the last one of each prompt, and keeps what it was asked for."""
+
+    max_rows = 4
+    context_length = None
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[list[int]], list[str], int]] = []
+
+    def generate(self, prompts: Any, sampling: Sampling, stop_ids: Any, keys: Any = None, on_token: Any = None) -> Any:
+        self.calls.append(([list(p) for p in prompts], list(keys), sampling.max_new_tokens))
+        completions = []
+        for row, prompt in enumerate(prompts):
+            ids: list[int] = []
+            while not ids or (going and ids[-1] not in stop_ids and len(ids) < sampling.max_new_tokens):
+                ids.append((ids or prompt)[-1] + 1)
+                going = on_token(row, 0, ids[-1])
+            completions.append([Completion(tuple(ids), (), ids[-1] in stop_ids)])
+        return completions
+
+
+def paused_at(tens: bool, limit: int, start: int, ended: list[Any]) -> CompletionJob:
+    """A completion that pauses at every ten (or never)."""
+    return CompletionJob([start], Sampling(limit), "k", lambda token: not (tens and token % 10 == 0), ended.append)
+
+
+def test_a_paused_completion_is_scored_and_goes_on() -> None:
+    engine: Any = Counting()
+    scored: list[list[int]] = []
+    worker = EngineWorker(engine, (35, 25), 8, lambda jobs: scored.append([job.ids[-1] for job in jobs]))
+    ends: list[list[Any]] = [[], [], []]
+    worker.submit(paused_at(True, 100, 17, ends[0]))
+    worker.submit(paused_at(True, 100, 28, ends[1]))
+    worker.submit(paused_at(False, 2, 3, ends[2]))
+    worker.start()
+    worker.stop()
+    assert scored == [[20, 30]]
+    assert [[*end[0].ids] for end in ends] == [[*range(18, 26)], [*range(29, 36)], [4, 5]]
+    assert [end[0].finished for end in ends] == [True, True, False]
+    prompts, keys, limit = engine.calls[1]
+    assert (prompts, limit) == ([[17, 18, 19, 20], [28, 29, 30]], 98)
+    assert len(set(keys)) == 2 and "k" not in keys  # other numbers than those of the beginning
+
+
+@pytest.mark.parametrize(("limit", "room", "last"), [(3, None, 20), (4, None, 21), (99, 4, 20), (99, 5, 21)])
+def test_a_completion_that_pauses_at_its_last_token_ends(limit: int, room: int | None, last: int) -> None:
+    engine: Any = Counting()
+    engine.context_length = room
+    if room is not None:  # the engine ends a completion where the context is full
+        engine.generate = lambda prompts, sampling, *a, **k: Counting.generate(
+            engine, prompts, Sampling(min(sampling.max_new_tokens, room - len(prompts[0]))), *a, **k
+        )
+    scored: list[int] = []
+    ended: list[Any] = []
+    worker = EngineWorker(engine, (), 8, lambda jobs: scored.extend(job.ids[-1] for job in jobs))
+    worker.submit(paused_at(True, limit, 17, ended))
+    worker.start()
+    worker.stop()
+    assert ended[0].ids[-1] == last and not ended[0].finished and scored == [20]
+
+
+def test_completions_that_cannot_run_together_take_turns_at_their_pauses() -> None:
+    order: list[float] = []
+
+    class Turns(Counting):
+        def generate(self, prompts: Any, sampling: Sampling, *more: Any, **others: Any) -> Any:
+            order.append(sampling.temperature)
+            return super().generate(prompts, sampling, *more, **others)
+
+    engine: Any = Turns()
+    worker = EngineWorker(engine, (), 8)
+    ended: list[Any] = []
+    for temperature in (0.5, 0.6, 0.7):
+        sampling = Sampling(30, temperature)
+        worker.submit(CompletionJob([0], sampling, "", lambda token: token % 10 != 0, ended.append))
+    worker.start()
+    worker.stop()
+    assert order == [0.5, 0.6, 0.7] * 3 and len(ended) == 3
+
+
+def test_an_error_while_scoring_ends_the_batch() -> None:
+    def broken(jobs: Any) -> None:
+        raise RuntimeError("scoring broke")
+
+    engine: Any = Counting()
+    worker = EngineWorker(engine, (), 8, broken)
+    ended: list[Any] = []
+    worker.submit(paused_at(True, 30, 17, ended))
+    worker.start()
+    worker.stop()
+    assert isinstance(ended[0], RuntimeError)

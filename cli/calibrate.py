@@ -1,0 +1,233 @@
+"""``lovec calibrate``: fit the map from a model's scores to how often its sentences are true, and keep it beside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lovec.answers import untag
+from lovec.calibration import Calibration, Fitted, Promise, Promised, calibrate, weights_digest, write_calibrations
+from lovec.datasets.layouts import read_any
+from lovec.files import check_output
+from lovec.metrics.table import METRICS
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.session import adapter_folder
+from lovec.types import (
+    FREE_FORM,
+    ITERATIVE,
+    LovecError,
+    Oracle,
+    Readout,
+    Record,
+    Sampling,
+    check_count,
+    check_range,
+    checked_ratings,
+)
+
+from .arguments import add_working_directory
+from .console import locked, without_progress_bars
+from .errors import UsageError
+from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
+from .signatures import SignatureParser
+
+
+@dataclass
+class CalibrateSettings:
+    """What is fitted, to what, and what is promised.
+
+    Attributes:
+        data: file with labelled answers, in any layout that lovec reads; null takes the validation records of the data
+            set that the run was trained on. Give answers that training has not seen.
+        config: recipe whose data section says where the validation records are; null is the run's own recipe.
+        readout: what is mapped: "mean" of the distribution over all scores, or the "stated" score.
+        features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
+            docs/calibrate.md; null maps the readout alone.
+        keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
+        promise: what such a guarantee is about: "all-true" (with that probability all kept sentences of an answer are
+            true), "share" (at least a share of them is), or "errors" (the kept sentences that are false are on
+            average at most 1 less that probability of all sentences).
+        share: for "share", the share of the kept sentences that is true.
+        true_from: factuality from which a sentence counts as true, for the guarantees.
+        max_new_tokens: longest answer that the model writes, in tokens.
+    """
+
+    data: str | None = None
+    config: str | None = None
+    readout: Readout = "mean"
+    features: list[str] | None = None
+    keep_factual: float | list[float] | None = None
+    promise: Promise = "all-true"
+    share: float = 1.0
+    true_from: float = 0.5
+    max_new_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        check_range("--share", self.share, above=0, at_most=1)
+        check_range("--true_from", self.true_from, above=0, at_most=1)
+        check_count("--max_new_tokens", self.max_new_tokens)
+        for probability in self.probabilities:
+            check_range("--keep_factual", probability, above=0, below=1)
+        if self.promise != "share" and self.share != 1:
+            raise LovecError(f"--share is {self.share:g}, which only --promise share takes")
+
+    @property
+    def probabilities(self) -> list[float]:
+        """The probabilities of all guarantees."""
+        given = self.keep_factual
+        return [] if given is None else list(given) if isinstance(given, list) else [given]
+
+    @property
+    def promised(self) -> list[Promised]:
+        """The guarantees to compute thresholds for."""
+        return [Promised(round(1 - p, 9), self.promise, self.share) for p in self.probabilities]
+
+
+def run(words: list[str]) -> None:
+    """Fit and write the calibration of an adapter.
+
+    Args:
+        words: the command line after ``calibrate``.
+
+    Raises:
+        LovecError: there is no adapter, the model cannot be opened, or there are no labels to fit to.
+    """
+    add_working_directory()  # classes of the user's own
+    parser = SignatureParser(
+        prog="lovec calibrate",
+        description="Fit the map from a model's scores to how often its sentences are true. It is written beside the "
+        "adapter; tag, serve, predict, test and export apply it from then on.",
+    )
+    parser.add_argument("source", metavar="RUN", help="folder of a run, such as runs/dpo, or of a PEFT adapter")
+    parser.add(CalibrateSettings)
+    parser.add(open_session, "adapter", "raw")
+    options = parser.instantiate(parser.parse_args(words))
+    settings = parser.call(CalibrateSettings, options)
+    if settings.data and settings.config:
+        raise UsageError("--data and --config both say what to fit to; give one of them")
+    adapter = Path(adapter_folder(options.source))
+    digest = weights_digest(adapter)
+    check_output(adapter / "calibration.json", [settings.data, settings.config])
+    records, oracle, names = _labelled(settings, Path(options.source))
+    with without_progress_bars():
+        session = parser.call(open_session, options, adapter=str(adapter), raw=True)
+    with session, locked(adapter, folder=True):
+        made: dict[str, Calibration] = {}
+        for mode in (ITERATIVE, FREE_FORM):
+            if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
+                continue
+            made[mode], fitted = calibrate(
+                tagged,
+                adapter=digest,
+                base=session.model,
+                mode=mode,
+                readout=tuple(settings.features) if settings.features else settings.readout,
+                promised=settings.promised,
+                true_from=settings.true_from,
+                data=names,
+            )
+            _report(mode, made[mode], fitted)
+        path = write_calibrations(adapter, made)
+    print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
+    print(f"next: lovec tag FILE --adapter {options.source}, or lovec test with the run's recipe for the figures")
+
+
+def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], Oracle | None, list[str]]:
+    """Return labelled records, an oracle for other answers to their questions if there is one, and where they are from.
+
+    Raises:
+        LovecError: there are no records, or nothing says where they are.
+    """
+    if settings.data is not None:
+        return list(read_any(settings.data)), None, [Path(settings.data).name]
+    from .training import prepare
+
+    cli = prepare("validate", ["--config", settings.config or recipe_text(_own_recipe(source))])
+    data = cli.datamodule
+    data.prepare_data()
+    name = f"validation records of {type(data).__name__}"
+    oracle: Oracle | None = cli.model.oracle or getattr(data, "oracle", None)
+    return list(data.load("validation")), oracle, [name]
+
+
+def _own_recipe(source: Path) -> dict[str, Any]:
+    """Return the data section of a run's newest recipe: what a stranger could have written in it is not taken.
+
+    Raises:
+        LovecError: there is no recipe, or it names files or classes that only the user may name.
+    """
+    recipes = source.glob("logs/version_*/config.yaml")
+    newest = max(recipes, key=lambda path: int(path.parent.name.rpartition("_")[2]), default=None)
+    if newest is None:
+        raise LovecError(
+            f"{source} has no recipe of a training run (logs/version_0/config.yaml), so nothing says what to fit to; "
+            "give --data FILE with labelled answers, or --config RECIPE"
+        )
+    recipe = parse_recipe(newest.read_text(encoding="utf-8"), str(newest))
+    chosen = RecipeFilter()
+    taken = chosen.taken({"data": recipe.get("data", {}), "model": {"class_path": "lovec.modules.SFT"}}, str(source))
+    if refused := [left.option for left in chosen.left_out if left.needed]:
+        raise LovecError(
+            f"{newest} sets {', '.join(refused)}, which is not taken from the folder of a run; give "
+            f"--config {newest} if you trust it, or --data FILE with labelled answers"
+        )
+    return taken
+
+
+def _tagged(
+    session: Session, records: Sequence[Record], oracle: Oracle | None, mode: str, settings: CalibrateSettings
+) -> list[Record] | None:
+    """Return tagged and labelled records, or None where a mode cannot be labelled."""
+    engine, encoder = session.engine, session.encoder
+    likelihoods = any(name.startswith("logp") for name in settings.features or ())
+    if mode == ITERATIVE:
+        given = [untag(record, encoder.tags)[0] for record in records if record.sentences]
+        _say(f"{len(given)} labelled answers are tagged")
+        return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
+    if oracle is None:
+        _say("no map for answers that the model writes itself: there is no oracle to label them; that of given texts")
+        return None
+    if (attach := getattr(oracle, "attach", None)) is not None:
+        if session.policy is None:
+            _say("no map for answers that the model writes itself: its judge needs --engine transformers")
+            return None
+        attach(session.policy, encoder)
+    _say(f"{len(records)} questions are answered, and the answers labelled")
+    sampling = Sampling(settings.max_new_tokens)
+    answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
+        [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]
+    )
+    rated = checked_ratings(oracle, answers)
+    return [record.with_factuality(row) for record, row in zip(answers, rated, strict=True)]
+
+
+def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
+    """Print what a map does, before and after, and what is promised."""
+    kind = "given texts (iterative tagging)" if mode == ITERATIVE else "answers of the model (free-form tagging)"
+    print(f"\n{kind}: {made.describe()}")
+    print(f"  {'':8} {'before':>22} {'after, cross-fitted':>22}")
+    for name, before in made.fitted.metrics["before"].items():
+        ends = (before, made.fitted.metrics["after"][name])
+        print(f"  {METRICS[name].heading:8} {_interval(ends[0]):>22} {_interval(ends[1]):>22}")
+    tried = ", ".join(f"{candidate.name} {100 * candidate.brier:.2f}" for candidate in fitted.candidates)
+    print(f"  Brier score of each map, cross-fitted: {tried}")
+    for guarantee in made.guarantees:
+        print(f"  --keep_factual {guarantee.keep_factual:g}: {guarantee.describe()}")
+    for warning in fitted.warnings:
+        print(f"lovec: warning: {warning}", file=sys.stderr)
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    if ends is None:
+        return "-"
+    value, low, high = (100 * end for end in ends)
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def _say(line: str) -> None:
+    print(f"lovec: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,101 @@
+"""Answers while they are written: their sentences are scored as soon as their tags are closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from lovec.encoding import Encoder
+from lovec.serving.worker import CompletionJob
+from lovec.taggers.freeform import AnswerReader
+from lovec.taggers.scoring import Passage, Step
+from lovec.tags import TaggedSentence, TaggedText
+from lovec.types import Engine
+
+ScoredSpan: TypeAlias = tuple[TaggedSentence, list[float] | None]
+"""A tagged span of an answer, and the log-probabilities of all scores at its tag; None where it has no valid tag, or
+does not fit the model's context."""
+
+
+@dataclass(eq=False)
+class GrowingAnswer:
+    """An answer that is written token by token.
+
+    Its methods run in the engine's thread.
+
+    Attributes:
+        encoder: the encoder of the model that writes it.
+        prompt: token ids of its prompt.
+        on_sentences: called with the spans that are complete and scored, in their order.
+    """
+
+    encoder: Encoder
+    prompt: Sequence[int]
+    on_sentences: Callable[[list[ScoredSpan]], None]
+    _reader: AnswerReader = field(init=False)
+    _passage: Passage = field(init=False)
+    _steps: list[Step] = field(default_factory=list, init=False)
+    _spans: list[TaggedSentence] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = AnswerReader(self.encoder)
+        self._passage = Passage("answer", self.prompt, self._steps)
+
+    def on_token(self, token: int) -> bool:
+        """Add a token, and return whether the answer can go on: not where it has a sentence to be scored."""
+        for span in self._reader.on_token(token):
+            self._spans.append(span)
+            self._steps.append(
+                Step(span.raw, literal=True) if span.score is None else Step(span.text, score=span.score)
+            )
+        return not self._spans
+
+    def next_context(self, room: int | None) -> list[int] | None:
+        """Return the context of the next sentence to score, see ``Passage.next_context``."""
+        return self._passage.next_context(self.encoder, "scores", room)
+
+    def advance(self, logps: list[float]) -> None:
+        """Store the log-probabilities of that sentence's scores."""
+        self._passage.advance(self.encoder, "scores", logps)
+
+    def release(self) -> None:
+        """Hand over the spans that are scored."""
+        scored = self._passage.logps[len(self._steps) - len(self._spans) :]
+        spans, self._spans = self._spans, []
+        self.on_sentences(list(zip(spans, scored, strict=True)))
+
+    def rest(self) -> TaggedText:
+        """Return what follows the spans that were handed over; for the end of the answer."""
+        return self._reader.rest()
+
+
+@dataclass(eq=False, kw_only=True)
+class AnswerJob(CompletionJob):
+    """A completion that is a tagged answer.
+
+    Attributes:
+        growing: reads and scores its sentences.
+    """
+
+    growing: GrowingAnswer
+
+
+def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
+    """Score the new sentences of answers together, and hand them over.
+
+    The context of a sentence is the one that free-form tagging scores it in: its text and the scores that the model
+    itself wrote before it, encoded as in iterative tagging.
+
+    Args:
+        engine: scores contexts.
+        jobs: answers of one model that have paused; the sentences of those that nobody waits for are left out.
+    """
+    answers = [job.growing for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
+    room = engine.context_length
+    while due := [(answer, ids) for answer in answers if (ids := answer.next_context(room)) is not None]:
+        tails = due[0][0].encoder.tails
+        for (answer, _), logps in zip(due, engine.score([ids for _, ids in due], tails), strict=True):
+            answer.advance(logps)
+    for answer in answers:
+        answer.release()

@@ -1,0 +1,120 @@
+"""The confidence that users get: calibrated where a calibration lies beside the adapter, else the mean readout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from lovec.calibration import Calibration, read_calibrations
+from lovec.metrics.records import confidence_of
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record, Sentence
+
+Keeps: TypeAlias = Callable[[Sentence], bool]
+"""Tells whether a tagged sentence stays in a text."""
+
+DEPLOYED = "deployed"
+"""Readout of result rows whose confidences are those that users get."""
+
+UNCALIBRATED = "confidence: mean of the score distribution, not calibrated"
+"""What is said of confidences that no map has calibrated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What becomes of the confidence that a tagger reads from the distribution over scores.
+
+    Attributes:
+        calibrations: by the mode of tagging that they were fitted to, "iterative" or "free-form". A mode without one
+            takes that of the other; without any, the confidence stays as the tagger has read it.
+    """
+
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+
+    @classmethod
+    def beside(cls, weights: str | None) -> Deployment:
+        """Return what the file beside an adapter or a merged model says; nothing is changed where there is no file.
+
+        Args:
+            weights: folder of the adapter, or of the model where there is none; a hub id has no file.
+
+        Raises:
+            LovecError: the file is broken, or belongs to other weights.
+        """
+        folder = Path(weights or "")
+        return cls(read_calibrations(folder)) if weights and folder.is_dir() else cls()
+
+    def calibration(self, mode: str) -> Calibration | None:
+        """Return the calibration for a mode of tagging; None without any."""
+        other = FREE_FORM if mode == ITERATIVE else ITERATIVE
+        return self.calibrations.get(mode) or self.calibrations.get(other)
+
+    def needs_likelihoods(self, mode: str) -> bool:
+        """Return whether a mode's map takes the log-probabilities of the sentences' own tokens."""
+        calibration = self.calibration(mode)
+        return calibration is not None and calibration.needs_token_logps
+
+    def sentence(self, sentence: Sentence, mode: str) -> Sentence:
+        """Return a tagged sentence with the confidence that users get; score and distribution stay.
+
+        Args:
+            sentence: a sentence whose confidence is the mean readout.
+            mode: how it was tagged.
+        """
+        calibration = self.calibration(mode)
+        return sentence if calibration is None else replace(sentence, confidence=calibration.confidence(sentence))
+
+    def record(self, record: Record, mode: str) -> Record:
+        """Return a tagged record with the confidences that users get."""
+        if self.calibration(mode) is None:
+            return record
+        return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
+
+    def keeps(self, mode: str, min_score: int | None = None, keep_factual: float | None = None) -> Keeps:
+        """Return a function that tells whether a sentence stays in a text.
+
+        Args:
+            mode: how the sentences are tagged.
+            min_score: sentences with a lower stated score, or without one, do not stay; None keeps them.
+            keep_factual: the probability of a guarantee, see ``lovec.calibration.Guarantee``; sentences at or below its
+                threshold do not stay. None asks for no guarantee.
+
+        Raises:
+            LovecError: there is no calibration, or none of its thresholds gives that guarantee.
+        """
+        calibration = self.calibrations.get(mode)
+        guarantee = None
+        if keep_factual is not None:
+            if calibration is None:
+                raise LovecError(
+                    f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
+                    f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
+                )
+            guarantee = calibration.threshold(keep_factual)
+
+        def keeps(sentence: Sentence) -> bool:
+            if min_score is not None and (sentence.score is None or sentence.score < min_score):
+                return False
+            return guarantee is None or calibration is None or calibration.keeps(sentence, guarantee)
+
+        return keeps
+
+    def note(self, mode: str) -> str:
+        """Return one sentence that says what the confidences of a mode are."""
+        calibration = self.calibration(mode)
+        if calibration is None:
+            return UNCALIBRATED
+        note = calibration.describe()
+        return note if mode in self.calibrations else f"{note}; fitted to {next(iter(self.calibrations))} tagging"
+
+
+def with_mean_readout(records: Sequence[Record]) -> list[Record]:
+    """Return tagged records whose confidences are the mean of their distribution, where they have one."""
+
+    def read(sentence: Sentence) -> Sentence:
+        return (
+            sentence if sentence.distribution is None else replace(sentence, confidence=confidence_of(sentence, "mean"))
+        )
+
+    return [replace(record, sentences=tuple(map(read, record.sentences))) for record in records]

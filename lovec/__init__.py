@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _PARTS = frozenset(
-    "baselines callbacks datamodules datasets encoding engines evaluation losses metrics modules oracles policy "
-    "reports results rewards sentences taggers tagging tags tiny types".split()
+    "baselines calibration callbacks datamodules datasets encoding engines evaluation losses metrics modules oracles "
+    "policy reports results rewards sentences taggers tagging tags tiny types".split()
 )
 
 try:

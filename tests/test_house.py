@@ -78,6 +78,7 @@ LAYERS = (
             "datasets": "files, public sets, world",
             "results": "result rows as JSON",
             "tiny": "random tiny models",
+            "calibration": "readout to confidence",
         },
     ),
     Floor(

@@ -7,7 +7,7 @@ from lovec.baselines.hybrid import average_confidences
 from lovec.baselines.judges import FactsJudge, YesNoJudge
 from lovec.baselines.nli import NLIJudge
 from lovec.baselines.ptrue import PTrue
-from lovec.baselines.recalibration import Isotonic, Platt, recalibrate
+from lovec.baselines.recalibration import recalibrate
 from lovec.baselines.samples import Samples
 from lovec.baselines.verbal import VerbalConfidence
 
@@ -18,11 +18,9 @@ __all__ = [
     "Claim",
     "ConstantTagger",
     "FactsJudge",
-    "Isotonic",
     "Judge",
     "NLIJudge",
     "PTrue",
-    "Platt",
     "Samples",
     "SelfConsistency",
     "VerbalConfidence",

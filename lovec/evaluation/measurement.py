@@ -17,12 +17,11 @@ from lovec.baselines import (
     Baseline,
     BaselineResources,
     ConstantTagger,
-    Isotonic,
-    Platt,
     average_confidences,
     best_constant,
     recalibrate,
 )
+from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens

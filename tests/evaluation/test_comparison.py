@@ -14,7 +14,8 @@ import pytest
 import torch
 from tinyrun import Lengths, Rows, module, tiny, trainer
 
-from lovec.baselines import LUQ, Baseline, Claim, Isotonic, Platt, average_confidences
+from lovec.baselines import LUQ, Baseline, Claim, average_confidences
+from lovec.calibration import Isotonic, Platt
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records
 from lovec.engines import TransformersEngine

@@ -1,0 +1,28 @@
+"""Calibration: a fitted map from what a tagger tells about a sentence to a confidence, and thresholds with a guarantee.
+
+It loads no model and has no command line: records in, records out, and one JSON file beside an adapter.
+"""
+
+from lovec.calibration.calibration import FILE, Calibration, Promised, calibrate, file_digest
+from lovec.calibration.conformal import Guarantee, guarantee
+from lovec.calibration.fitting import Fitted, fit_map
+from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
+from lovec.calibration.stack import Stack
+
+__all__ = [
+    "FILE",
+    "Beta",
+    "Calibration",
+    "Calibrator",
+    "Fitted",
+    "Guarantee",
+    "Identity",
+    "Isotonic",
+    "Platt",
+    "Promised",
+    "Stack",
+    "calibrate",
+    "file_digest",
+    "fit_map",
+    "guarantee",
+]

@@ -1,0 +1,479 @@
+"""The calibration of an adapter: what turns its scores into deployed confidences, as one JSON file beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, Promise, guarantee, passages_of
+from lovec.calibration.drift import Histogram
+from lovec.calibration.features import check_names, feature_row
+from lovec.calibration.fitting import FeatureMap, Fitted, feature_map_from_dict, fit_map
+from lovec.calibration.maps import Identity
+from lovec.calibration.plain import (
+    checked_integer,
+    checked_list,
+    checked_number,
+    checked_object,
+    checked_text,
+    wrong,
+)
+from lovec.calibration.stack import Stack
+from lovec.files import write_text
+from lovec.metrics.bootstrap import BOOTSTRAPPED
+from lovec.metrics.records import READOUTS
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, check_choice, check_range
+
+FILE = "calibration.json"
+"""Name of the file, which lies in the folder of the adapter."""
+
+VERSION = 1
+"""Version of the file format."""
+
+MOST_BYTES = 8_000_000
+"""Largest file that is read."""
+
+Mode: TypeAlias = Literal["iterative", "free-form", "both"]
+"""How the answers that a calibration was fitted to were tagged."""
+
+Metrics: TypeAlias = Mapping[str, Mapping[str, Sequence[float] | None]]
+"""By "before", "after" and "difference": by the metric's name [value, low, high], None where it is undefined."""
+
+_SOURCE = {"mean": "mean of the score distribution", "stated": "stated score"}
+_STAGES = ("before", "after", "difference")
+_FIX = "calibrate again, or --raw"
+
+
+class Promised(NamedTuple):
+    """A guarantee to compute, see ``lovec.calibration.conformal.guarantee``."""
+
+    alpha: float
+    kind: Promise = "all-true"
+    share: float = 1.0
+
+    @classmethod
+    def keep_factual(cls, probability: float) -> Promised:
+        """Return the promise that all kept sentences are true with a probability in (0, 1)."""
+        check_range("keep_factual", probability, above=0, below=1)
+        return cls(round(1.0 - probability, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedOn:
+    """What a calibration was fitted on.
+
+    Attributes:
+        sentences: number of labelled sentences.
+        passages: number of answers that they are from.
+        date: day of the fit, in UTC, as "2026-11-22".
+        data: names of the files with the labelled answers, without their folders.
+        metrics: before and after, cross-fitted, with 95 % bootstrap intervals over passages.
+        lovec: version of lovec.
+    """
+
+    sentences: int
+    passages: int
+    date: str
+    data: tuple[str, ...] = ()
+    metrics: Metrics = field(default_factory=dict)
+    lovec: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a plain JSON object."""
+        return {
+            "sentences": self.sentences,
+            "passages": self.passages,
+            "date": self.date,
+            "data": list(self.data),
+            "metrics": {stage: dict(values) for stage, values in self.metrics.items()},
+            "lovec": self.lovec,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> FittedOn:
+        """Return what a JSON object holds.
+
+        Raises:
+            LovecError: it holds something else.
+        """
+        found = checked_object(data, "what was fitted on", {*FittedOn.__slots__})
+        metrics = checked_object(found["metrics"], "metrics of a calibration", _STAGES)
+        date = checked_text(found["date"], "date of a calibration")
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+            raise wrong("date of a calibration", date, "a day such as 2026-11-22")
+        return cls(
+            *(checked_integer(found[name], f"{name} of a calibration", 1) for name in ("sentences", "passages")),
+            date,
+            tuple(checked_text(name, "a file of a calibration") for name in checked_list(found["data"], "data", 1000)),
+            {stage: _metrics(metrics[stage]) for stage in _STAGES},
+            checked_text(found["lovec"], "version of lovec"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A map from what a tagger tells about a sentence to its deployed confidence, and thresholds with a guarantee.
+
+    Attributes:
+        readout: what is mapped: "mean" or "stated", or the names of several features.
+        map: a map of confidences, or a stack of features.
+        adapter: SHA-256 of the adapter's weights that it was fitted for, see ``file_digest``; of the base model without
+            an adapter.
+        base: name of the base model.
+        mode: how the answers that it was fitted to were tagged.
+        fitted: what it was fitted on.
+        histogram: the distribution of ``rank`` over the sentences that it was fitted to.
+        guarantees: thresholds on ``rank``.
+        levels: number of levels of the scale of the scores.
+
+    Raises:
+        LovecError: the map does not belong to the readout, or the readout or the mode is unknown.
+    """
+
+    readout: str | tuple[str, ...]
+    map: FeatureMap
+    adapter: str
+    base: str
+    mode: Mode
+    fitted: FittedOn
+    histogram: Histogram
+    guarantees: tuple[Guarantee, ...] = ()
+    levels: int = DEFAULT_SCALE.size
+
+    def __post_init__(self) -> None:
+        check_choice("mode of a calibration", self.mode, Mode)
+        if isinstance(self.map, Stack) != (not isinstance(self.readout, str)) or (
+            isinstance(self.map, Stack) and self.map.features != self.readout
+        ):
+            raise LovecError(f"the map {self.map.name!r} does not belong to the readout {self.readout!r}; {_FIX}")
+        if isinstance(self.readout, str) and self.readout not in READOUTS:
+            raise LovecError(f"the readout of a calibration is {self.readout!r}, expected {' or '.join(READOUTS)}")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that the map takes; one for a single readout."""
+        return (self.readout,) if isinstance(self.readout, str) else self.readout
+
+    @property
+    def needs_token_logps(self) -> bool:
+        """Whether a feature is computed from the log-probabilities of the sentence's tokens."""
+        return any(name.startswith("logp") for name in self.features)
+
+    def confidence(self, sentence: Sentence) -> float | None:
+        """Return the deployed confidence of a tagged sentence in [0, 1]; None where a feature is missing.
+
+        Raises:
+            LovecError: the sentence was scored on another scale.
+        """
+        return _confidence(self.map, self._row(sentence))
+
+    def rank(self, sentence: Sentence) -> float | None:
+        """Return the number in [0, 1] that the thresholds of the guarantees are on; None where a feature is missing.
+
+        It is the readout before the map, which no label has touched, and of several features the confidence. Both
+        order sentences as the confidence does, since maps do not fall.
+
+        Raises:
+            LovecError: the sentence was scored on another scale.
+        """
+        return _rank(self.map, self._row(sentence))
+
+    def keeps(self, sentence: Sentence, promised: Guarantee) -> bool:
+        """Return whether a tagged sentence is kept under a guarantee of this calibration."""
+        return promised.keeps(self.rank(sentence))
+
+    def apply(self, records: Iterable[Record]) -> list[Record]:
+        """Return records with deployed confidences; scores and distributions stay.
+
+        The confidence is computed from what stays, so a second application changes nothing; only where a sentence has
+        no score, as those of baselines, "stated" is the confidence itself, and must be mapped once.
+
+        Raises:
+            LovecError: a sentence was scored on another scale.
+        """
+        return [
+            replace(r, sentences=tuple(replace(s, confidence=self.confidence(s)) for s in r.sentences)) for r in records
+        ]
+
+    def drift(self, records: Iterable[Record]) -> str | None:
+        """Return in one sentence how tagged records differ from the fitted ones; None where that is not shown.
+
+        Only their scores are compared, not their texts. See ``Histogram.unlike``.
+
+        Raises:
+            LovecError: a sentence was scored on another scale.
+        """
+        return self.histogram.unlike(
+            [[rank for s in r.sentences if (rank := self.rank(s)) is not None] for r in records]
+        )
+
+    def threshold(self, keep_factual: float, kind: Promise = "all-true", share: float = 1.0) -> Guarantee:
+        """Return the guarantee that was computed for a probability.
+
+        Args:
+            keep_factual: probability 1 - alpha that the promise holds.
+            kind: what is promised.
+            share: for "share", the share of the kept sentences that is true.
+
+        Raises:
+            LovecError: there is none for it; the message lists those that there are.
+        """
+        check_range("keep_factual", keep_factual, above=0, below=1)
+        for found in self.guarantees:
+            if found.kind == kind and found.share == share and abs(found.keep_factual - keep_factual) < 1e-9:
+                return found
+        there = ", ".join(
+            f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind}, {found.share:g})")
+            for found in self.guarantees
+        )
+        raise LovecError(
+            f"there is no threshold for --keep-factual {keep_factual:g}, only for {there or 'none'}; add one with "
+            f"`lovec calibrate --keep-factual {keep_factual:g}`"
+        )
+
+    def describe(self) -> str:
+        """Return in one sentence what a confidence is."""
+        source = _SOURCE[self.readout] if isinstance(self.readout, str) else f"from {', '.join(self.readout)}"
+        kind = self.map.name if not isinstance(self.map, Stack) or self.map.isotonic is None else "stack, isotonic"
+        kind = "as it is, which no map improved" if isinstance(self.map, Identity) else kind
+        counts = f"{self.fitted.sentences} sentences of {self.fitted.passages} answers"
+        return f"confidence: {source}, calibrated ({kind}, {counts}, {self.fitted.date})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the calibration as a plain JSON object."""
+        return {
+            "version": VERSION,
+            "readout": self.readout if isinstance(self.readout, str) else list(self.readout),
+            "map": self.map.to_dict(),
+            "guarantees": [found.to_dict() for found in self.guarantees],
+            "adapter": self.adapter,
+            "base": self.base,
+            "mode": self.mode,
+            "levels": self.levels,
+            "fitted": self.fitted.to_dict(),
+            "histogram": self.histogram.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Calibration:
+        """Return the calibration that a JSON object holds.
+
+        Raises:
+            LovecError: it holds something else, or a version of the format that is unknown.
+        """
+        if isinstance(data, Mapping) and data.get("version") != VERSION:
+            raise wrong("version of a calibration", data.get("version"), str(VERSION))
+        keys = {"version", "readout", "map", "guarantees", "adapter", "base", "mode", "levels", "fitted", "histogram"}
+        found = checked_object(data, "a calibration", keys)
+        readout = found["readout"]
+        if not isinstance(readout, str):
+            readout = tuple(checked_text(name, "a feature") for name in checked_list(readout, "readout", 100))
+            check_names(readout)
+        mode = found["mode"] if isinstance(found["mode"], str) else None
+        check_choice("mode of a calibration", mode, Mode)
+        return cls(
+            readout=readout,
+            map=feature_map_from_dict(found["map"]),
+            adapter=checked_text(found["adapter"], "adapter of a calibration"),
+            base=checked_text(found["base"], "base of a calibration"),
+            mode=mode,
+            fitted=FittedOn.from_dict(found["fitted"]),
+            histogram=Histogram.from_dict(found["histogram"]),
+            guarantees=tuple(
+                Guarantee.from_dict(item) for item in checked_list(found["guarantees"], "guarantees", 100)
+            ),
+            levels=checked_integer(found["levels"], "levels of a calibration", 2, 10_000),
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the calibration beside an adapter, whole or not at all.
+
+        Args:
+            folder: folder of the adapter.
+
+        Returns:
+            The path of the file.
+        """
+        path = Path(folder) / FILE
+        write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str], adapter_digest: str | None = None) -> Calibration:
+        """Read the calibration beside an adapter.
+
+        Args:
+            folder: folder of the adapter.
+            adapter_digest: SHA-256 of the adapter's weights; None does not compare it.
+
+        Raises:
+            LovecError: there is none, it is not whole, or it was fitted for another adapter.
+        """
+        path = Path(folder) / FILE
+        try:
+            with open(path, "rb") as file:
+                content = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise LovecError(f"cannot read {path} ({error.strerror}); write one with `lovec calibrate`") from None
+        if len(content) > MOST_BYTES:
+            raise LovecError(f"{path} has more than {MOST_BYTES} bytes, expected a calibration; {_FIX}")
+        try:
+            found = cls.from_dict(json.loads(content.decode("utf-8")))
+        except LovecError as error:
+            raise LovecError(f"{path} is no calibration: {error}; {_FIX}") from None
+        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
+            raise LovecError(f"{path} is no JSON ({str(error)[:100]}); {_FIX}") from None
+        if adapter_digest is not None and found.adapter != adapter_digest:
+            raise LovecError(
+                f"{path} was fitted for another adapter ({found.adapter[:12]}, here it is {adapter_digest[:12]}); {_FIX}"
+            )
+        return found
+
+    @classmethod
+    def find(cls, folder: str | os.PathLike[str], adapter_digest: str | None = None) -> Calibration | None:
+        """Read the calibration beside an adapter, or return None where there is none.
+
+        Raises:
+            LovecError: there is one, but it is not whole, or it was fitted for another adapter.
+        """
+        return cls.read(folder, adapter_digest) if os.path.lexists(Path(folder) / FILE) else None
+
+    def _row(self, sentence: Sentence) -> list[float] | None:
+        row = feature_row(sentence, self.features)
+        if row is not None and sentence.levels != self.levels:
+            raise LovecError(
+                f"a sentence is scored on {sentence.levels} levels, and the calibration was fitted to {self.levels}; "
+                f"{_FIX}"
+            )
+        return row
+
+
+def calibrate(
+    records: Sequence[Record],
+    *,
+    adapter: str,
+    base: str,
+    mode: Mode,
+    readout: str | Sequence[str] = "mean",
+    maps: Sequence[str] = ("isotonic", "platt", "beta"),
+    promised: Sequence[Promised] = (),
+    true_from: float = TRUE_FROM,
+    data: Iterable[str] = (),
+    folds: int = 5,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[Calibration, Fitted]:
+    """Fit a calibration to tagged and labelled records.
+
+    For one readout, the thresholds are on the readout itself, so all records serve both the map and the guarantees. A
+    stack of several features orders sentences by the labels it was fitted to: where guarantees are asked for, it is
+    fitted to one random half of the passages, and the thresholds are found on the other.
+
+    Args:
+        records: tagged and labelled records.
+        adapter: SHA-256 of the adapter's weights, see ``file_digest``.
+        base: name of the base model.
+        mode: how the records were tagged.
+        readout: see ``fit_map``.
+        maps: see ``fit_map``.
+        promised: guarantees to compute thresholds for.
+        true_from: factuality from which a sentence is true, for the guarantees.
+        data: paths of the files with the records, of which only the names are kept.
+        folds: see ``fit_map``.
+        draws: number of draws of the bootstrap for the intervals.
+        seed: seed of all that is random.
+
+    Returns:
+        The calibration, and the fit with its candidates and warnings.
+
+    Raises:
+        LovecError: see ``fit_map`` and ``guarantee``; or sentences were scored on different scales.
+    """
+    fit_on, promise_on = list(records), list(records)
+    if promised and not isinstance(readout, str):
+        fit_on, promise_on = _halves(records, seed)
+    fitted = fit_map(fit_on, readout, maps, folds, seed)
+    scales = sorted({s.levels for r in records for s in r.sentences if s.factuality is not None})
+    if len(scales) != 1:
+        raise LovecError(f"sentences are scored on {scales} levels, expected one scale; calibrate one run at a time")
+    made = Calibration(
+        readout=fitted.readout,
+        map=fitted.map,
+        adapter=adapter,
+        base=base,
+        mode=mode,
+        fitted=FittedOn(
+            fitted.sentences,
+            fitted.passages,
+            datetime.now(UTC).strftime("%Y-%m-%d"),
+            tuple(Path(path).name for path in data),
+            fitted.metrics(draws, seed),
+            _version(),
+        ),
+        histogram=Histogram.of([[_rank(fitted.map, row) for row in rows] for rows in fitted.rows]),
+        levels=scales[0],
+    )
+    passages, _ = passages_of(promise_on if promised else [], made.rank, true_from)
+    return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, 64 hexadecimal digits.
+
+    Raises:
+        LovecError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise LovecError(f"cannot read {path} ({error.strerror}); give the weights of an adapter") from None
+
+
+def _confidence(fitted: FeatureMap, row: list[float] | None) -> float | None:
+    """Return what a map makes of the features of a sentence, in [0, 1]; None without them."""
+    if row is None:
+        return None
+    mapped = fitted([row]) if isinstance(fitted, Stack) else fitted(row)
+    return min(max(float(mapped[0]), 0.0), 1.0)
+
+
+def _rank(fitted: FeatureMap, row: list[float] | None) -> float | None:
+    """Return what thresholds are on: the only feature, or the confidence that a stack makes of several."""
+    return _confidence(fitted, row) if row is None or isinstance(fitted, Stack) else row[0]
+
+
+def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
+    """Divide records at random into two halves; records with the same id stay together."""
+    names = list(dict.fromkeys(record.id for record in records))
+    order = np.random.default_rng(seed).permutation(len(names))
+    first = {names[index] for index in order[: (len(names) + 1) // 2]}
+    return [r for r in records if r.id in first], [r for r in records if r.id not in first]
+
+
+def _metrics(data: Any) -> dict[str, list[float] | None]:
+    found = checked_object(data, "metrics of a calibration", BOOTSTRAPPED)
+    rows: dict[str, list[float] | None] = {}
+    for name, ends in found.items():
+        ends = None if ends is None else checked_list(ends, f"{name} of a calibration", 3)
+        rows[name] = None if ends is None else [checked_number(end, f"{name} of a calibration", -2, 2) for end in ends]
+        if ends is not None and len(ends) != 3:
+            raise LovecError(f"{name} of a calibration has {len(ends)} numbers, expected value, low and high")
+    return rows
+
+
+def _version() -> str:
+    try:
+        return version("lovec")
+    except PackageNotFoundError:  # a checkout on the path, not installed
+        return "0+uninstalled"

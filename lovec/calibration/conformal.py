@@ -1,0 +1,390 @@
+"""Thresholds with a guarantee: which sentences to leave out so that what is kept is true, for answers not seen before.
+
+Two kinds of promise, both from labelled passages that are exchangeable with those to come (as if drawn from the same
+source, in any order):
+
+- Conformal factuality (Mohri and Hashimoto 2024, arXiv 2402.10978): with probability at least 1 - alpha, at least a
+  share a of the kept sentences of a new passage are true; a = 1 is all of them. A passage of which nothing is kept
+  counts as true.
+- Conformal risk control (Angelopoulos et al. 2022, arXiv 2208.02814): the expected loss of a new passage is at most
+  alpha, where the loss is the number of kept false sentences divided by the number of all sentences of the passage.
+
+The probability is over the labelled passages and the new one together, not for each passage by itself. A sentence is
+true if its factuality is at least ``true_from``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lovec.calibration.logistic import Array
+from lovec.calibration.plain import checked_integer, checked_number, checked_object, wrong
+from lovec.types import LovecError, Record, Sentence, check_choice, check_range, check_seed
+
+TRUE_FROM = 0.5
+"""Factuality from which a sentence counts as true by default: at least half of what it says is supported."""
+
+Promise: TypeAlias = Literal["all-true", "share", "errors"]
+"""What a guarantee is about: all kept sentences are true, a share of them is, or the mean share of errors is bounded."""
+
+_DIGITS = 9  # to which ranks are rounded before they are rounded up: (29 + 1)(1 - 0.9) is 3, not 2.9999999999999996
+_ENDS = {math.inf: "nothing", -math.inf: "everything"}
+_BELOW_ALL = -math.inf
+
+
+class Passage(NamedTuple):
+    """The sentences of one passage.
+
+    Attributes:
+        scores: how sure the tagger is of each, on any scale; None where it said nothing, so that it is never kept.
+        true: whether each is true.
+    """
+
+    scores: Sequence[float | None]
+    true: Sequence[bool]
+
+
+def passages_of(
+    records: Iterable[Record], score: Callable[[Sentence], float | None], true_from: float = TRUE_FROM
+) -> tuple[list[Passage], int]:
+    """Return the passages of tagged and labelled records.
+
+    Sentences without a factuality are left out, so that a guarantee is about sentences that can be judged; a record
+    without any other is left out altogether.
+
+    Args:
+        records: tagged and labelled records.
+        score: what sentences are kept by, None where a sentence has none, such as ``Calibration.rank``.
+        true_from: factuality from which a sentence is true, in (0, 1].
+
+    Returns:
+        The passages, and the number of sentences left out.
+
+    Raises:
+        LovecError: ``true_from`` is outside (0, 1].
+    """
+    check_range("true_from", true_from, above=0, at_most=1)
+    passages, unlabelled = [], 0
+    for record in records:
+        labelled = [sentence for sentence in record.sentences if sentence.factuality is not None]
+        unlabelled += len(record.sentences) - len(labelled)
+        if labelled:
+            passages.append(Passage([score(s) for s in labelled], [is_true(s, true_from) for s in labelled]))
+    return passages, unlabelled
+
+
+def is_true(sentence: Sentence, true_from: float) -> bool:
+    """Return whether a labelled sentence counts as true."""
+    return sentence.factuality is not None and sentence.factuality >= true_from
+
+
+def conformal_scores(passages: Iterable[Passage], share: float = 1.0) -> list[float]:
+    """Return the score r of each passage: keeping what lies strictly above r keeps at least the share a of true ones.
+
+    Going down from the highest score, r is the first score t at which the share of true sentences among those with a
+    score of at least t is below a; minus infinity where that never happens. So if fewer than a share a of the sentences
+    above a threshold are true, then r lies above the threshold.
+
+    Args:
+        passages: scores and truths.
+        share: a, in (0, 1].
+
+    Raises:
+        LovecError: ``share`` is outside (0, 1], a score is NaN, or a passage has not as many truths as scores.
+    """
+    check_range("share", share, above=0, at_most=1)
+    found = []
+    for passage in passages:
+        scores, true = _checked(passage)
+        levels, kept, correct = _from_the_top(scores, true)
+        short = np.flatnonzero(correct / kept < share)  # quotients of integers: 7/10 is the float 0.7
+        found.append(float(levels[short[0]]) if short.size else _BELOW_ALL)
+    return found
+
+
+def conformal_threshold(scores: Sequence[float], alpha: float) -> float:
+    """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores r, infinity where that is more than n.
+
+    Args:
+        scores: see ``conformal_scores``.
+        alpha: in (0, 1).
+
+    Raises:
+        LovecError: ``alpha`` is outside (0, 1).
+    """
+    check_range("alpha", alpha, above=0, below=1)
+    rank = math.ceil(round((len(scores) + 1) * (1.0 - alpha), _DIGITS))
+    return math.inf if rank > len(scores) else sorted(scores)[rank - 1]
+
+
+def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
+    """Return the lowest threshold t for which (sum of L_i(t) + 1) / (n + 1) <= alpha, infinity where there is none.
+
+    L_i(t) is the number of false sentences of passage i with a score above t, divided by the number of its sentences.
+    It lies in [0, 1], never rises with t, and is continuous from the right, which is what risk control asks for; then
+    the expected loss of a new passage is at most alpha.
+
+    Args:
+        passages: scores and truths.
+        alpha: in (0, 1).
+
+    Raises:
+        LovecError: ``alpha`` is outside (0, 1), a score is NaN, or a passage has not as many truths as scores.
+    """
+    check_range("alpha", alpha, above=0, below=1)
+    false: list[tuple[float, float]] = []  # score and loss of every false sentence
+    n = 0
+    for n, passage in enumerate(passages, 1):  # noqa: B007 - the number is used after the loop
+        scores, true = _checked(passage)
+        false += [(float(score), 1.0 / len(scores)) for score in scores[~true & ~np.isneginf(scores)]]
+    if round(1.0 / (n + 1), _DIGITS) > alpha:
+        return math.inf
+    if not false:
+        return _BELOW_ALL
+    levels, place = np.unique([score for score, _ in false], return_inverse=True)
+    at_level = np.bincount(place, weights=[loss for _, loss in false])
+    above = np.append(at_level[::-1].cumsum()[::-1], 0.0)  # losses above -infinity, and above each level in turn
+    allowed = np.round((above + 1.0) / (n + 1), _DIGITS) <= alpha
+    return float(np.append(_BELOW_ALL, levels)[np.argmax(allowed)])
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """A threshold, and what is promised of the sentences whose score lies strictly above it.
+
+    Attributes:
+        kind: what is promised, see ``Promise``.
+        alpha: how often the promise may fail for "all-true" and "share", the bound on the expected loss for "errors".
+        share: share a of the kept sentences that is true; 1 for "all-true", and without meaning for "errors".
+        true_from: factuality from which a sentence is true.
+        threshold: infinity keeps nothing, minus infinity keeps everything with a score.
+        passages: number of passages it was computed from.
+        sentences: number of their labelled sentences.
+        kept: share of these that it keeps.
+    """
+
+    kind: Promise
+    alpha: float
+    share: float
+    true_from: float
+    threshold: float
+    passages: int
+    sentences: int
+    kept: float
+
+    @property
+    def keep_factual(self) -> float:
+        """Probability 1 - alpha with which the promise holds; for "errors", 1 less the bound."""
+        return round(1.0 - self.alpha, _DIGITS)
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether there were too few passages, or too many errors, for any sentence to be kept."""
+        return self.threshold == math.inf
+
+    def keeps(self, score: float | None) -> bool:
+        """Return whether a sentence is kept: its score lies strictly above the threshold."""
+        return keeps(score, self.threshold)
+
+    def describe(self) -> str:
+        """Return in one sentence what is promised and of what."""
+        true = f"true (factuality of at least {self.true_from:g})"
+        if self.kind == "errors":
+            promise = f"the kept sentences that are not {true} are on average at most {self.alpha:.3g} of all sentences"
+        else:
+            part = (
+                "all kept sentences" if self.kind == "all-true" else f"at least {self.share:.3g} of the kept sentences"
+            )
+            promise = f"{part} of an answer are {true} with probability {self.keep_factual:.3g} or more"
+        if self.keeps_nothing:
+            return (
+                f"{promise}: {self.passages} labelled answers are too few or have too many errors, so nothing is kept; "
+                "label more answers, or promise less"
+            )
+        return f"{promise}; {100 * self.kept:.0f} % of {self.sentences} sentences of {self.passages} answers are kept"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""
+        return {
+            "kind": self.kind,
+            "alpha": self.alpha,
+            "share": self.share,
+            "true_from": self.true_from,
+            "threshold": _ENDS.get(self.threshold, self.threshold),
+            "passages": self.passages,
+            "sentences": self.sentences,
+            "kept": self.kept,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Guarantee:
+        """Return the guarantee that a JSON object holds.
+
+        Raises:
+            LovecError: it holds something else.
+        """
+        keys = ("kind", "alpha", "share", "true_from", "threshold", "passages", "sentences", "kept")
+        found = checked_object(data, "a guarantee", keys)
+        check_choice("kind of a guarantee", found["kind"] if isinstance(found["kind"], str) else None, Promise)
+        ends = {words: end for end, words in _ENDS.items()}
+        threshold = found["threshold"]
+        if isinstance(threshold, str):
+            if threshold not in ends:
+                raise wrong("threshold of a guarantee", threshold, "a number, 'nothing' or 'everything'")
+            threshold = ends[threshold]
+        else:
+            threshold = checked_number(threshold, "threshold of a guarantee")
+        shares = ("alpha", "share", "true_from", "kept")
+        numbers = {name: checked_number(found[name], f"{name} of a guarantee", 0.0, 1.0) for name in shares}
+        counts = {name: checked_integer(found[name], f"{name} of a guarantee") for name in ("passages", "sentences")}
+        return cls(kind=found["kind"], threshold=threshold, **numbers, **counts)
+
+
+def guarantee(
+    passages: Sequence[Passage],
+    alpha: float,
+    kind: Promise = "all-true",
+    share: float = 1.0,
+    true_from: float = TRUE_FROM,
+) -> Guarantee:
+    """Compute the threshold for a promise from labelled passages.
+
+    Args:
+        passages: see ``passages_of``; the scores must not have been fitted to their labels.
+        alpha: how often the promise may fail, or the bound on the expected loss; in (0, 1).
+        kind: what is promised.
+        share: for "share", the share of the kept sentences that is true, in (0, 1].
+        true_from: what ``passages_of`` was called with, to be kept with the threshold.
+
+    Raises:
+        LovecError: there is no passage, a setting is out of its range, or a score is NaN.
+    """
+    check_choice("kind of a guarantee", kind, Promise)
+    check_range("true_from", true_from, above=0, at_most=1)
+    if not passages:
+        raise LovecError("a guarantee got no labelled passage, expected tagged and labelled answers; label some first")
+    if kind == "all-true":
+        check_range("share of a guarantee that all kept sentences are true", share, at_least=1, at_most=1)
+    if kind == "errors":
+        threshold = risk_threshold(passages, alpha)
+    else:
+        threshold = conformal_threshold(conformal_scores(passages, share), alpha)
+    found = retention(passages, threshold)
+    return Guarantee(kind, alpha, share, true_from, threshold, len(passages), found.sentences, found.share)
+
+
+def keeps(score: float | None, threshold: float) -> bool:
+    """Return whether a sentence is kept: it has a score, and the score lies strictly above the threshold.
+
+    "Strictly" is what the guarantee needs: r itself is a score at which too many sentences were false.
+    """
+    return score is not None and score > threshold
+
+
+def keeps_as_published(score: float | None, threshold: float) -> bool:
+    """Return whether the authors' code keeps a sentence: its score is at least the threshold.
+
+    That keeps the sentence whose score is the threshold, with which the share of true ones falls below a in the passage
+    that it is from. The published thresholds are reproduced; their guarantee is not sound, since where scores tie, as
+    stated scores do, a new passage fails at the same score.
+    """
+    return score is not None and score >= threshold
+
+
+class Retention(NamedTuple):
+    """What a threshold keeps.
+
+    Attributes:
+        kept: number of sentences that are kept.
+        sentences: number of all sentences.
+        true_kept: number of sentences that are kept and true.
+        errors: mean over passages of the kept false sentences divided by all sentences of the passage.
+    """
+
+    kept: int
+    sentences: int
+    true_kept: int
+    errors: float
+
+    @property
+    def share(self) -> float:
+        """Share of sentences that are kept."""
+        return self.kept / self.sentences if self.sentences else 0.0
+
+
+def retention(passages: Iterable[Passage], threshold: float) -> Retention:
+    """Return what a threshold keeps of passages."""
+    kept = sentences = true_kept = 0
+    errors: list[float] = []
+    for scores, true in passages:
+        chosen = [bool(is_right) for score, is_right in zip(scores, true, strict=True) if keeps(score, threshold)]
+        kept, sentences, true_kept = kept + len(chosen), sentences + len(scores), true_kept + sum(chosen)
+        errors += [(len(chosen) - sum(chosen)) / len(scores)] if len(scores) else []
+    return Retention(kept, sentences, true_kept, math.fsum(errors) / len(errors) if errors else 0.0)
+
+
+def share_kept(passages: Iterable[Passage], threshold: float) -> float:
+    """Return the share of sentences with a score strictly above a threshold."""
+    return retention(passages, threshold).share
+
+
+def holds(passage: Passage, threshold: float, share: float = 1.0) -> bool:
+    """Return whether at least a share of the kept sentences of a passage is true; also where nothing is kept."""
+    kept = [is_right for score, is_right in zip(passage.scores, passage.true, strict=True) if keeps(score, threshold)]
+    return not kept or sum(kept) / len(kept) >= share
+
+
+def in_best_order(passages: Iterable[Passage]) -> list[Passage]:
+    """Return passages whose scores tell true from false without error: 1 for a true sentence, 0 for a false one."""
+    return [Passage([float(is_right) for is_right in true], true) for _, true in passages]
+
+
+def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
+    """Return passages whose scores are drawn at random from [0, 1)."""
+    check_seed("seed", seed)
+    rng = np.random.default_rng(seed)
+    return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
+
+
+def best_retention(passages: Sequence[Passage], target: Guarantee) -> float:
+    """Return the share of sentences that the same promise would keep, if the scores told true from false."""
+    return _as_promised(in_best_order(passages), target).kept
+
+
+def random_retention(passages: Sequence[Passage], target: Guarantee, seed: int = 0) -> float:
+    """Return the share of sentences that the same promise would keep, if the scores were random."""
+    return _as_promised(in_random_order(passages, seed), target).kept
+
+
+def _as_promised(passages: Sequence[Passage], target: Guarantee) -> Guarantee:
+    return guarantee(passages, target.alpha, target.kind, target.share, target.true_from)
+
+
+def _checked(passage: Passage) -> tuple[Array, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Return scores [n], minus infinity where there is none, and truths [n].
+
+    Raises:
+        LovecError: there are not as many of the one as of the other, or a score is NaN.
+    """
+    scores = np.array([_BELOW_ALL if score is None else score for score in passage.scores], dtype=np.float64)
+    true = np.array(passage.true, dtype=bool)
+    if scores.shape != true.shape or np.isnan(scores).any() or np.isposinf(scores).any():
+        raise LovecError(
+            f"a passage has {scores.size} scores and {true.size} truths, expected equally many, and scores that are "
+            "finite; a sentence without a score has None"
+        )
+    return scores, true
+
+
+def _from_the_top(scores: Array, true: Any) -> tuple[Array, Array, Array]:
+    """Return the different scores from the highest, and the numbers of sentences and of true ones from each upwards."""
+    scored = ~np.isneginf(scores)
+    levels, place = np.unique(-scores[scored], return_inverse=True)
+    kept = np.bincount(place, minlength=len(levels)).cumsum()
+    correct = np.bincount(place, weights=true[scored], minlength=len(levels)).cumsum()
+    return -levels, kept, correct

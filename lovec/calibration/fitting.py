@@ -1,0 +1,380 @@
+"""Chooses and fits the map from what a tagger tells about a sentence to how often such sentences are true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lovec.calibration.features import check_names, feature_row
+from lovec.calibration.logistic import Array
+from lovec.calibration.maps import MAPS, ConfidenceMap, Isotonic, Platt, map_from_dict
+from lovec.calibration.stack import STRENGTHS, Stack
+from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
+from lovec.metrics.functional import brier_score, checked_pair, ece_m
+from lovec.metrics.records import READOUTS
+from lovec.types import LovecError, Record, check_count, check_seed
+
+LEAST_LABELS = 200
+"""Number of labelled sentences below which a fit warns."""
+
+LEAST_PASSAGES = 30
+"""Number of labelled passages below which a fit warns."""
+
+FeatureMap: TypeAlias = ConfidenceMap | Stack
+"""What a calibration can hold: a map of one readout, or a stack of several features."""
+
+_Fit: TypeAlias = Callable[[Array, Array, Array], Callable[[ArrayLike], Array]]
+"""Fits a map to features [N, F], factuality [N] and the passage of each [N]; the map takes features as well."""
+
+_SAME = 1e-12  # Brier scores that differ by less are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The sentences that a map is fitted to: those with a factuality and with every feature.
+
+    Attributes:
+        features: names of the features; one of them for a map of a single readout.
+        rows: their values, [N, number of features].
+        factuality: [N], in [0, 1].
+        passage: index of the passage of each sentence, [N]; records with the same id are one passage.
+        names: ids of the passages.
+        missing: number of sentences with a factuality that lack a feature.
+    """
+
+    features: tuple[str, ...]
+    rows: Array
+    factuality: Array
+    passage: Array
+    names: tuple[str, ...]
+    missing: int
+
+    @classmethod
+    def of(cls, records: Iterable[Record], readout: str | Sequence[str]) -> Labelled:
+        """Collect the sentences of tagged and labelled records.
+
+        Args:
+            records: tagged and labelled records.
+            readout: "mean" or "stated", or the names of several features.
+
+        Raises:
+            LovecError: there are too few sentences to fit anything to; see ``fit_map``.
+        """
+        features = (readout,) if isinstance(readout, str) else tuple(readout)
+        check_names(features)
+        found: list[tuple[list[float], float, str]] = []
+        missing = 0
+        for record in records:
+            for sentence in record.sentences:
+                if sentence.factuality is not None:
+                    row = feature_row(sentence, features)
+                    missing += row is None
+                    found += [] if row is None else [(row, sentence.factuality, record.id)]
+        names = tuple(dict.fromkeys(name for _, _, name in found))
+        if not found:
+            raise LovecError(
+                f"{f'none of {missing} labelled sentences has' if missing else 'no sentence has a label and'} "
+                f"{', '.join(features)}, expected tagged records with factualities; label them with `lovec label`"
+                + (", or choose other features" if missing else "")
+            )
+        place = {name: index for index, name in enumerate(names)}
+        labelled = cls(
+            features,
+            np.array([row for row, _, _ in found], dtype=np.float64),
+            np.array([factuality for _, factuality, _ in found], dtype=np.float64),
+            np.array([place[name] for _, _, name in found]),
+            names,
+            missing,
+        )
+        labelled._check()
+        return labelled
+
+    def _check(self) -> None:
+        n = len(self.factuality)
+        checked_pair(np.zeros(n), self.factuality)
+        if len(self.names) < 2:
+            raise LovecError(
+                f"the labelled sentences are all of one passage, {self.names[0]!r}, expected two or more: a map is "
+                "chosen on passages that it was not fitted to; give more labelled answers"
+            )
+        if (self.factuality == self.factuality[0]).all():
+            raise LovecError(
+                f"all {n} labelled sentences have the factuality {self.factuality[0]:g} (one class), expected true and "
+                "false ones; give more labelled answers"
+            )
+        if (self.rows == self.rows[0]).all():
+            values = ", ".join(f"{name} {value:g}" for name, value in zip(self.features, self.rows[0], strict=True))
+            raise LovecError(
+                f"all {n} labelled sentences have the same confidence ({values}), expected different ones: no map can "
+                "tell them apart; choose another readout, or train the model further"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """How a map does on passages that it was not fitted to.
+
+    Attributes:
+        name: "identity" (the readout as it is), a name of ``MAPS``, "stack", or "stack, isotonic".
+        brier: Brier score of the cross-fitted confidences.
+        ece_m: ECE-M of the cross-fitted confidences.
+    """
+
+    name: str
+    brier: float
+    ece_m: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted map, and how well it does on passages that it was not fitted to.
+
+    Attributes:
+        map: the chosen map, fitted to all sentences.
+        name: its name among ``candidates``.
+        readout: what it maps: "mean" or "stated", or the names of several features.
+        candidates: all maps that were tried, the simplest first.
+        before: the confidences without a map and the factualities, by passage: the readout itself; for several features
+            "mean" or "stated", whichever is first among them, and otherwise the mean factuality.
+        after: the cross-fitted confidences: each is given by a map that was fitted without the passage.
+        rows: the features of every sentence, by passage.
+        warnings: what speaks against trusting it, one sentence each.
+        missing: number of labelled sentences that lack a feature, and are left out.
+    """
+
+    map: FeatureMap
+    name: str
+    readout: str | tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    before: QuestionPairs
+    after: QuestionPairs
+    rows: tuple[tuple[list[float], ...], ...]
+    warnings: tuple[str, ...]
+    missing: int
+
+    @property
+    def sentences(self) -> int:
+        """Number of sentences that the map was fitted to."""
+        return sum(len(confidences) for confidences, _ in self.after.values())
+
+    @property
+    def passages(self) -> int:
+        """Number of passages that they are from."""
+        return len(self.after)
+
+    def metrics(self, draws: int = 2000, seed: int = 0) -> dict[str, dict[str, list[float] | None]]:
+        """Return the metrics before and after, and after less before, with 95 % bootstrap intervals over passages.
+
+        "After" is cross-fitted, so it is not flattered by the fit. That the best of a few maps was chosen on the same
+        numbers flatters it a little.
+
+        Args:
+            draws: number of draws of the bootstrap.
+            seed: seed of the draws.
+
+        Returns:
+            By "before", "after" and "difference": by the metric's name [value, low, high], None where undefined.
+        """
+        before, after = (resample([pairs], draws, seed) for pairs in (self.before, self.after))
+        found = {"before": intervals(before), "after": intervals(after), "difference": intervals(after, before)}
+        return {
+            key: {
+                name: None if ends is None or math.isnan(ends.low) else [ends.value, ends.low, ends.high]
+                for name, ends in values.items()
+            }
+            for key, values in found.items()
+        }
+
+
+def fit_map(
+    records: Iterable[Record],
+    readout: str | Sequence[str] = "mean",
+    maps: Sequence[str] = ("isotonic", "platt", "beta"),
+    folds: int = 5,
+    seed: int = 0,
+) -> Fitted:
+    """Choose a map from a readout, or from several features, to factuality, and fit it.
+
+    The passages are divided at random into folds. Every candidate is fitted on all folds but one and gives the
+    confidences of that one; the candidate with the lowest Brier score of these confidences is fitted to everything.
+    Equal scores go to the simpler map. For one readout the candidates are ``maps`` and the identity, which is chosen
+    where no map does better; for several features the stack, and the stack with an isotonic map behind it. The strength
+    of the stack's penalty is chosen in the same way, inside every fold.
+
+    Below ``LEAST_LABELS`` sentences or ``LEAST_PASSAGES`` passages there is a warning.
+
+    Args:
+        records: tagged and labelled records; sentences without a label or a feature are left out.
+        readout: "mean" or "stated", or the names of several features, see ``lovec.calibration.features.FEATURES``.
+        maps: candidates for one readout, names of ``lovec.calibration.maps.MAPS``.
+        folds: number of folds; with fewer passages, one fold per passage.
+        seed: seed of the division into folds.
+
+    Raises:
+        LovecError: there is no labelled sentence, or only one passage; all labels or all confidences are equal; a value
+            is NaN or outside its range; or a name is unknown.
+    """
+    check_count("folds", folds, at_least=2)
+    check_seed("seed", seed)
+    if isinstance(readout, str) and readout not in READOUTS:
+        raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}, or a tuple of features")
+    if unknown := [name for name in maps if name not in MAPS]:
+        raise LovecError(f"the map {unknown[0]!r} is unknown, expected one of {', '.join(MAPS)}")
+    data = Labelled.of(records, readout)
+    if isinstance(readout, str):
+        fits = {name: partial(_fit_one, name) for name in MAPS if name == "identity" or name in maps}
+    else:
+        fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
+    fold = _folds(len(data.names), folds, seed)[data.passage]
+    crossed = {name: _cross_fitted(fit, data, fold) for name, fit in fits.items()}
+    candidates = tuple(
+        Candidate(name, float(brier_score(c, data.factuality)), float(ece_m(c, data.factuality)))
+        for name, c in crossed.items()
+    )
+    whole = {name: fit(data.rows, data.factuality, data.passage) for name, fit in fits.items()}
+    allowed = [candidate for candidate in candidates if _rises(whole[candidate.name])]
+    chosen = min(allowed, key=lambda candidate: round(candidate.brier / _SAME))
+    return Fitted(
+        map=_bare(whole[chosen.name]),
+        name=chosen.name,
+        readout=readout if isinstance(readout, str) else data.features,
+        candidates=candidates,
+        before=_pairs(data, _raw(data)),
+        after=_pairs(data, crossed[chosen.name]),
+        rows=tuple(tuple(data.rows[own].tolist()) for own in _members(data)),
+        warnings=tuple(_warnings(data, crossed[chosen.name])),
+        missing=data.missing,
+    )
+
+
+def feature_map_from_dict(data: Any) -> FeatureMap:
+    """Return the map or the stack that a JSON object holds.
+
+    Raises:
+        LovecError: it holds neither.
+    """
+    is_stack = isinstance(data, Mapping) and data.get("kind") == Stack.name
+    return Stack.from_dict(data) if is_stack else map_from_dict(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneColumn:
+    """A map of the only feature."""
+
+    map: ConfidenceMap
+
+    def __call__(self, rows: ArrayLike) -> Array:
+        return self.map(np.asarray(rows, dtype=np.float64)[:, 0])
+
+
+def _bare(fitted: Any) -> FeatureMap:
+    return fitted.map if isinstance(fitted, _OneColumn) else fitted
+
+
+def _rises(fitted: Any) -> bool:
+    """Return whether a map never falls: only Platt's may, where confidences rank worse than chance."""
+    bare = _bare(fitted)
+    return not isinstance(bare, Platt) or bare.slope >= 0
+
+
+def _fit_one(name: str, rows: Array, factuality: Array, passage: Array) -> Callable[[ArrayLike], Array]:
+    x = rows[:, 0]
+    if (x == x[0]).all():  # of a fold: the best map that there is, is the mean
+        return _constant(factuality)
+    try:
+        return _OneColumn(MAPS[name].fit(x, factuality))
+    except LovecError:  # the confidences are equal once they are clipped
+        if name not in ("platt", "beta"):
+            raise
+        return _constant(factuality)
+
+
+def _constant(factuality: Array) -> _OneColumn:
+    return _OneColumn(Isotonic((0.0,), (float(factuality.mean()),)))
+
+
+def _fit_stack(features: tuple[str, ...], rows: Array, factuality: Array, passage: Array) -> Stack:
+    """Fit a stack with the strength whose cross-fitted Brier score is lowest; of equal ones the greatest."""
+    names, place = np.unique(passage, return_inverse=True)
+    fit = partial(Stack.fit, features)
+    if len(names) < 2:
+        return fit(rows, factuality, STRENGTHS[-1])
+    fold = _folds(len(names), 5, seed=0)[place]
+    losses = {}
+    for strength in reversed(STRENGTHS):
+        c = _by_fold(lambda x, y, _, strength=strength: fit(x, y, strength), rows, factuality, passage, fold)
+        losses[strength] = float(brier_score(np.clip(c, 0.0, 1.0), factuality))
+    return fit(rows, factuality, min(losses, key=lambda strength: round(losses[strength] / _SAME)))
+
+
+def _fit_mapped(features: tuple[str, ...], rows: Array, factuality: Array, passage: Array) -> Stack:
+    """Fit a stack, and an isotonic map to its confidences where they differ."""
+    stack = _fit_stack(features, rows, factuality, passage)
+    confidence = stack(rows)
+    return stack if np.ptp(confidence) == 0 else replace(stack, isotonic=Isotonic.fit(confidence, factuality))
+
+
+def _folds(passages: int, folds: int, seed: int) -> Array:
+    """Return the fold of every passage, [passages]: equally many in each, up to one."""
+    order = np.random.default_rng(seed).permutation(passages)
+    fold = np.empty(passages, dtype=np.int64)
+    fold[order] = np.arange(passages) % min(folds, passages)
+    return fold
+
+
+def _cross_fitted(fit: _Fit, data: Labelled, fold: Array) -> Array:
+    return _by_fold(fit, data.rows, data.factuality, data.passage, fold)
+
+
+def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: Array, fold: Array) -> Array:
+    """Return confidences, [N], each by a map that was fitted to the other folds."""
+    confidence = np.empty(len(rows))
+    for number in np.unique(fold):
+        held = fold == number
+        confidence[held] = fit(rows[~held], factuality[~held], passage[~held])(rows[held])
+    return confidence
+
+
+def _raw(data: Labelled) -> Array:
+    """Return the confidences without a map: the first feature that is one, or the mean factuality."""
+    columns = [index for index, name in enumerate(data.features) if name in READOUTS]
+    return data.rows[:, columns[0]] if columns else np.full(len(data.rows), data.factuality.mean())
+
+
+def _pairs(data: Labelled, confidence: Array) -> QuestionPairs:
+    return {
+        name: (confidence[own].tolist(), data.factuality[own].tolist())
+        for name, own in zip(data.names, _members(data), strict=True)
+    }
+
+
+def _members(data: Labelled) -> list[Any]:
+    """Return the indices of the sentences of each passage."""
+    order = np.argsort(data.passage, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(data.passage))[:-1])
+
+
+def _warnings(data: Labelled, confidence: Array) -> Iterable[str]:
+    n, passages = len(data.factuality), len(data.names)
+    if n < LEAST_LABELS or passages < LEAST_PASSAGES:
+        yield (
+            f"the map is fitted to {n} labelled sentences of {passages} passages; below {LEAST_LABELS} sentences or "
+            f"{LEAST_PASSAGES} passages it can be worse than none: label more"
+        )
+    if data.missing:
+        yield f"{data.missing} labelled sentences lack {' or '.join(data.features)} and were left out"
+    if np.corrcoef(_ranked(_raw(data)), _ranked(data.factuality))[0, 1] <= 0 and len(data.features) == 1:
+        yield (
+            f"the readout {data.features[0]!r} does not rank true sentences above false ones; calibrated confidences "
+            "tell little apart: choose another readout, or train the model further"
+        )
+
+
+def _ranked(values: Array) -> Array:
+    return np.unique(values, return_inverse=True)[1].astype(np.float64)

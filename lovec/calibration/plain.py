@@ -1,0 +1,101 @@
+"""Values of plain JSON objects that anybody may have written: each is checked as it is taken out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from lovec.types import LARGEST, LovecError
+
+MOST_NUMBERS = 50_000
+"""Longest list of numbers that is read."""
+
+MOST_CHARACTERS = 500
+"""Longest text that is read."""
+
+
+def checked_object(data: Any, name: str, keys: Collection[str]) -> Mapping[str, Any]:
+    """Return an object that has exactly these keys.
+
+    Args:
+        data: what JSON held.
+        name: what it is, for the message.
+        keys: names of its values.
+
+    Raises:
+        LovecError: it is no object, or a key is missing or unknown.
+    """
+    if not isinstance(data, Mapping):
+        raise wrong(name, data, "an object")
+    if different := sorted(set(map(str, data)) ^ set(keys)):
+        found = "lacks" if different[0] in keys else "has the unknown key"
+        raise LovecError(f"{name} {found} {different[0][:60]!r}, expected the keys {', '.join(sorted(keys))}")
+    return data
+
+
+def checked_number(value: Any, name: str, low: float = -LARGEST, high: float = LARGEST) -> float:
+    """Return a finite number in a range as a float.
+
+    Raises:
+        LovecError: the value is no number, not finite, or outside [low, high].
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+        raise wrong(name, value, f"a number from {low:.10g} to {high:.10g}")
+    return float(value)
+
+
+def checked_integer(value: Any, name: str, low: int = 0, high: int = 2**31 - 1) -> int:
+    """Return an integer in a range.
+
+    Raises:
+        LovecError: the value is no integer, or outside [low, high].
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise wrong(name, value, f"an integer from {low} to {high}")
+    return value
+
+
+def checked_list(value: Any, name: str, most: int = MOST_NUMBERS) -> Sequence[Any]:
+    """Return a list that is not too long.
+
+    Raises:
+        LovecError: the value is no list, or has more than ``most`` items.
+    """
+    if not isinstance(value, list | tuple) or len(value) > most:
+        raise wrong(name, value, f"a list of at most {most} items")
+    return value
+
+
+def checked_numbers(value: Any, name: str, low: float = -LARGEST, high: float = LARGEST) -> tuple[float, ...]:
+    """Return a list of finite numbers in a range.
+
+    Raises:
+        LovecError: the value is no list, is too long, or holds something else.
+    """
+    return tuple(checked_number(item, name, low, high) for item in checked_list(value, name))
+
+
+def checked_text(value: Any, name: str) -> str:
+    """Return a text that is short and printable, so that it can be shown on a terminal.
+
+    Raises:
+        LovecError: the value is no text, is too long, or holds control characters.
+    """
+    if not isinstance(value, str) or len(value) > MOST_CHARACTERS or not value.isprintable():
+        raise wrong(name, value, f"a printable text of at most {MOST_CHARACTERS} characters")
+    return value
+
+
+def wrong(name: str, value: Any, expected: str) -> LovecError:
+    """Return the error that a value is not what was expected, with the beginning of the value."""
+    if isinstance(value, float) and math.isnan(value):
+        shown = "NaN"
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
+        shown = "a number of too many digits"
+    elif isinstance(value, list | tuple | Mapping):
+        shown = f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)} items"
+    else:
+        shown = repr(value)[:60]
+    return LovecError(f"{name} is {shown}, expected {expected}")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lovec.answers import untag
 from lovec.calibration import Calibration, Fitted, Promise, Promised, calibrate, weights_digest, write_calibrations
 from lovec.datasets.layouts import read_any

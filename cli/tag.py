@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from lovec.calibration import FILE
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_unused
@@ -23,8 +24,9 @@ from lovec.labelling.sources import file_digest
 from lovec.reports import passages
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
+from lovec.taggers.session import adapter_folder
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
@@ -35,8 +37,8 @@ from .signatures import SignatureParser
 
 _MOST = 3  # documents whose problems are reported one by one
 _FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
-_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score", "keep_factual",
-           "readout", "raw", "paragraphs")  # fmt: skip
+_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
+           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 
@@ -312,10 +314,17 @@ class TagCommand:
         options = self.options.as_dict()
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
         settings["adapter"] = weights_digest(options["adapter"])
-        settings["calibration"] = calibration_digest(options["adapter"] or options["model"], options["raw"])
+        settings["calibration"] = _calibration(options)
         settings["question"] = None if options["asking"] else self.documents.question
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
         return settings
+
+
+def _calibration(options: Any) -> str | None:
+    """Return what tells the calibration that confidences depend on from others; None without one."""
+    folder = options["adapter"] or options["model"]
+    file = Path(adapter_folder(folder), FILE)
+    return file_digest(file) if not options["raw"] and file.is_file() else None
 
 
 class _Problems:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 
+from lovec.calibration import read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
 from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
@@ -120,7 +121,7 @@ def export_merged(
 
 
 def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
-    """Write the card, the settings of prompts and tags, and the recipe beside the weights."""
+    """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
     import lovec  # for its version only
 
     encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
@@ -129,6 +130,10 @@ def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, 
     for name, text in settings_file(encoder).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
+    calibrations = read_calibrations(source.adapter)
+    if calibrations:  # they belong to the weights: those of a merged model are others, and its scores the same
+        digest = weights_digest(folder)
+        write_calibrations(folder, {mode: replace(made, adapter=digest) for mode, made in calibrations.items()})
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)
@@ -147,6 +152,7 @@ def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, 
         instruction=encoder.instruction,
         training=training,
         metrics=metrics,
+        calibrations=calibrations,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
 

@@ -3,8 +3,9 @@
 It loads no model and has no command line: records in, records out, and one JSON file beside an adapter.
 """
 
-from lovec.calibration.calibration import FILE, Calibration, Promised, calibrate, file_digest
-from lovec.calibration.conformal import Guarantee, guarantee
+from lovec.calibration.calibration import Calibration, Promised, calibrate
+from lovec.calibration.conformal import Guarantee, Promise, guarantee
+from lovec.calibration.files import FILE, read_calibrations, weights_digest, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
 from lovec.calibration.stack import Stack
@@ -19,10 +20,13 @@ __all__ = [
     "Identity",
     "Isotonic",
     "Platt",
+    "Promise",
     "Promised",
     "Stack",
     "calibrate",
-    "file_digest",
     "fit_map",
     "guarantee",
+    "read_calibrations",
+    "weights_digest",
+    "write_calibrations",
 ]

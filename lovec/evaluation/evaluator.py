@@ -21,7 +21,6 @@ from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
 from lovec.taggers.scoring import History
 from lovec.types import (
-    FREE_FORM,
     ITERATIVE,
     MODES,
     N_SCORES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -21,9 +21,10 @@ from lovec.baselines import (
     best_constant,
     recalibrate,
 )
+from lovec.baselines.base import with_confidences
 from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import write_records
-from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered, tagged_file
+from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.processes import gather, in_data_order, own_share
 from lovec.files import write_text
@@ -33,7 +34,7 @@ from lovec.results import write_results
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
 from lovec.taggers.deployment import DEPLOYED, Deployment
-from lovec.types import Kind, LovecError, Record, ResultRow, Sampling, Tagger
+from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Record, ResultRow, Sampling, Tagger
 
 VANILLA = "Vanilla"
 CONSTANT = "Best constant"

@@ -17,7 +17,7 @@ from lovec.baselines import Baseline, BaselineResources, Samples, Wording
 from lovec.datasets.jsonl import record_to_dict, write_records
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
-from lovec.evaluation.evaluator import FREE_FORM, ITERATIVE, EvaluationConfig, Evaluator, answered
+from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.processes import in_data_order, refuse_together
 from lovec.evaluation.stopping import SignalConnector
@@ -39,6 +39,8 @@ from lovec.taggers.session import adapter_folder
 from lovec.tags import TagFormat
 from lovec.types import (
     DEFAULT_SCALE,
+    FREE_FORM,
+    ITERATIVE,
     MODES,
     Engine,
     LovecError,

@@ -140,7 +140,9 @@ class Service:
         def put(item: Event) -> None:
             loop.call_soon_threadsafe(events.put_nowait, item)
 
-        def end(item: Completion | Exception) -> None:  # in the engine's thread, whose tokenizer the answer is read with
+        def end(
+            item: Completion | Exception,
+        ) -> None:  # in the engine's thread, whose tokenizer the answer is read with
             put((growing.rest(), item) if isinstance(item, Completion) else item)
 
         growing = GrowingAnswer(self.session.encoder, prompt, put)

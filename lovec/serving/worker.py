@@ -1,6 +1,4 @@
-"""One thread that runs the engine: it batches requests, pauses their completions to score them, and stops those that
-were cancelled.
-"""
+"""One thread that runs the engine: it batches requests, pauses completions to score them, and stops cancelled ones."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Counting:
         self.calls.append(([list(p) for p in prompts], list(keys), sampling.max_new_tokens))
         completions = []
         for row, prompt in enumerate(prompts):
-            ids: list[int] = []
+            ids, going = [], True
             while not ids or (going and ids[-1] not in stop_ids and len(ids) < sampling.max_new_tokens):
                 ids.append((ids or prompt)[-1] + 1)
                 going = on_token(row, 0, ids[-1])

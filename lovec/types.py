@@ -216,8 +216,8 @@ class Sentence:
         score: the score that the model states, an index into its scale (0..10 by default); None where there is none.
         distribution: raw probabilities of the whole score strings at the tag, one per level of the scale.
         levels: number of levels of the scale that ``score`` and ``distribution`` refer to.
-        token_logps: log-probability of each token of the sentence, without its tag, under the model that tagged it; None
-            where it is not known.
+        token_logps: log-probability of each token of the sentence, without its tag, under the model that tagged it;
+            None where it is not known.
     """
 
     text: str

@@ -112,11 +112,12 @@ class FittedOn:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
             raise wrong("date of a calibration", date, "a day such as 2026-11-22")
         return cls(
-            *(checked_integer(found[name], f"{name} of a calibration", 1) for name in ("sentences", "passages")),
-            date,
-            tuple(checked_text(name, "a file of a calibration") for name in checked_list(found["data"], "data", 1000)),
-            {stage: _metrics(metrics[stage]) for stage in _STAGES},
-            checked_text(found["lovec"], "version of lovec"),
+            sentences=checked_integer(found["sentences"], "sentences of a calibration", 1),
+            passages=checked_integer(found["passages"], "passages of a calibration", 1),
+            date=date,
+            data=tuple(checked_text(name, "a file of a calibration") for name in checked_list(found["data"], "data")),
+            metrics={stage: _metrics(metrics[stage]) for stage in _STAGES},
+            lovec=checked_text(found["lovec"], "version of lovec"),
         )
 
 
@@ -175,7 +176,8 @@ class Calibration:
         Raises:
             LovecError: the sentence was scored on another scale.
         """
-        return _confidence(self.map, self._row(sentence))
+        row = self._row(sentence)
+        return None if row is None else _confidence(self.map, row)
 
     def rank(self, sentence: Sentence) -> float | None:
         """Return the number in [0, 1] that the thresholds of the guarantees are on; None where a feature is missing.
@@ -186,7 +188,8 @@ class Calibration:
         Raises:
             LovecError: the sentence was scored on another scale.
         """
-        return _rank(self.map, self._row(sentence))
+        row = self._row(sentence)
+        return None if row is None else _rank(self.map, row)
 
     def keeps(self, sentence: Sentence, promised: Guarantee) -> bool:
         """Return whether a tagged sentence is kept under a guarantee of this calibration."""
@@ -213,9 +216,8 @@ class Calibration:
         Raises:
             LovecError: a sentence was scored on another scale.
         """
-        return self.histogram.unlike(
-            [[rank for s in r.sentences if (rank := self.rank(s)) is not None] for r in records]
-        )
+        ranks = ([self.rank(sentence) for sentence in record.sentences] for record in records)
+        return self.histogram.unlike([[rank for rank in own if rank is not None] for own in ranks])
 
     def threshold(self, keep_factual: float, kind: Promise = "all-true", share: float = 1.0) -> Guarantee:
         """Return the guarantee that was computed for a probability.
@@ -279,19 +281,15 @@ class Calibration:
         if not isinstance(readout, str):
             readout = tuple(checked_text(name, "a feature") for name in checked_list(readout, "readout", 100))
             check_names(readout)
-        mode = found["mode"] if isinstance(found["mode"], str) else None
-        check_choice("mode of a calibration", mode, Mode)
         return cls(
             readout=readout,
             map=feature_map_from_dict(found["map"]),
             adapter=checked_text(found["adapter"], "adapter of a calibration"),
             base=checked_text(found["base"], "base of a calibration"),
-            mode=mode,
+            mode=found["mode"],
             fitted=FittedOn.from_dict(found["fitted"]),
             histogram=Histogram.from_dict(found["histogram"]),
-            guarantees=tuple(
-                Guarantee.from_dict(item) for item in checked_list(found["guarantees"], "guarantees", 100)
-            ),
+            guarantees=tuple(map(Guarantee.from_dict, checked_list(found["guarantees"], "guarantees", 100))),
             levels=checked_integer(found["levels"], "levels of a calibration", 2, 10_000),
         )
 
@@ -335,7 +333,8 @@ class Calibration:
             raise LovecError(f"{path} is no JSON ({str(error)[:100]}); {_FIX}") from None
         if adapter_digest is not None and found.adapter != adapter_digest:
             raise LovecError(
-                f"{path} was fitted for another adapter ({found.adapter[:12]}, here it is {adapter_digest[:12]}); {_FIX}"
+                f"{path} was fitted for another adapter ({found.adapter[:12]}, this one is {adapter_digest[:12]}); "
+                f"{_FIX}"
             )
         return found
 
@@ -382,7 +381,7 @@ def calibrate(
     Args:
         records: tagged and labelled records.
         adapter: SHA-256 of the adapter's weights, see ``file_digest``.
-        base: name of the base model.
+        base: name of the base model; of a path only the last part is kept.
         mode: how the records were tagged.
         readout: see ``fit_map``.
         maps: see ``fit_map``.
@@ -410,7 +409,7 @@ def calibrate(
         readout=fitted.readout,
         map=fitted.map,
         adapter=adapter,
-        base=base,
+        base=Path(base).name if os.path.isabs(base) else base,
         mode=mode,
         fitted=FittedOn(
             fitted.sentences,
@@ -440,17 +439,15 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         raise LovecError(f"cannot read {path} ({error.strerror}); give the weights of an adapter") from None
 
 
-def _confidence(fitted: FeatureMap, row: list[float] | None) -> float | None:
-    """Return what a map makes of the features of a sentence, in [0, 1]; None without them."""
-    if row is None:
-        return None
+def _confidence(fitted: FeatureMap, row: list[float]) -> float:
+    """Return what a map makes of the features of a sentence, in [0, 1]."""
     mapped = fitted([row]) if isinstance(fitted, Stack) else fitted(row)
     return min(max(float(mapped[0]), 0.0), 1.0)
 
 
-def _rank(fitted: FeatureMap, row: list[float] | None) -> float | None:
+def _rank(fitted: FeatureMap, row: list[float]) -> float:
     """Return what thresholds are on: the only feature, or the confidence that a stack makes of several."""
-    return _confidence(fitted, row) if row is None or isinstance(fitted, Stack) else row[0]
+    return _confidence(fitted, row) if isinstance(fitted, Stack) else row[0]
 
 
 def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:

@@ -30,7 +30,7 @@ TRUE_FROM = 0.5
 """Factuality from which a sentence counts as true by default: at least half of what it says is supported."""
 
 Promise: TypeAlias = Literal["all-true", "share", "errors"]
-"""What a guarantee is about: all kept sentences are true, a share of them is, or the mean share of errors is bounded."""
+"""What a guarantee is about: all kept sentences are true, a share of them is, or their errors are bounded."""
 
 _DIGITS = 9  # to which ranks are rounded before they are rounded up: (29 + 1)(1 - 0.9) is 3, not 2.9999999999999996
 _ENDS = {math.inf: "nothing", -math.inf: "everything"}
@@ -197,10 +197,8 @@ class Guarantee:
         if self.kind == "errors":
             promise = f"the kept sentences that are not {true} are on average at most {self.alpha:.3g} of all sentences"
         else:
-            part = (
-                "all kept sentences" if self.kind == "all-true" else f"at least {self.share:.3g} of the kept sentences"
-            )
-            promise = f"{part} of an answer are {true} with probability {self.keep_factual:.3g} or more"
+            part = "all" if self.kind == "all-true" else f"at least {self.share:.3g} of the"
+            promise = f"{part} kept sentences of an answer are {true} with probability {self.keep_factual:.3g} or more"
         if self.keeps_nothing:
             return (
                 f"{promise}: {self.passages} labelled answers are too few or have too many errors, so nothing is kept; "
@@ -239,10 +237,12 @@ class Guarantee:
             threshold = ends[threshold]
         else:
             threshold = checked_number(threshold, "threshold of a guarantee")
-        shares = ("alpha", "share", "true_from", "kept")
-        numbers = {name: checked_number(found[name], f"{name} of a guarantee", 0.0, 1.0) for name in shares}
-        counts = {name: checked_integer(found[name], f"{name} of a guarantee") for name in ("passages", "sentences")}
-        return cls(kind=found["kind"], threshold=threshold, **numbers, **counts)
+        alpha, share, true_from, kept = (
+            checked_number(found[name], f"{name} of a guarantee", 0.0, 1.0)
+            for name in ("alpha", "share", "true_from", "kept")
+        )
+        passages, sentences = (checked_integer(found[name], f"{name} of a guarantee") for name in keys[5:7])
+        return cls(found["kind"], alpha, share, true_from, threshold, passages, sentences, kept)
 
 
 def guarantee(

@@ -75,9 +75,9 @@ class Histogram:
         if gap <= limit:
             return None
         return (
-            f"these {values.size} sentences look unlike those that the calibration was fitted to: their mean readout is "
-            f"{values.mean():.2f} instead of {self.mean:.2f}, and the distributions differ by {gap:.2f}, where chance "
-            f"allows {limit:.2f}; calibrate on texts like these, or trust the confidences less"
+            f"these {values.size} sentences look unlike those that the calibration was fitted to: their mean readout "
+            f"is {values.mean():.2f} instead of {self.mean:.2f}, and the distributions differ by {gap:.2f}, where "
+            f"chance allows {limit:.2f}; calibrate on texts like these, or trust the confidences less"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,13 +99,12 @@ class Histogram:
         found = checked_object(data, "a histogram", {"counts", "mean", "likeness", "effective"})
         counts = checked_list(found["counts"], "counts of a histogram")
         counts = tuple(checked_integer(count, "a count of a histogram") for count in counts)
-        if len(counts) != BINS or not sum(counts):
-            raise LovecError(
-                f"a histogram has {len(counts)} counts with the sum {sum(counts)}, expected {BINS}, not all 0"
-            )
-        shares = (checked_number(found[name], f"{name} of a histogram", 0.0, 1.0) for name in ("mean", "likeness"))
-        effective = checked_number(found["effective"], "effective number of a histogram", 1e-9, float(sum(counts)))
-        return cls(counts, *shares, effective)
+        total = sum(counts)
+        if len(counts) != BINS or not total:
+            raise LovecError(f"a histogram has {len(counts)} counts with the sum {total}, expected {BINS}, not all 0")
+        effective = checked_number(found["effective"], "effective number of a histogram", 1e-9, float(total))
+        mean, likeness = (checked_number(found[n], f"{n} of a histogram", 0.0, 1.0) for n in ("mean", "likeness"))
+        return cls(counts, mean, likeness, effective)
 
 
 def _bins(values: Any) -> Any:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
@@ -29,7 +29,9 @@ LEAST_PASSAGES = 30
 FeatureMap: TypeAlias = ConfidenceMap | Stack
 """What a calibration can hold: a map of one readout, or a stack of several features."""
 
-_Fit: TypeAlias = Callable[[Array, Array, Array], Callable[[ArrayLike], Array]]
+_Indices: TypeAlias = NDArray[np.int64]
+
+_Fit: TypeAlias = Callable[[Array, Array, _Indices], Callable[[ArrayLike], Array]]
 """Fits a map to features [N, F], factuality [N] and the passage of each [N]; the map takes features as well."""
 
 _SAME = 1e-12  # Brier scores that differ by less are equal
@@ -51,7 +53,7 @@ class Labelled:
     features: tuple[str, ...]
     rows: Array
     factuality: Array
-    passage: Array
+    passage: _Indices
     names: tuple[str, ...]
     missing: int
 
@@ -228,7 +230,7 @@ def fit_map(
         raise LovecError(f"the map {unknown[0]!r} is unknown, expected one of {', '.join(MAPS)}")
     data = Labelled.of(records, readout)
     if isinstance(readout, str):
-        fits = {name: partial(_fit_one, name) for name in MAPS if name == "identity" or name in maps}
+        fits: dict[str, _Fit] = {name: partial(_fit_one, name) for name in MAPS if name == "identity" or name in maps}
     else:
         fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
     fold = _folds(len(data.names), folds, seed)[data.passage]
@@ -283,7 +285,7 @@ def _rises(fitted: Any) -> bool:
     return not isinstance(bare, Platt) or bare.slope >= 0
 
 
-def _fit_one(name: str, rows: Array, factuality: Array, passage: Array) -> Callable[[ArrayLike], Array]:
+def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> Callable[[ArrayLike], Array]:
     x = rows[:, 0]
     if (x == x[0]).all():  # of a fold: the best map that there is, is the mean
         return _constant(factuality)
@@ -299,28 +301,31 @@ def _constant(factuality: Array) -> _OneColumn:
     return _OneColumn(Isotonic((0.0,), (float(factuality.mean()),)))
 
 
-def _fit_stack(features: tuple[str, ...], rows: Array, factuality: Array, passage: Array) -> Stack:
+def _fit_stack(features: tuple[str, ...], rows: Array, factuality: Array, passage: _Indices) -> Stack:
     """Fit a stack with the strength whose cross-fitted Brier score is lowest; of equal ones the greatest."""
     names, place = np.unique(passage, return_inverse=True)
     fit = partial(Stack.fit, features)
     if len(names) < 2:
         return fit(rows, factuality, STRENGTHS[-1])
     fold = _folds(len(names), 5, seed=0)[place]
-    losses = {}
+    losses: dict[float, float] = {}
     for strength in reversed(STRENGTHS):
-        c = _by_fold(lambda x, y, _, strength=strength: fit(x, y, strength), rows, factuality, passage, fold)
-        losses[strength] = float(brier_score(np.clip(c, 0.0, 1.0), factuality))
+
+        def with_strength(x: Array, y: Array, _: _Indices, strength: float = strength) -> Stack:
+            return fit(x, y, strength)
+
+        losses[strength] = float(brier_score(_by_fold(with_strength, rows, factuality, passage, fold), factuality))
     return fit(rows, factuality, min(losses, key=lambda strength: round(losses[strength] / _SAME)))
 
 
-def _fit_mapped(features: tuple[str, ...], rows: Array, factuality: Array, passage: Array) -> Stack:
+def _fit_mapped(features: tuple[str, ...], rows: Array, factuality: Array, passage: _Indices) -> Stack:
     """Fit a stack, and an isotonic map to its confidences where they differ."""
     stack = _fit_stack(features, rows, factuality, passage)
     confidence = stack(rows)
     return stack if np.ptp(confidence) == 0 else replace(stack, isotonic=Isotonic.fit(confidence, factuality))
 
 
-def _folds(passages: int, folds: int, seed: int) -> Array:
+def _folds(passages: int, folds: int, seed: int) -> _Indices:
     """Return the fold of every passage, [passages]: equally many in each, up to one."""
     order = np.random.default_rng(seed).permutation(passages)
     fold = np.empty(passages, dtype=np.int64)
@@ -328,11 +333,11 @@ def _folds(passages: int, folds: int, seed: int) -> Array:
     return fold
 
 
-def _cross_fitted(fit: _Fit, data: Labelled, fold: Array) -> Array:
+def _cross_fitted(fit: _Fit, data: Labelled, fold: _Indices) -> Array:
     return _by_fold(fit, data.rows, data.factuality, data.passage, fold)
 
 
-def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: Array, fold: Array) -> Array:
+def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: _Indices, fold: _Indices) -> Array:
     """Return confidences, [N], each by a map that was fitted to the other folds."""
     confidence = np.empty(len(rows))
     for number in np.unique(fold):

@@ -84,8 +84,8 @@ class Isotonic:
         lengths = len(self.confidence), len(self.factuality)
         if lengths[0] != lengths[1] or not lengths[0] or (steps[0] <= 0).any() or (steps[1] < 0).any():
             raise LovecError(
-                f"an isotonic map has {lengths[0]} confidences and {lengths[1]} values, expected equally many, at least "
-                "one, confidences that ascend and values that never fall"
+                f"an isotonic map has {lengths[0]} confidences and {lengths[1]} values, expected equally many, at "
+                "least one, confidences that ascend and values that never fall"
             )
 
     @classmethod

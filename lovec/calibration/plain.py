@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 from lovec.types import LARGEST, LovecError
@@ -41,7 +40,7 @@ def checked_number(value: Any, name: str, low: float = -LARGEST, high: float = L
     Raises:
         LovecError: the value is no number, not finite, or outside [low, high].
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise wrong(name, value, f"a number from {low:.10g} to {high:.10g}")
     return float(value)
 

@@ -58,9 +58,10 @@ class Stack:
 
     @classmethod
     def fit(cls, features: Sequence[str], rows: ArrayLike, factuality: ArrayLike, strength: float) -> Stack:
-        """Find the weights with the lowest mean cross-entropy to soft labels plus strength/2 times their squared length.
+        """Find the weights with the lowest mean cross-entropy to soft labels, with a ridge penalty.
 
-        The intercept is not penalised. A feature that is constant in the data gets the weight 0.
+        The penalty is strength/2 times the squared length of the weights of the standardised features; the intercept is
+        not penalised. A feature that is constant in the data gets the weight 0.
 
         Args:
             features: names of the features.
@@ -111,15 +112,17 @@ class Stack:
         Raises:
             LovecError: it holds something else.
         """
-        names = ("means", "scales", "weights")
-        keys = {"kind", "features", *names, "intercept", "strength", "isotonic"}
+        keys = {"kind", "features", "means", "scales", "weights", "intercept", "strength", "isotonic"}
         found = checked_object(data, "a stack", keys)
-        features = [checked_text(name, "a feature of a stack") for name in checked_list(found["features"], "features")]
+        features = checked_list(found["features"], "features of a stack", 100)
         return cls(
-            tuple(features),
-            *(checked_numbers(found[name], f"{name} of a stack") for name in names),
-            *(checked_number(found[name], f"{name} of a stack") for name in ("intercept", "strength")),
-            None if found["isotonic"] is None else Isotonic.from_dict(found["isotonic"]),
+            features=tuple(checked_text(name, "a feature of a stack") for name in features),
+            means=checked_numbers(found["means"], "means of a stack"),
+            scales=checked_numbers(found["scales"], "scales of a stack"),
+            weights=checked_numbers(found["weights"], "weights of a stack"),
+            intercept=checked_number(found["intercept"], "intercept of a stack"),
+            strength=checked_number(found["strength"], "strength of a stack"),
+            isotonic=None if found["isotonic"] is None else Isotonic.from_dict(found["isotonic"]),
         )
 
 
@@ -135,7 +138,5 @@ def _checked(rows: ArrayLike, factuality: ArrayLike, width: int) -> tuple[Array,
             f"features have shape {list(x.shape)} and factuality {list(y.shape)}, expected [N, {width}] and [N], N > 0"
         )
     if not np.isfinite(x).all() or not ((y >= 0) & (y <= 1)).all():
-        raise LovecError(
-            "features or factualities contain NaN, infinity or a factuality outside [0, 1]; leave them out"
-        )
+        raise LovecError("features or labels contain NaN, infinity or a factuality outside [0, 1]; leave them out")
     return x, y

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from rich.console import Console
 
-from lovec.reports.passages import Breaks, sentence_text
+from lovec.passages import Breaks, sentence_text
 from lovec.tags import TagFormat, render
 from lovec.types import LovecError, Record, Sentence
 
@@ -17,26 +17,27 @@ from lovec.types import LovecError, Record, Sentence
 class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
 
-    On a terminal sentences are coloured and followed by their score in brackets; elsewhere they are followed by their
-    tag. A sentence without a score has neither.
+    On a terminal sentences are coloured and followed by their confidence in brackets; elsewhere they are followed by
+    their tag, if they have a score.
 
     Args:
         file: file to print to.
         tags: how tags are written.
         headings: whether a line with its name (or its question, where ``asking``) is printed above every document.
         asking: whether documents are answers to questions.
-        min_score: sentences with a lower score, or none, are left out.
-
-    Attributes:
-        left_out: number of sentences that were left out.
+        keeps: whether a sentence is printed; the others are left out.
     """
 
     def __init__(
-        self, file: TextIO, tags: TagFormat, headings: bool = False, asking: bool = False, min_score: int | None = None
+        self,
+        file: TextIO,
+        tags: TagFormat,
+        headings: bool = False,
+        asking: bool = False,
+        keeps: Callable[[Sentence], bool] = lambda sentence: True,
     ) -> None:
-        self.left_out = 0
         self._file, self._tags, self._headings, self._asking = file, tags, headings, asking
-        self._min_score = min_score
+        self._keeps = keeps
         self._console = Console(file=file, highlight=False, soft_wrap=True)
         self._coloured = self._console.is_terminal and not self._console.is_dumb_terminal
         self._coloured = self._coloured and not os.environ.get("NO_COLOR")
@@ -86,8 +87,7 @@ class Printer:
         while waiting:
             sentence = waiting.popleft()
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
-            if self._min_score is not None and (sentence.score is None or sentence.score < self._min_score):
-                self.left_out += 1
+            if not self._keeps(sentence):
                 continue
             self._file.write(self._gap if self._begun else "")
             self._gap, self._begun = "", True

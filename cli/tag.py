@@ -15,12 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from lovec import passages
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling import Outcome, Progress, Source, Stage, run_stage
 from lovec.labelling.sources import file_digest
-from lovec.reports import passages
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
@@ -239,8 +239,8 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        tagger.min_score = None  # the printer leaves out what does not pass: it must know of every sentence
-        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, options.min_score)
+        tagger.whole = True  # the printer leaves out what does not pass: it must know of every sentence
+        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps)
         report = not file.isatty()
 
         def on_sentence(number: int, at: int, sentence: Sentence) -> None:
@@ -252,17 +252,17 @@ class TagCommand:
             printer.begin(records)
             tagged = self._tag(records, on_sentence)
             printer.end(tagged)
-            self.problems.left_out = printer.left_out
             for record in tagged:
                 self.problems.check(record)
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
-        session, least = self.tagger.session, self.options.min_score
-        notes = [_last_parts(session.model)]
-        notes += [f"adapter {_last_parts(session.adapter)}"] if session.adapter else []
-        notes += [f"sentences below {least} are left out"] if least is not None else []
-        return passages.page("Tagged text", "; ".join(notes), tagged, levels=session.encoder.scale.size)
+        tagger, session, least = self.tagger, self.tagger.session, self.options.min_score
+        tagger.whole = True  # the page lists what is left out
+        adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
+        notes = [f"Model: {_last_parts(session.model)}{adapter}.", tagger.note]
+        notes += [f"Sentences with a stated score below {least}, or without one, are left out."] * (least is not None)
+        return passages.page("Tagged text", notes, tagged, tagger.keeps)
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""

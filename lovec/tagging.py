@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,19 @@ from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
-from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.scoring import OnSentence, run_to_end
-from lovec.types import Engine, LovecError, Readout, Record, Sampling, is_text
+from lovec.types import Engine, LovecError, Readout, Record, Sampling, Sentence, is_text
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
+
+_NOTES: Mapping[str, str] = {
+    "stated": "Confidence: the score that the model states for a sentence, as a share of the highest score.",
+    "mean": "Confidence: the mean of the model's distribution over all scores of a sentence, as a share of the highest "
+    "score.",
+}
+"""What the confidence is, by readout."""
 
 _MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -43,6 +50,11 @@ class TextTagger:
         min_score: sentences with a lower score, or without one, are left out; ``meta["left_out"]`` counts them, and
             the answer stays whole. None keeps all.
 
+    Attributes:
+        note: what the confidence is, in one sentence.
+        whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
+            tells which they are. False at first.
+
     Raises:
         LovecError: ``min_score`` is not a score of the model's scale, or the readout is unknown.
     """
@@ -60,8 +72,14 @@ class TextTagger:
             raise LovecError(f"min_score is {min_score!r}, expected an integer 0..{encoder.scale.top}")
         self.session = session
         self.min_score = min_score
+        self.whole = False
         self._iterative = IterativeTagger(engine, encoder, readout)
         self._free_form = FreeFormTagger(engine, encoder, Sampling(max_new_tokens), readout, distributions)
+        self.note = _NOTES[readout]
+
+    def keeps(self, sentence: Sentence) -> bool:
+        """Return whether a tagged sentence is kept: without ``min_score`` every one is."""
+        return self.min_score is None or (sentence.score is not None and sentence.score >= self.min_score)
 
     def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with a confidence for every sentence, in the order given.
@@ -116,9 +134,9 @@ class TextTagger:
     def _filtered(self, record: Record) -> Record:
         if self.min_score is None:
             return record
-        kept = tuple(s for s in record.sentences if s.score is not None and s.score >= self.min_score)
+        kept = tuple(filter(self.keeps, record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
-        return replace(record, sentences=kept, meta=meta, rejected=None)
+        return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
 
 
 def tag(
@@ -153,7 +171,8 @@ def tag(
 
     Returns:
         The record as a dict (``{"id", "question", "answer", "sentences": [{"text", "confidence", "score", ...}],
-        ...}``), or a list of them for a list.
+        ...}``), or a list of them for a list. Notebooks show them as tagged text, and ``to_frame()`` gives a pandas
+        frame, see `lovec.taggers.TaggedText`.
 
     Raises:
         LovecError: neither text nor question is given, one is no text, their numbers differ, or the model cannot be
@@ -175,8 +194,8 @@ def tag(
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    dicts = [record_to_dict(record) for record in tagged]
-    return dicts[0] if single else dicts
+    results = TaggedTexts(TaggedText(record_to_dict(record), tagger.note) for record in tagged)
+    return results[0] if single else results
 
 
 def _listed(name: str, value: Any) -> list[str | None]:

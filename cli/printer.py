@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from rich.console import Console
 
-from lovec.reports.passages import Breaks, sentence_text
+from lovec.passages import Breaks, sentence_text
 from lovec.taggers.deployment import Keeps
 from lovec.tags import TagFormat, render
 from lovec.types import LovecError, Record, Sentence
@@ -26,17 +26,20 @@ class Printer:
         tags: how tags are written.
         headings: whether a line with its name (or its question, where ``asking``) is printed above every document.
         asking: whether documents are answers to questions.
-        keeps: tells whether a sentence is printed; None prints all.
+        keeps: tells whether a sentence is printed.
 
     Attributes:
-        left_out: number of sentences that were left out.
         coloured: whether sentences are followed by their confidence, not by the tag with their score.
     """
 
     def __init__(
-        self, file: TextIO, tags: TagFormat, headings: bool = False, asking: bool = False, keeps: Keeps | None = None
+        self,
+        file: TextIO,
+        tags: TagFormat,
+        headings: bool = False,
+        asking: bool = False,
+        keeps: Keeps = lambda sentence: True,
     ) -> None:
-        self.left_out = 0
         self._file, self._tags, self._headings, self._asking = file, tags, headings, asking
         self._keeps = keeps
         self._console = Console(file=file, highlight=False, soft_wrap=True)
@@ -88,8 +91,7 @@ class Printer:
         while waiting:
             sentence = waiting.popleft()
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
-            if self._keeps is not None and not self._keeps(sentence):
-                self.left_out += 1
+            if not self._keeps(sentence):
                 continue
             self._file.write(self._gap if self._begun else "")
             self._gap, self._begun = "", True

@@ -15,13 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from lovec import passages
 from lovec.calibration import FILE
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling import Outcome, Progress, Source, Stage, run_stage
 from lovec.labelling.sources import file_digest
-from lovec.reports import passages
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
@@ -257,9 +257,8 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        keeps = tagger.keeps(self.mode)
-        tagger.min_score = tagger.keep_factual = None  # the printer must know of every sentence
-        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, keeps)
+        tagger.whole = True  # the printer must know of every sentence
+        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode))
         report = not file.isatty()
         # While an answer is written only its scores are known; its confidences follow when it is complete.
         streams = not options.asking or not (printer.coloured or options.keep_factual)
@@ -273,18 +272,17 @@ class TagCommand:
             printer.begin(records)
             tagged = self._tag(records, on_sentence if streams else None)
             printer.end(tagged)
-            self.problems.left_out = printer.left_out
             for record in tagged:
                 self.problems.check(record)
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
-        session, limit = self.tagger.session, self._limit()
-        notes = [_last_parts(session.model)]
-        notes += [f"adapter {_last_parts(session.adapter)}"] if session.adapter else []
-        notes += [self.tagger.deployment.note(self.mode)] if self.options.readout is None else []
-        notes += [f"sentences {limit} are left out"] if limit is not None else []
-        return passages.page("Tagged text", "; ".join(notes), tagged, levels=session.encoder.scale.size)
+        tagger, session, limit = self.tagger, self.tagger.session, self._limit()
+        tagger.whole = True  # the page lists what is left out
+        adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
+        notes = [f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
+        notes += [f"Sentences {limit} are left out."] if limit is not None else []
+        return passages.page("Tagged text", notes, tagged, tagger.keeps(self.mode))
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""

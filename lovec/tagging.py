@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
-from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
-from lovec.taggers.deployment import Deployment, Keeps
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
+from lovec.taggers.deployment import UNCALIBRATED, Deployment, Keeps
 from lovec.taggers.scoring import OnSentence, run_to_end
 from lovec.types import (
     FREE_FORM,
@@ -38,6 +38,12 @@ from lovec.types import (
 
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
+
+_NOTES: Mapping[str, str] = {
+    "stated": "Confidence: the stated score, as a share of the highest score.",
+    "mean": UNCALIBRATED,
+}
+"""What the confidence is, by readout."""
 
 _MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -61,6 +67,8 @@ class TextTagger:
 
     Attributes:
         deployment: what becomes of the confidences that the taggers read.
+        whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
+            tells which they are. False at first.
 
     Raises:
         LovecError: ``min_score`` is not a score of the model's scale, or the readout is unknown.
@@ -81,6 +89,8 @@ class TextTagger:
         self.session = session
         self.min_score = min_score
         self.keep_factual = keep_factual
+        self.whole = False
+        self.readout = readout
         self.deployment = session.deployment if readout is None else Deployment()
         needs = [self.deployment.needs_likelihoods(mode) for mode in MODES]
         self._iterative = IterativeTagger(engine, encoder, readout or "mean", likelihoods=needs[0])
@@ -112,7 +122,7 @@ class TextTagger:
             records: as for ``tag_texts``.
             on_sentence: as for ``tag_texts``.
         """
-        keeps = self.keeps(ITERATIVE)  # before anything is computed, since there may be no such guarantee
+        self.keeps(ITERATIVE)  # before anything is computed, since there may be no such guarantee
         deployed = self.deployment
 
         def report(number: int, at: int, sentence: Sentence) -> None:
@@ -123,7 +133,7 @@ class TextTagger:
         tagged = yield from self._iterative.steps(split, report)
         texts = [[sentence.text for sentence in record.sentences] for record in split]
         done = [self._with_unknown_words(*pair) for pair in zip(tagged, texts, strict=True)]
-        return [_filtered(deployed.record(record, ITERATIVE), keeps) for record in done]
+        return [self._filtered(deployed.record(record, ITERATIVE), ITERATIVE) for record in done]
 
     def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with the model's answer to their question, tagged by itself, in the order given.
@@ -136,23 +146,10 @@ class TextTagger:
             on_sentence: called with every sentence as soon as its tag is complete, with the stated score as its
                 confidence; not with text after the last tag.
         """
-        keeps = self.keeps(FREE_FORM)
+        self.keeps(FREE_FORM)
         answers = self._free_form.tag(records, on_sentence)
         done = [_with_cut_off(self._with_unknown_words(answer, [answer.question])) for answer in answers]
-        return [_filtered(self.deployment.record(record, FREE_FORM), keeps) for record in done]
-
-    def keeps(self, mode: str) -> Keeps | None:
-        """Return a function that tells whether a tagged sentence is kept; None where all are.
-
-        Args:
-            mode: "iterative" for given texts, "free-form" for answers.
-
-        Raises:
-            LovecError: there is no threshold for the guarantee that is asked for.
-        """
-        if self.min_score is None and self.keep_factual is None:
-            return None
-        return self.deployment.keeps(mode, self.min_score, self.keep_factual)
+        return [self._filtered(self.deployment.record(record, FREE_FORM), FREE_FORM) for record in done]
 
     def _with_unknown_words(self, record: Record, texts: Sequence[str]) -> Record:
         """Add a problem to a record if the model knows too few words of the texts that it has read."""
@@ -162,14 +159,28 @@ class TextTagger:
         words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
         return _with_problem(record, f"the model does not know {words}; its scores mean little here")
 
+    def keeps(self, mode: str) -> Keeps:
+        """Return a function that tells whether a tagged sentence is kept.
 
-def _filtered(record: Record, keeps: Keeps | None) -> Record:
-    """Return a record without the sentences that are not kept, and with their number in its meta data."""
-    if keeps is None:
-        return record
-    kept = tuple(filter(keeps, record.sentences))
-    meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
-    return replace(record, sentences=kept, meta=meta, rejected=None)
+        Args:
+            mode: "iterative" for given texts, "free-form" for answers.
+
+        Raises:
+            LovecError: there is no threshold for the guarantee that is asked for.
+        """
+        return self.deployment.keeps(mode, self.min_score, self.keep_factual)
+
+    def note(self, mode: str) -> str:
+        """Return one sentence that says what the confidences of a mode are."""
+        return self.deployment.note(mode) if self.readout is None else _NOTES[self.readout]
+
+    def _filtered(self, record: Record, mode: str) -> Record:
+        """Return a record without the sentences that are not kept, and with their number in its meta data."""
+        if self.min_score is None and self.keep_factual is None:
+            return record
+        kept = tuple(filter(self.keeps(mode), record.sentences))
+        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
+        return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
 
 
 def tag(
@@ -207,7 +218,8 @@ def tag(
 
     Returns:
         The record as a dict (``{"id", "question", "answer", "sentences": [{"text", "confidence", "score", ...}],
-        ...}``), or a list of them for a list.
+        ...}``), or a list of them for a list. Notebooks show them as tagged text, and ``to_frame()`` gives a pandas
+        frame, see `lovec.taggers.TaggedText`.
 
     Raises:
         LovecError: neither text nor question is given, one is no text, their numbers differ, or the model cannot be
@@ -229,8 +241,9 @@ def tag(
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    dicts = [record_to_dict(record) for record in tagged]
-    return dicts[0] if single else dicts
+    note = tagger.note(FREE_FORM if text is None else ITERATIVE)
+    results = TaggedTexts(TaggedText(record_to_dict(record), note) for record in tagged)
+    return results[0] if single else results
 
 
 def _listed(name: str, value: Any) -> list[str | None]:

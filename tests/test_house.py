@@ -76,6 +76,7 @@ LAYERS = (
             "embedding": "sentences as vectors",
             "questions": "whole replies scored",
             "datasets": "files, public sets, world",
+            "passages": "tagged text to look at",
             "results": "result rows as JSON",
             "tiny": "random tiny models",
             "calibration": "readout to confidence",

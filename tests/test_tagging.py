@@ -23,7 +23,7 @@ from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
 from lovec.policy import Policy, PolicyConfig
-from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.session import SETTINGS, settings_file
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record
@@ -316,6 +316,28 @@ def test_sentences_below_min_score_are_left_out_and_counted(session: Session) ->
         Record("a", "?", sentences=(Sentence("A."), Sentence("B.", score=0)))
     )
     assert [s.text for s in unscored.sentences] == ["B."]  # no score is no pass
+
+
+def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:
+    tagger = TextTagger(session, min_score=5)
+    [kept] = tagger.tag_texts([text_record(TEXT)])
+    tagger.whole = True
+    [whole] = tagger.tag_texts([text_record(TEXT)])
+    assert tuple(filter(tagger.keeps, whole.sentences)) == kept.sentences and len(whole.sentences) == 3
+    assert whole.meta == kept.meta and whole.meta["left_out"] == 3 - len(kept.sentences)
+    assert all(map(TextTagger(session).keeps, (Sentence("A."), Sentence("B.", confidence=0.0, score=0))))
+
+
+def test_what_is_returned_shows_itself(session: Session) -> None:
+    one = lovec.tag(TEXT, session=session, readout="mean")
+    assert type(one) is TaggedText and one == dict(one)
+    assert "the mean of the model&#39;s distribution" in one._repr_html_() and "Ada wrote notes." in one._repr_html_()
+    assert "the score that the model states" in lovec.tag(TEXT, session=session)._repr_html_()
+    many = lovec.tag([TEXT, "Alone."], session=session, min_score=0)
+    assert type(many) is TaggedTexts and type(many[1]) is TaggedText
+    frame = many.to_frame()
+    assert frame["id"].tolist() == ["text-1"] * 3 + ["text-2"]
+    assert frame["score"].tolist() == [s["score"] for record in many for s in record["sentences"]]
 
 
 def test_texts_are_tagged_on_the_scale_of_the_model(model: str) -> None:

@@ -33,7 +33,7 @@
 
   function filter() {
     const group = chosen(), highest = top(group), score = Number(least.value);
-    at("value").textContent = least.value;
+    at("value").textContent = (score / highest).toFixed(2);
     const [share, truth] = kept(group)[score], all = kept(group)[0][1];
     let text = `Of all ${group.dataset.sentences} sentences of ${method.value}, ${mode.value}: ${percent(share)} kept`;
     if (truth !== null) text += `; mean factuality of what is kept ${percent(truth)}`;
@@ -53,8 +53,8 @@
   }
 
   for (const group of groups) {
-    for (const s of group.querySelectorAll(".lv-s[data-factuality]")) { // shown on the scale of the scores
-      s.nextElementSibling.dataset.truth = String(Math.round(10 * top(group) * Number(s.dataset.factuality)) / 10);
+    for (const s of group.querySelectorAll(".lv-s[data-factuality]")) {
+      s.nextElementSibling.dataset.truth = Number(s.dataset.factuality).toFixed(2);
     }
   }
   fill(method, [...new Set(groups.map((group) => group.dataset.method))].map((name) => [name, name]));

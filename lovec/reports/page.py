@@ -18,9 +18,9 @@ import torch
 
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
+from lovec.passages import legend_html, passage_html, style, visible
 from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
-from lovec.reports.passages import legend_html, passage_html, visible
 from lovec.reports.style import short
 from lovec.reports.table import Table
 from lovec.reports.texts import HERE
@@ -126,7 +126,8 @@ def page(
         plots=[(item, inline_svg(item.svg, f"p{at}", item.title, item.themed)) for at, item in enumerate(pictures)],
         answers=answers,
         top=levels - 1,
-        legend=legend_html(levels),
+        legend=legend_html(),
+        passage_style=style(),
         script=script,
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         foot=foot,

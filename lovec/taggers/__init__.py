@@ -3,5 +3,6 @@
 from lovec.taggers.freeform import FreeFormTagger
 from lovec.taggers.iterative import IterativeTagger
 from lovec.taggers.session import Session, open_session
+from lovec.taggers.tagged import TaggedText, TaggedTexts
 
-__all__ = ["FreeFormTagger", "IterativeTagger", "Session", "open_session"]
+__all__ = ["FreeFormTagger", "IterativeTagger", "Session", "TaggedText", "TaggedTexts", "open_session"]

@@ -17,7 +17,7 @@ Keeps: TypeAlias = Callable[[Sentence], bool]
 DEPLOYED = "deployed"
 """Readout of result rows whose confidences are those that users get."""
 
-UNCALIBRATED = "confidence: mean of the score distribution, not calibrated"
+UNCALIBRATED = "Confidence: mean of the score distribution, not calibrated."
 """What is said of confidences that no map has calibrated."""
 
 
@@ -106,7 +106,9 @@ class Deployment:
         if calibration is None:
             return UNCALIBRATED
         note = calibration.describe()
-        return note if mode in self.calibrations else f"{note}; fitted to {next(iter(self.calibrations))} tagging"
+        if mode not in self.calibrations:
+            note += f", fitted to {calibration.mode} tagging"
+        return f"{note[:1].upper()}{note[1:]}."
 
 
 def with_mean_readout(records: Sequence[Record]) -> list[Record]:

@@ -174,7 +174,10 @@ def test_low_scores_are_left_out_in_every_format(run: Any, session: Session, lea
     assert [(s["text"], s["score"]) for s in data["sentences"]] == passes and err == line
     assert (data["answer"], data["meta"]["left_out"]) == (PAGE, len(SENTENCES) - len(passes))
     _, out, err = run("page.txt", "--min_score", str(least), "--format", "html")
-    assert [f">{text}<" in out for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
+    kept, _, left_out = out.partition("<details")
+    assert [f">{text}<" in kept for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
+    assert [f">{text}<" in left_out for text in SENTENCES] == [text not in dict(passes) for text in SENTENCES]
+    assert f"a stated score below {least}" in out and "Confidence: the score that the model states" in out
     assert err == line
 
 
@@ -451,6 +454,11 @@ def records(*scores: Sequence[int | None]) -> list[Record]:
     return made
 
 
+def from_score(least: int | None) -> Callable[[Sentence], bool]:
+    """A rule that keeps sentences with this score or a higher one."""
+    return lambda sentence: least is None or (sentence.score is not None and sentence.score >= least)
+
+
 def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
     file = File()
     printer = Printer(file, DEFAULT_TAGS, headings=True, **options)
@@ -473,10 +481,11 @@ def test_the_output_does_not_depend_on_which_document_is_done_first(
     scores: list[list[int | None]], order: list[int], least: int | None
 ) -> None:
     tagged = records(*scores)
-    text = printed(tagged, [number for number in order if number < len(tagged)], min_score=least)
-    assert text == printed(tagged, [], min_score=least)
+    keeps = from_score(least)
+    text = printed(tagged, [number for number in order if number < len(tagged)], keeps=keeps)
+    assert text == printed(tagged, [], keeps=keeps)
     assert re.findall(r"==> (\w+) <==", text) == [record.id for record in tagged]
-    kept = [s for row in scores for s in row if least is None or (s is not None and s >= least)]
+    kept = [s.score for record in tagged for s in record.sentences if keeps(s)]
     assert text.count("Sentence") == len(kept)
     assert [score for _, score in parsed(text)] == [score for score in kept if score is not None]
 
@@ -499,7 +508,7 @@ def test_sentences_are_printed_when_it_is_their_turn() -> None:
 def test_a_blank_line_survives_a_sentence_that_is_left_out() -> None:
     (one,) = records([8, 1, 9])
     one = replace(one, answer="Sentence 0.0.\n\nSentence 0.1. Sentence 0.2.")
-    assert "</confidence>\n\nSentence 0.2." in printed([one], [], min_score=5)
+    assert "</confidence>\n\nSentence 0.2." in printed([one], [], keeps=from_score(5))
     assert "</confidence>\n\nSentence 0.1. <confidence> 1 </confidence> Sentence 0.2." in printed([one], [])
 
 
@@ -517,7 +526,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
 
     plain = "Sentence 0.0. <confidence> 1 </confidence>\n"
     assert output(False) == output(True, NO_COLOR="1") == output(True, TERM="dumb") == plain
-    assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[1\]\x1b\[0m\n", output(True))
+    assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[0\.10\]\x1b\[0m\n", output(True))
 
 
 def test_a_tag_is_written_only_if_it_can_be_parsed_again() -> None:

@@ -222,7 +222,7 @@ def test_thresholds_are_the_scores_of_the_scale():
     answers = method_answers("A", "iterative", [Record("a", "Q?", sentences=tuple(scored))], 1)
     assert answers.kept == ((1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (0.5, 1.0))
     html = page("P", [], [], [], [answers])
-    assert 'type="range" min="0" max="4"' in html and "score, 0 to 4" in html and "score 3 of 4" in html
+    assert 'type="range" min="0" max="4"' in html and "stated score 3 of 4" in html
 
 
 def test_shown_answers_are_spread_over_the_file():
@@ -256,7 +256,7 @@ def test_no_text_becomes_an_element_or_an_attribute(hostile):
     names = [name for name, _ in tags.elements]
     assert names.count("script") == 1 and "img" not in names
     known = (
-        "class id title name content lang charset http-equiv href aria-label tabindex aria-labelledby role open hidden "
+        "class id title name content lang charset http-equiv href aria-label aria-hidden tabindex aria-labelledby role open hidden "
         "scope colspan type min max step value for style viewbox version xmlns xmlns:xlink d x y transform xlink:href "
         "clip-path width height patternunits fill data-method data-mode data-sentences data-kept data-id "
         "data-confidence data-factuality"
@@ -396,7 +396,7 @@ def test_the_page_is_used_by_keyboard_alone(made, window):
             window.call(
                 "Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight", windowsVirtualKeyCode=39
             )
-    assert window.value("document.getElementById('value').textContent") == "3"
+    assert window.value("document.getElementById('value').textContent") == "0.30"
     assert window.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     boxes = "[...document.querySelectorAll('.scroll')]"
     assert window.value(f"{boxes}.every((e) => e.tabIndex === 0 && e.getAttribute('aria-label'))")

@@ -11,18 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from lovec.reports.passages import (
+from lovec.passages import (
     BANDS,
-    CSS,
+    PALETTES,
     TERMINAL,
     Breaks,
     band,
-    band_scores,
+    describe,
     legend_html,
+    notebook_html,
     number,
+    one_line,
     page,
     passage_html,
     sentence_text,
+    style,
     visible,
 )
 from lovec.types import Record, Sentence
@@ -87,37 +90,56 @@ def test_bands_follow_the_nearest_score() -> None:
     )
 
 
-def test_the_legend_gives_the_scores_of_every_band() -> None:
-    assert [band_scores(name) for name in BANDS] == ["0 to 3", "4 to 6", "7 to 10", "no score"]
-    assert [band_scores(name, levels=5) for name in BANDS] == ["0 to 1", "2", "3 to 4", "no score"]
-    assert [band_scores(name, levels=2) for name in BANDS] == ["0", "", "1", "no score"]
-    assert "middle" not in legend_html(levels=2) and "0 to 4" in legend_html(levels=5)
+def test_the_legend_gives_the_limits_of_every_band() -> None:
+    limits = [float(number) for words in BANDS.values() for number in re.findall(r"0\.\d+", words)]
+    assert limits == [0.35, 0.35, 0.65, 0.65] and list(BANDS) == ["low", "middle", "high", "none"]
+    for limit, below, above in ((0.35, "low", "middle"), (0.65, "middle", "high")):
+        assert (band(limit - 1e-9), band(limit)) == (below, above)
+    assert all(f"lv-{name}" in legend_html() and words in legend_html() for name, words in BANDS.items())
 
 
-def test_numbers_are_scores_or_lie_between_them() -> None:
-    assert [number(scored("A.", score)) for score in (0, 3, 7, 10)] == ["0", "3", "7", "10"]
-    assert number(Sentence("A.", confidence=0.64, score=7)) == "6.4"
-    assert number(Sentence("A.")) == "-"
-    assert number(Sentence("A.", confidence=0.75, score=3, levels=5)) == "3"
-
-
-def test_a_title_names_the_highest_score_of_the_scale() -> None:
-    html = passage_html(record(Sentence("One.", confidence=0.75, score=3, levels=5)))
-    assert 'title="score 3 of 4, confidence 0.75"' in html and ">3</sup>" in html
+def test_the_number_is_the_confidence_and_the_score_stands_in_the_words() -> None:
+    assert [number(scored("A.", score)) for score in (0, 7, 10)] == ["0.00", "0.70", "1.00"]
+    assert (number(Sentence("A.", confidence=0.638, score=7)), number(Sentence("A."))) == ("0.64", "-")
+    assert describe(Sentence("A.", 1.0, 0.638, 3, levels=5)) == "confidence 0.64, stated score 3 of 4, factuality 1.00"
+    assert describe(Sentence("A.", confidence=0.5)) == "confidence 0.50"  # a baseline states no score
+    assert describe(Sentence("A.", score=2)) == "stated score 2 of 10"
+    assert describe(Sentence("A.")) == "no confidence"
 
 
 def test_a_passage_shows_everything_known_about_its_sentences() -> None:
     html = passage_html(record(scored("One.", 9, 1.0), scored("Two.", 2, 0.25), scored("Three.", None)))
-    spans = [attributes for tag, attributes in Reader(html).tags if tag == "span"]
+    tags = Reader(html).tags
+    spans = [attributes for tag, attributes in tags if "lv-s" in (attributes.get("class") or "").split()]
     assert [span["class"] for span in spans] == ["lv-s lv-high", "lv-s lv-low", "lv-s lv-none"]
-    assert [span["title"] for span in spans] == [
-        "score 9 of 10, confidence 0.90, factuality 1.00",
-        "score 2 of 10, confidence 0.20, factuality 0.25",
-        "no score",
-    ]
     assert [span.get("data-confidence") for span in spans] == ["0.9", "0.2", None]
     assert [span.get("data-factuality") for span in spans] == ["1", "0.25", None]
-    assert re.findall(r"<sup[^>]*>([^<]*)</sup>", html) == ["9", "2", "-"]
+    assert re.findall(r"<sup[^>]*>([^<]*)</sup>", html) == ["0.90", "0.20", "-"]
+    assert re.findall(r'class="lv-tip"> \(([^<]*)\)</span>', html) == [
+        "confidence 0.90, stated score 9 of 10, factuality 1.00",
+        "confidence 0.20, stated score 2 of 10, factuality 0.25",
+        "no confidence",
+    ]
+    units = [attributes for _, attributes in tags if attributes.get("class") == "lv-u"]
+    assert [unit["tabindex"] for unit in units] == ["0"] * 3  # the keyboard reaches each
+
+
+def test_what_is_left_out_stands_below_and_is_marked_in_the_text() -> None:
+    sentences = [scored(text, score) for text, score in
+                 (("One.", 2), ("Two.", 9), ("Three.", None), ("Four.", 3), ("Five.", 8), ("Six.", 1))]  # fmt: skip
+    answer = "One. Two.\n\nThree. Four. Five. Six."
+    html = passage_html(record(*sentences, answer=answer), keeps=lambda s: (s.confidence or 0) > 0.5)
+    text, _, below = html.partition("<details")
+    assert Reader(html).sentences == ["Two.", "Five.", "One.", "Three.", "Four.", "Six."]
+    assert re.findall(r"\[…\]|(?<=>)(?:Two|Five)(?=\.)|<p>", text) == ["<p>", "[…]", "Two", "<p>", "[…]", "Five", "[…]"]
+    assert re.findall(r'aria-label="([^"]*)"', text) == [f"{n} left out" for n in
+                                                        ("1 sentence", "2 sentences", "1 sentence")]  # fmt: skip
+    assert "<summary>4 sentences left out</summary>" in below
+    assert below.count("<li>") == 4 and below.count("lv-tip") == 4  # with their confidence
+    assert "lv-left" not in passage_html(record(*sentences), keeps=lambda s: True)
+    nothing = passage_html(record(*sentences), keeps=lambda s: False)
+    assert "6 sentences left out" in nothing and nothing.count("[…]") == 1
+    assert "<details" not in passage_html(record(), keeps=lambda s: False)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -126,14 +148,20 @@ def test_hostile_text_is_only_text(text: str) -> None:
     html = passage_html(record(*sentences))
     read = Reader(html)
     assert read.sentences == [visible(text), "Fine."]
-    assert [tag for tag, _ in read.tags] == ["div", "p", "span", "sup", "span", "sup"]
-    whole = "".join(page(text, text, [Record(text, text, answer=text, sentences=sentences,
-                                             meta={"problems": [text]})]))  # fmt: skip
-    allowed = set("html head meta title style body h1 p ul li article h2 div span sup".split())
-    tags = Reader(whole).tags
-    assert {tag for tag, _ in tags} == allowed
-    assert not any(name.startswith("on") or name in ("src", "href") for _, attributes in tags for name in attributes)
-    assert "\x1b" not in whole and "\u202e" not in whole
+    assert [tag for tag, _ in read.tags] == ["div", "p", *["span", "span", "sup", "span"] * 2]
+    hostile = Record(text, text, answer=text, sentences=sentences, meta={"problems": [text], "left_out": text})
+    inside = set("style p ul li div span sup".split())
+    around = set("html head meta title body main h1 article h2 details summary".split())
+    for whole, allowed in (
+        ("".join(page(text, [text], [hostile], keeps=lambda s: s.score != 1)), inside | around),
+        (notebook_html([hostile], [text]), inside),
+    ):
+        tags = Reader(whole).tags
+        assert {tag for tag, _ in tags} == allowed
+        attributes = {name for _, named in tags for name in named}
+        assert not attributes & {"src", "href", "id"} and not any(name.startswith("on") for name in attributes)
+        assert "\x1b" not in whole and "\u202e" not in whole
+        assert whole.count("<style>") == 1 and text not in whole.replace(style(), "")
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.sampled_from([None, 0, 5, 10])), max_size=5))
@@ -171,7 +199,7 @@ def test_terminals_show_low_confidence_without_colour() -> None:
     with console.capture() as captured:
         console.print(sentence_text(scored("Unsure.", 1)), sentence_text(scored("Sure.", 9)))
     assert re.search(r"\x1b\[4;\d+mUnsure\.", captured.get())  # underlined, whatever the colour
-    assert "Sure. \x1b[1m[9]" in captured.get()
+    assert "Sure. \x1b[1m[0.90]" in captured.get()
     assert sentence_text(scored(HOSTILE[-1], 2)).plain.isprintable()
     assert set(TERMINAL) == set(BANDS)
 
@@ -191,29 +219,37 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def themes() -> Iterator[tuple[str, dict[str, str]]]:
-    light, dark = (dict(re.findall(r"--lv-([\w-]+): (#\w{6})", part)) for part in CSS.split("@media (prefers", 1))
-    assert light.keys() == dark.keys() and len(light) == 6
-    yield "#ffffff", light
-    yield "#161616", dark
-
-
-@pytest.mark.parametrize(("ground", "colours"), list(themes()), ids=["light", "dark"])
-def test_contrasts_reach_aa(ground: str, colours: dict[str, str]) -> None:
-    for background in (ground, colours["low"], colours["middle"]):
-        assert contrast(colours["ink"], background) >= 4.5
-    assert contrast(colours["faint"], ground) >= 4.5
-    assert contrast(colours["low-line"], ground) >= 4.5  # the number of a sentence of low confidence
+@pytest.mark.parametrize("colours", PALETTES.values(), ids=PALETTES)
+def test_contrasts_reach_aa(colours: dict[str, str]) -> None:
+    for tint in ("ground", "low", "middle"):
+        assert contrast(colours["ink"], colours[tint]) >= 4.5
+    assert contrast(colours["faint"], colours["ground"]) >= 4.5
+    assert contrast(colours["low-line"], colours["ground"]) >= 4.5  # the number of a sentence of low confidence
     for name in ("low", "middle"):  # an underline is a graphical object
         assert contrast(colours[f"{name}-line"], colours[name]) >= 3
 
 
 def test_bands_differ_by_more_than_colour() -> None:
-    matches = {name: re.search(rf"^\.lv-{name} {{([^}}]*)}}", CSS, re.MULTILINE) for name in BANDS}
+    matches = {name: re.search(rf"^\.lovec \.lv-{name} {{([^}}]*)}}", style(), re.MULTILINE) for name in BANDS}
     rules = {name: match[1] for name, match in matches.items() if match}
     assert "solid" in rules["low"] and "dashed" in rules["middle"] and "italic" in rules["none"]
     assert "high" not in rules  # as it is
-    assert all(f"lv-{name}" in legend_html() and band_scores(name) in legend_html() for name in BANDS)
+
+
+def test_every_rule_is_bound_to_its_scope_and_every_colour_to_the_theme() -> None:
+    css = re.sub(r"@media [^{]*\{", "", style(".x"))
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", css)
+    assert len(rules) > 25
+    for selectors, declarations in rules:
+        for selector in re.sub(r"\([^)]*\)", "()", selectors).split(","):
+            assert re.match(r"(:is\(\) )?\.x( |$)", selector.strip()), selector
+        if "--lv-ground:" in declarations:  # each theme sets every colour
+            palette = dict(re.findall(r"--lv-([\w-]+): (#\w{6});", declarations))
+            assert palette in [dict(colours) for colours in PALETTES.values()]
+        else:
+            assert not re.search(r"#\w{3,6}|\brgb", declarations)  # no colour beside the palettes'
+            assert set(re.findall(r"var\(--lv-([\w-]+)\)", declarations)) <= PALETTES["light"].keys()
+    assert PALETTES["light"].keys() == PALETTES["dark"].keys()
 
 
 def test_a_page_loads_nothing_and_takes_records_one_by_one() -> None:
@@ -225,12 +261,13 @@ def test_a_page_loads_nothing_and_takes_records_one_by_one() -> None:
             yield Record(f"doc-{at}", "Who?", answer="A.", sentences=(scored("A.", 4),),
                          meta={"problems": [f"problem {i}" for i in range(7)]})  # fmt: skip
 
-    pieces = page("Title", "subtitle", records())
+    pieces = page("Title", ["subtitle", "Confidence: <b>"], records())
     head = next(pieces)
     assert not taken and "default-src 'none'" in head and "prefers-color-scheme: dark" in head
     first = next(pieces)
     assert taken == [0] and "problem 4" in first and "problem 5" not in first and "and 2 more" in first
     whole = head + first + "".join(pieces)
+    assert "Confidence: &lt;b&gt;" in head
     assert whole.endswith("</html>\n") and whole.count("<article>") == 3
     assert not re.search(r"https?:|@import|url\(|<script", whole)
 
@@ -245,3 +282,34 @@ def test_marks_of_right_to_left_texts_stay() -> None:
     marked = "\u200fשלום\u200e."  # noqa: RUF001
     assert visible(marked) == marked
     assert marked in passage_html(record(scored(marked, 5)))
+
+
+# Notebooks
+
+
+def test_an_output_of_a_notebook_brings_its_own_style() -> None:
+    html = notebook_html([record(scored("One.", 2), scored("Two.", 9))], ["Confidence: stated."])
+    tags = Reader(html).tags
+    assert [tag for tag, _ in tags[:3]] == ["div", "style", "div"] and html.endswith("</div></div>")
+    name = tags[0][1]["class"]
+    assert name and re.fullmatch(r"lovec-[0-9a-f]{8}", name) and style(f".{name}") in html
+    assert "Confidence: stated." in html and "Who?" in html and legend_html() in html
+    assert notebook_html([record()]).count(name) == html.count(name)  # the same rules have the same name
+    assert ".lovec " not in html and not re.search(r"https?:|@import|url\(|<script|\bid=", html)
+    for theme in ('data-jp-theme-light="false"', 'data-vscode-theme-kind$="dark"', "prefers-color-scheme: dark"):
+        assert theme in html
+
+
+def test_an_output_is_bounded_and_says_what_follows() -> None:
+    html = notebook_html([record(scored("A" * 30_000, 5))] * 25)
+    assert html.count('lv-record"') == 20 and "and 5 more" in html and "(cut: 10000 more characters)" in html
+    one = Record("a", "Who?", sentences=(scored("One.", 3),), meta={"left_out": 2})
+    assert "2 sentences left out" in notebook_html([one])
+    for odd in (True, "2", -1, 0, None):
+        meta = {"left_out": odd}
+        assert "left out" not in notebook_html([Record("a", "Who?", sentences=(scored("One.", 3),), meta=meta)]), odd
+
+
+def test_one_line_is_visible_and_short() -> None:
+    assert one_line(" a\n b\x1b ", 10) == "a b\ufffd"
+    assert (one_line("abcdef", 6), one_line("abcdefg", 6)) == ("abcdef", "abcde…")

@@ -1,0 +1,101 @@
+"""What a tagged sentence looks like, whatever it is shown on: its band of confidence, its number, the break before it.
+
+Every sentence is followed by its confidence, and one of low confidence has an underline besides its colour, so nothing
+is said by colour alone. Texts come from a model or a stranger: characters that could steer a terminal or change the
+direction of text are replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rich.text import Text
+
+from lovec.types import Sentence, to_rating
+
+BANDS: Mapping[str, str] = {
+    "low": "below 0.35",
+    "middle": "0.35 to 0.65",
+    "high": "from 0.65 on",
+    "none": "no confidence",
+}
+"""Names of the bands of confidence, as in the HTML classes ``lv-NAME``, with their limits in words."""
+
+TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
+"""Styles of the bands on a terminal, in the syntax of rich."""
+
+# Control characters except tab and line break; characters that override the direction of text; unpaired surrogates.
+# The marks U+200E and U+200F override nothing, and texts in Arabic or Hebrew need them.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+
+
+def band(confidence: float | None) -> str:
+    """Return the name in ``BANDS`` of a confidence in [0, 1], by its nearest tenth: to 0.3, to 0.6, or above."""
+    if confidence is None:
+        return "none"
+    tenths = to_rating(confidence)
+    return "low" if tenths <= 3 else "middle" if tenths <= 6 else "high"
+
+
+def number(sentence: Sentence) -> str:
+    """Return the confidence of a sentence with two decimals, such as "0.70"; "-" without one."""
+    return "-" if sentence.confidence is None else f"{sentence.confidence:.2f}"
+
+
+def describe(sentence: Sentence) -> str:
+    """Return what is known about a sentence in words.
+
+    Such as "confidence 0.64, stated score 7 of 10, factuality 1.00"; "no confidence" if nothing is known.
+    """
+    words = [] if sentence.confidence is None else [f"confidence {number(sentence)}"]
+    words += [] if sentence.score is None else [f"stated score {sentence.score} of {sentence.levels - 1}"]
+    words += [] if sentence.factuality is None else [f"factuality {sentence.factuality:.2f}"]
+    return ", ".join(words) or BANDS["none"]
+
+
+class Breaks:
+    """Finds the breaks between the sentences of an answer; sentences must be asked for in their order.
+
+    White space inside a sentence may differ from that of the answer, as in files that store sentences on one line each.
+
+    Args:
+        answer: the raw text. A sentence that is not in it is preceded by a space.
+    """
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+        self._places = [place for place, character in enumerate(answer) if not character.isspace()]
+        self._solid = "".join(answer.split())
+        self._end = 0
+        self._next = ""
+
+    def before(self, text: str) -> str:
+        """Return what comes before this sentence: "", " ", a line break, or two for a blank line."""
+        between_sentences, self._next = self._next, " "
+        solid = "".join(text.split())
+        start = self._solid.find(solid, self._end)
+        if start < 0 or not solid:
+            return between_sentences
+        begin = self._places[self._end - 1] + 1 if self._end else 0
+        between = self._answer[begin : self._places[start]]
+        self._end = start + len(solid)
+        return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
+
+
+def visible(text: str) -> str:
+    """Return the text without characters that steer a terminal, change the direction of text, or are invalid."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return a text as one `visible` line of at most so many characters; what is cut ends in "…"."""
+    text = " ".join(visible(text).split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def sentence_text(sentence: Sentence) -> Text:
+    """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets."""
+    style = TERMINAL[band(sentence.confidence)]
+    return Text.assemble((visible(sentence.text), style), " ", (f"[{number(sentence)}]", "bold"))

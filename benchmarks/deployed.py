@@ -1,11 +1,11 @@
-"""Measure the confidences that users get: calibrated on the validation people, by test, tag and serve on the test people.
+"""Measure the confidences that users get, calibrated on the validation people: by test, tag and serve.
 
     python benchmarks/deployed.py --runs FOLDER        # runs of benchmarks/world.py -> benchmarks/results/deployed.json
     python benchmarks/deployed.py --runs FOLDER --from-runs    # only collect what finished tests have written
     python benchmarks/deployed.py --readme             # only write docs/results/deployed.md and README from that file
 
-FOLDER has ``seed-N/METHOD/adapter`` for every seed and method. Each adapter is calibrated (`lovec calibrate`) and tested
-(`lovec test`); on the first seed the same answers go through `lovec tag` and `lovec serve`, too.
+FOLDER has ``seed-N/METHOD/adapter`` for every seed and method. Each adapter is calibrated (`lovec calibrate`) and
+tested (`lovec test`); on the first seed the same answers go through `lovec tag` and `lovec serve`, too.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ METHODS = {"sft": "SFT", "sft2": "SFT-2", "dpo": "DPO", "expected": "ExpectedRew
 READOUTS = ("stated", "mean", "deployed")
 NAMES = ("brier", "ece_m", "spearman")
 PROBABILITIES = (0.8, 0.9, 0.95)
+METRICS = (brier_score, ece_m, spearman)
 NOTE = "deployed.note.json"
 BEGIN, END = "<!-- deployed table: written by benchmarks/deployed.py -->", "<!-- end of the deployed table -->"
 _LOVEC = (sys.executable, "-m", "lovec.cli")
@@ -171,7 +172,7 @@ def _ways(folder: Path, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
                     if s.confidence is not None and f is not None
                 ]
                 c, f = (list(values) for values in zip(*pairs, strict=True))
-                found = {name: float(function(c, f)) for name, function in zip(NAMES, (brier_score, ece_m, spearman))}
+                found = {name: float(function(c, f)) for name, function in zip(NAMES, METRICS, strict=True)}
                 yield {"method": METHODS[method], "mode": mode, "way": way, "sentences": len(pairs), **found}
 
 
@@ -241,12 +242,12 @@ def page(results: Mapping[str, Any]) -> str:
     lines = [
         "# Deployed confidences",
         "",
-        "Written by `benchmarks/deployed.py`; the numbers are in `benchmarks/results/deployed.json`. Percent, means over "
-        f"{len(seeds)} seeds, sentences about the test people, whose answers neither training nor calibration saw. "
-        "`lovec calibrate` has fitted each map to the validation people. *stated*: the score in the tag; *mean*: the mean "
-        "of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` give, the "
-        "mean after the map. The first three columns are of given texts (iterative tagging), the others of answers that "
-        f"the model writes (free-form tagging). {versions_text(results)}.",
+        "Written by `benchmarks/deployed.py`; the numbers are in `benchmarks/results/deployed.json`. Percent, means "
+        f"over {len(seeds)} seeds, sentences about the test people, whose answers neither training nor calibration "
+        "saw. `lovec calibrate` has fitted each map to the validation people. *stated*: the score in the tag; *mean*: "
+        "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
+        "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
+        f"answers that the model writes (free-form tagging). {versions_text(results)}.",
         "",
         table(results),
         "",
@@ -266,8 +267,8 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "## What a guarantee keeps",
         "",
-        "Thresholds from the validation people, applied to the test people: how often all kept sentences of an answer are "
-        "true (factuality of at least one half), and the share of sentences that are kept. The promise is about such "
+        "Thresholds from the validation people, applied to the test people: how often all kept sentences of an answer "
+        "are true (factuality of at least one half), and the share of sentences that are kept. The promise is about such "
         "draws of both, not about these people: one pair of draws can lie below it.",
         "",
         "| Method | Mode | Promised | Held | Kept | Answers |",
@@ -280,8 +281,8 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "## The same figures whichever way",
         "",
-        "Seed 0: the largest difference of a metric from that of `lovec test`, over BS, ECE-M and SC as fractions. `tag` "
-        "gets all answers in one file; `serve` one request per answer, so its matrix products have other shapes.",
+        "Seed 0: the largest difference of a metric from that of `lovec test`, over BS, ECE-M and SC as fractions. "
+        "`tag` gets all answers in one file; `serve` one request per answer, so its matrix products have other shapes.",
         "",
         "| Method | Mode | tag | serve |",
         "|---|---|--:|--:|",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -159,6 +160,18 @@ class Encoder:
     def head(self, sentence: str, first: bool) -> list[int]:
         """Return the ids of a sentence and its opening tag word; all sentences but the first begin with a space."""
         return self.pieces(f"{'' if first else ' '}{sentence} {self.tags.open}")
+
+    def sentence_tokens(self, head: Sequence[int]) -> int:
+        """Return how many of the ids of ``head`` belong to the sentence: those that begin before its tag."""
+        text = self.decode(head)
+        opening = text.rfind(self.tags.open)
+        return self.tokens_until(head, len(text[:opening].rstrip()))
+
+    def tokens_until(self, ids: Sequence[int], length: int) -> int:
+        """Return how many of the first ids hold the first ``length`` characters of their text."""
+        begin = self.decode(ids)[:length]
+        counts = range(len(ids) + 1)
+        return bisect_left(counts, True, key=lambda count: self.decode(ids[:count]).startswith(begin))
 
     def completion(self, sentences: Sequence[str], scores: Sequence[int]) -> list[int]:
         """Return the ids of a whole tagged answer, including the end of turn.

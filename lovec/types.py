@@ -328,6 +328,22 @@ class Completion:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Log-probabilities of the tokens of one text, and of choices after it, under the model itself (temperature 1).
+
+    Attributes:
+        logps: log-probability of every token that was asked for, given all tokens before it.
+        top: the most probable tokens in the place of each of them, by id with their log-probabilities, the most
+            probable one first; empty where they were not asked for.
+        choices: log-probability of every whole choice after the text.
+    """
+
+    logps: tuple[float, ...]
+    top: tuple[dict[int, float], ...] = ()
+    choices: tuple[float, ...] = ()
+
+
 OnToken: TypeAlias = Callable[[int, int, int], bool]
 """Called with each sampled token, as (index of the prompt, index of the sample, token id); returns False to stop that
 completion."""
@@ -372,6 +388,45 @@ class Engine(Protocol):
         A context that extends one of the previous call is not computed again, as long as there are no more than
         ``max_rows`` of them. A call without contexts frees what was kept.
         """
+
+
+class TokenScorer(Protocol):
+    """What an engine may also be able to do: give the log-probabilities of given tokens."""
+
+    def token_logps(
+        self,
+        contexts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        choices: Sequence[Sequence[int]] = (),
+        top: int = 0,
+    ) -> list[TokenScores]:
+        """Return the log-probabilities of the tokens of every context from an index on, and what ``score`` returns.
+
+        Args:
+            contexts: token ids of each context.
+            starts: index of the first token of each context whose log-probability is asked for, from 1 to its length.
+            choices: token ids of each choice, scored after every context as by ``score``; none scores no choice.
+            top: number of the most probable tokens to return for every place, at most ``MOST_TOP``.
+        """
+
+
+MOST_TOP = 20
+"""The most tokens for one place that every engine returns: a vLLM server returns no more by default."""
+
+
+def token_scorer(engine: Engine) -> TokenScorer:
+    """Return an engine as one that gives the log-probabilities of given tokens.
+
+    Raises:
+        LovecError: it cannot.
+    """
+    if not callable(getattr(engine, "token_logps", None)):
+        raise LovecError(
+            f"{type(engine).__name__} has no token_logps(contexts, starts, choices, top), expected an engine that gives "
+            "the log-probabilities of given tokens; add the method, or use one of lovec.engines"
+        )
+    scorer: Any = engine
+    return scorer  # type: ignore[no-any-return]
 
 
 class Oracle(Protocol):

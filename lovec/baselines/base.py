@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Protocol
 
 from lovec.baselines.samples import Samples
@@ -108,9 +109,10 @@ class BaselineResources:
 
 
 def with_confidences(record: Record, confidences: Iterable[float | None]) -> Record:
-    """Return a record with one confidence per sentence, and without scores and distributions."""
+    """Return a record with one confidence per sentence, and without all else that a model has said of it."""
+    cleared = partial(replace, score=None, distribution=None, token_logps=None)
     pairs = zip(record.sentences, confidences, strict=True)
-    return replace(record, sentences=tuple(replace(s, confidence=c, score=None, distribution=None) for s, c in pairs))
+    return replace(record, sentences=tuple(cleared(s, confidence=c) for s, c in pairs))
 
 
 class Baseline:

@@ -46,5 +46,7 @@ class ConstantTagger:
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with the constant score, and its confidence, on every sentence."""
         confidence, levels = self.scale.confidence(self.score), self.scale.size
-        constant = partial(replace, score=self.score, confidence=confidence, distribution=None, levels=levels)
+        constant = partial(
+            replace, score=self.score, confidence=confidence, distribution=None, levels=levels, token_logps=None
+        )
         return [replace(record, sentences=tuple(map(constant, record.sentences))) for record in records]

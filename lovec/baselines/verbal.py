@@ -55,7 +55,7 @@ class VerbalConfidence(Baseline):
 def _scored(sentence: Sentence, logps: list[float] | None) -> Sentence:
     """Return a sentence with the score, the confidence and the distribution that log-probabilities give it."""
     if logps is None:
-        return replace(sentence, score=None, confidence=None, distribution=None)
+        return replace(sentence, score=None, confidence=None, distribution=None, token_logps=None)
     score = logps.index(max(logps))
     return replace(
         sentence,
@@ -63,4 +63,5 @@ def _scored(sentence: Sentence, logps: list[float] | None) -> Sentence:
         confidence=DEFAULT_SCALE.confidence(score),
         distribution=tuple(map(math.exp, logps)),
         levels=DEFAULT_SCALE.size,
+        token_logps=None,
     )

@@ -2,7 +2,8 @@
 
 A line holds ``{"id", "question", "evidence", "answer", "sentences": [{"text", "factuality", "confidence", "score",
 "distribution"}], "meta"}``; pairs add ``"rejected"``, and sentences scored on another scale than 0..10 their number of
-``"levels"``. Only ``question`` is required.
+``"levels"``, and sentences with known log-probabilities of their tokens ``"token_logps"``. Only ``question`` is
+required.
 """
 
 from __future__ import annotations
@@ -254,6 +255,10 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         data["distribution"] = list(sentence.distribution)
     if sentence.levels == DEFAULT_SCALE.size:
         del data["levels"]
+    if sentence.token_logps is None:
+        del data["token_logps"]
+    else:
+        data["token_logps"] = list(sentence.token_logps)
     return data
 
 
@@ -276,6 +281,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         _value(data, "score", partial(_is_int, low=0, high=levels - 1), f"an integer 0..{levels - 1} or null", place)
     if distribution is not None:
         _value(data, "distribution", partial(_is_list, levels, _is_share), f"{levels} probabilities or null", place)
+    logps = _value(data, "token_logps", _is_logps, "a list of numbers of at most 0, or null", place)
     if factuality is not None:
         _value(data, "factuality", _is_share, expected, place)
     if confidence is not None:
@@ -287,6 +293,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         score=score,
         distribution=None if distribution is None else tuple(map(float, distribution)),
         levels=levels,
+        token_logps=None if logps is None else tuple(map(float, logps)),
     )
 
 
@@ -313,6 +320,12 @@ def _is_int(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
 
 def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
     return value is None or (isinstance(value, list) and len(value) == length and all(map(is_valid, value)))
+
+
+def _is_logps(value: Any) -> bool:
+    """Return whether a value is None or a list of log-probabilities."""
+    numbers = value if isinstance(value, list) else () if value is None else (None,)
+    return all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
 
 
 def _is_share(value: Any) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lovec.types import Completion, LovecError, OnToken, Sampling
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 TokenCallback: TypeAlias = Callable[[int], bool]
 """Called with each sampled token of one completion; returns False to stop the completion."""
@@ -114,6 +114,8 @@ class TokenReply:
         cached: tokens of the prompt whose state was found in the cache; None where vLLM does not say.
         prompt_logps: log-probabilities of the prompt's last tokens, as many as were asked for; None where the state of
             the token before came from the cache.
+        prompt_candidates: for each of these tokens, log-probabilities by token id, of the most probable ones among
+            others; {} where its own is None.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -121,6 +123,7 @@ class TokenReply:
     candidates: list[dict[int, float]] = field(default_factory=list)
     cached: int | None = None
     prompt_logps: list[float | None] = field(default_factory=list)
+    prompt_candidates: list[dict[int, float]] = field(default_factory=list)
 
     def completion(self, stop_ids: Iterable[int]) -> Completion:
         """Return the sampled tokens as a completion, which is finished if it ends with one of the stop ids."""
@@ -129,6 +132,27 @@ class TokenReply:
     def computed(self, tokens: int) -> int:
         """Return how many of the prompt's first tokens were computed, not found in the cache."""
         return max(0, tokens - (self.cached or 0))
+
+
+def reply_scores(reply: TokenReply, top: int) -> TokenScores | None:
+    """Return the log-probabilities of the prompt's last tokens; None where some are missing.
+
+    Args:
+        reply: the reply to a prompt.
+        top: number of the most probable tokens to keep for every place.
+    """
+    logps = [logp for logp in reply.prompt_logps if logp is not None]
+    if len(logps) < len(reply.prompt_logps):
+        return None
+    if not top:
+        return TokenScores(tuple(logps))
+    ranked = (sorted(found.items(), key=lambda item: -item[1])[:top] for found in reply.prompt_candidates)
+    return TokenScores(tuple(logps), tuple(map(dict, ranked)))
+
+
+def with_choices(found: Sequence[TokenScores], scores: Sequence[Sequence[float]]) -> list[TokenScores]:
+    """Return the log-probabilities of tokens together with those of choices."""
+    return [replace(tokens, choices=tuple(row)) for tokens, row in zip(found, scores, strict=True)]
 
 
 def _token_callback(on_token: OnToken, prompt: int, sample: int) -> TokenCallback:

@@ -15,9 +15,18 @@ from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_a
 from lovec.choices import ChoiceTree
 from lovec.engines.adapters import read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
-from lovec.engines.common import TokenCallback, by_prompt, check_vllm_temperature, checked_texts, sample_rows
+from lovec.engines.common import (
+    TokenCallback,
+    by_prompt,
+    check_vllm_temperature,
+    checked_texts,
+    reply_scores,
+    sample_rows,
+    with_choices,
+)
 from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_count, check_range
+from lovec.engines.token_scoring import check_starts
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count, check_range
 
 KEY = "VLLM_API_KEY"
 """The environment variable that holds the API key of the server (vLLM itself reads the same one). A key is looked for
@@ -198,6 +207,47 @@ class VllmServer:
         tree = ChoiceTree(choices)
         texts = checked_texts(contexts, tree.longest, self._running().context_length, "context")
         return score_by_continuations(texts, tree, self._continue)
+
+    def token_logps(
+        self,
+        contexts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        choices: Sequence[Sequence[int]] = (),
+        top: int = 0,
+    ) -> list[TokenScores]:
+        """Return the log-probabilities of the tokens of every context from an index on, and of choices after it.
+
+        There is one call per context, which the server computes anew: its prefix cache holds no log-probabilities.
+        Choices are scored afterwards, as by ``score``.
+
+        Args:
+            contexts: token ids of each context, at least one; there has to be room for one more token.
+            starts: index of the first token of each context whose log-probability is asked for, from 1 to its length.
+            choices: token ids of each choice; none scores no choice.
+            top: number of the most probable tokens to return for every place, at most ``lovec.types.MOST_TOP``.
+
+        Raises:
+            LovecError: as for ``score``; a start lies outside its context; ``top`` is out of range; or the server
+                leaves log-probabilities out.
+        """
+        link = self._running()
+        texts = checked_texts(contexts, 1, link.context_length, "context")
+        check_starts(texts, starts, top)
+        places = [at for at, (text, start) in enumerate(zip(texts, starts, strict=True)) if start < len(text)]
+        bodies = [self._body(texts[at], max_tokens=1, temperature=0.0, prompt_logprobs=top) for at in places]
+        found = [TokenScores(())] * len(texts)
+        for at, reply in zip(places, self._request(link, bodies) if bodies else [], strict=True):
+            self.prefill_tokens += reply.computed(len(texts[at]))
+            reply.keep_prompt(texts[at], starts[at])
+            scores = reply_scores(reply, top)
+            if scores is None:
+                raise LovecError(
+                    f"the server at {self.url} leaves out log-probabilities of the prompt (prompt_logprobs); it has to "
+                    "be vLLM 0.32 or later"
+                )
+            found[at] = scores
+        scored = self.score(texts, choices) if choices and texts else [[]] * len(texts)
+        return with_choices(found, scored)
 
     def _continue(self, queries: Sequence[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
         """Return the greedily generated tokens, and before each the log-probabilities of the query's tokens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,9 @@ class ServerReply(TokenReply):
                 for candidates in logprobs.get("top_logprobs") or ():
                     logps = {int(k.removeprefix("token_id:")): float(v) for k, v in (candidates or {}).items()}
                     self.candidates.append(logps)
+                for entries in choice.get("prompt_logprobs") or ():
+                    found = {int(token): float(entry["logprob"]) for token, entry in (entries or {}).items()}
+                    self.prompt_candidates.append(found)
             if usage := data.get("usage"):
                 self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -62,6 +65,14 @@ class ServerReply(TokenReply):
                     self.ended = True
                     return False
         return True
+
+
+    def keep_prompt(self, prompt: Sequence[int], start: int) -> None:
+        """Keep the log-probabilities of the prompt's tokens from an index on, for ``reply_scores``."""
+        known = len(self.prompt_candidates) == len(prompt)
+        candidates = self.prompt_candidates[start:] if known else [{}] * (len(prompt) - start)
+        self.prompt_candidates = candidates
+        self.prompt_logps = [found.get(token) for found, token in zip(candidates, prompt[start:], strict=True)]
 
 
 async def request_completion(client: ApiClient, body: dict[str, Any], on_token: TokenCallback | None) -> ServerReply:

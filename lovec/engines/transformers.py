@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_count
+from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count
 
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
@@ -119,20 +121,104 @@ class TransformersEngine:
         Raises:
             LovecError: a context or choice is empty, or the longest choice does not fit after a context.
         """
+        found = self.token_logps(contexts, list(map(len, contexts)), choices)
+        return [list(scores.choices) for scores in found]
+
+    def token_logps(
+        self,
+        contexts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        choices: Sequence[Sequence[int]] = (),
+        top: int = 0,
+    ) -> list[TokenScores]:
+        """Return the log-probabilities of the tokens of every context from an index on, and of choices after it.
+
+        Both come from one forward pass, which uses and keeps a cache as ``score`` does. Values are those of a float32
+        log-softmax.
+
+        Args:
+            contexts: token ids of each context, at least one.
+            starts: index of the first token of each context whose log-probability is asked for, from 1 to its length.
+            choices: token ids of each choice; none scores no choice.
+            top: number of the most probable tokens to return for every place, at most ``lovec.types.MOST_TOP``.
+
+        Raises:
+            LovecError: a context or choice is empty, the longest choice does not fit after a context, a start lies
+                outside its context, or ``top`` is out of range.
+        """
         tree = ChoiceTree(choices)
         texts = checked_texts(contexts, room=tree.longest, limit=self.context_length, name="context")
+        check_starts(texts, starts, top)
         weights = _weights(self._synced())
         kept, self._kept = self._kept if weights == self._kept_for else None, None
-        scores: dict[tuple[int, ...], list[float]] = {}
-        order = sorted(set(texts))
+        first: dict[tuple[int, ...], int] = {}
+        for text, start in zip(texts, starts, strict=True):
+            first[text] = min(start, first.get(text, start))
+        order = sorted(first)
+        found: dict[tuple[int, ...], TokenScores] = {}
         with self._eval_mode():
-            for start in range(0, len(order), self.max_rows):
-                chunk = order[start : start + self.max_rows]
+            for begin in range(0, len(order), self.max_rows):
+                chunk = order[begin : begin + self.max_rows]
                 kept = kept or self._empty_rows()
-                scores.update(zip(chunk, tree.logps(self._prefill(kept, chunk, tree)).tolist(), strict=True))
+                logits, scores = self._prefill(kept, chunk, tree, [first[text] for text in chunk], top)
+                sums = tree.logps(logits).tolist() if tree.longest else [[]] * len(chunk)
+                for text, tokens, choice_logps in zip(chunk, scores, sums, strict=True):
+                    found[text] = replace(tokens, choices=tuple(choice_logps))
         if order:
             self._kept, self._kept_for = kept, weights
-        return [list(scores[text]) for text in texts]
+        return [
+            replace(tokens, logps=tokens.logps[start - first[text] :], top=tokens.top[start - first[text] :])
+            for text, start, tokens in ((text, start, found[text]) for text, start in zip(texts, starts, strict=True))
+        ]
+
+    @property
+    def layers(self) -> int:
+        """Number of the model's layers."""
+        return len(self._layers())
+
+    def hidden_states(
+        self, contexts: Sequence[Sequence[int]], places: Sequence[Sequence[int]], layers: Sequence[int]
+    ) -> list[Tensor]:
+        """Return hidden states after tokens of every context, as layers return them (the last one before its norm).
+
+        Args:
+            contexts: token ids of each context, at least one.
+            places: indices of tokens of each context.
+            layers: numbers of layers, 1 is the first.
+
+        Returns:
+            For every context [places, layers, D], float32 on the CPU.
+
+        Raises:
+            LovecError: a context is empty or too long, or a layer or place does not exist.
+        """
+        texts = checked_texts(contexts, room=0, limit=self.context_length, name="context")
+        modules = self._layers()
+        for layer in layers:
+            check_count("layer", layer, at_most=len(modules))
+        for text, wanted in zip(texts, places, strict=True):
+            for place in wanted:
+                check_count("place of a hidden state", place, at_least=0, at_most=len(text) - 1)
+        chosen = [modules[layer - 1] for layer in sorted(set(layers))]
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        found: dict[int, Tensor] = {}
+        with self._eval_mode():
+            for begin in range(0, len(order), self.max_rows):
+                chunk = order[begin : begin + self.max_rows]
+                width = len(texts[chunk[-1]])
+                # Rows are padded on the left.
+                index = [(r, width - len(texts[at]) + p) for r, at in enumerate(chunk) for p in places[at]]
+                pairs = torch.tensor(index, dtype=torch.long, device=self._model.device).reshape(len(index), 2)
+                at_places = (pairs[:, 0], pairs[:, 1])
+                cached = self._empty_rows()
+                cached.select([0] * len(chunk), [0] * len(chunk))
+                with outputs_of(chosen, lambda states, at=at_places: states[at].float().cpu()) as outputs:  # type: ignore[misc]
+                    cached.extend([texts[at] for at in chunk])
+                by_layer = dict(zip(sorted(set(layers)), outputs, strict=True))
+                states = torch.stack([by_layer[layer] for layer in layers], dim=1)
+                parts = torch.split(states, [len(places[at]) for at in chunk])
+                found.update(zip(chunk, parts, strict=True))
+        return [found[at] for at in range(len(texts))]
 
     def _sample(self, rows: list[SampleRow], sampling: Sampling, stop_ids: frozenset[int]) -> list[Completion]:
         """Sample one completion per row; the rows are sorted by their prompts, equal prompts are prefilled once."""
@@ -140,7 +226,7 @@ class TransformersEngine:
         place = {ids: at for at, ids in enumerate(prompts)}
         source = [place[row.ids] for row in rows]
         cached = self._empty_rows()
-        logits = self._prefill(cached, prompts)[:, -1][source]
+        logits = self._prefill(cached, prompts, NO_CHOICES, list(map(len, prompts)))[0][:, -1][source]
         cached.select(source, [len(row.ids) for row in rows])
         uniforms = torch.from_numpy(np.stack([_uniforms(sampling, row.stream) for row in rows])).to(logits.device)
         ids: list[list[int]] = [[] for _ in rows]
@@ -165,19 +251,39 @@ class TransformersEngine:
             logits = cached.step(tokens)
         return [Completion(tuple(i), tuple(p), i[-1] in stop_ids) for i, p in zip(ids, logps, strict=True)]
 
-    def _prefill(self, rows: CachedRows, contexts: list[tuple[int, ...]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
+    def _prefill(
+        self, rows: CachedRows, contexts: list[tuple[int, ...]], tree: ChoiceTree, starts: list[int], top: int = 0
+    ) -> tuple[Tensor, list[TokenScores]]:
         """Turn cached rows into ``contexts`` (sorted, no two equal), computing only the tokens that are not cached.
 
+        Args:
+            rows: the cached rows.
+            contexts: token ids of each context.
+            tree: choices to compute logits for.
+            starts: index of the first token of each context whose log-probability is asked for.
+            top: number of the most probable tokens to return for every place.
+
         Returns:
-            Logits after every context and after the nodes of the tree: [contexts, 1 + nodes, vocabulary].
+            Logits after every context and after the nodes of the tree, [contexts, 1 + nodes, vocabulary], and the
+            log-probabilities of tokens.
         """
         matches = _match(rows.ids, contexts)
         for stage in _stages(contexts, [length for _, length in matches]):
             self._advance(rows, stage, _match(rows.ids, stage))
-        # The last token of a context is always computed, because its logits are needed.
+        # What follows the token before the start is needed, and after the last token of a context in any case.
         matches = _match(rows.ids, contexts)
-        last = [(row, min(length, len(c) - 1)) for c, (row, length) in zip(contexts, matches, strict=True)]
-        return self._advance(rows, contexts, last, tree)
+        last = [(row, min(length, start - 1)) for start, (row, length) in zip(starts, matches, strict=True)]
+        if all(start == len(context) for start, context in zip(starts, contexts, strict=True)):
+            return self._advance(rows, contexts, last, tree), [TokenScores(())] * len(contexts)
+        with outputs_of([self._model.get_decoder()], lambda states: states) as outputs:
+            logits = self._advance(rows, contexts, last, tree)
+        [states] = outputs
+        width = states.shape[1] - len(tree.ids)  # new tokens stand before the nodes, padded on the left
+        found = []
+        for row, (context, start) in enumerate(zip(contexts, starts, strict=True)):
+            before = states[row, width - len(context) + start - 1 : width - 1]
+            found.append(token_scores(self._model, before, context[start:], top))
+        return logits, found
 
     def _advance(
         self,
@@ -199,6 +305,21 @@ class TransformersEngine:
         logits = rows.extend(new, tree)
         self.prefill_tokens += sum(map(len, new))
         return logits
+
+    def _layers(self) -> list[Any]:
+        """Return the layers of the model.
+
+        Raises:
+            LovecError: they cannot be found.
+        """
+        decoder = self._synced().get_decoder()
+        layers = getattr(decoder, "layers", None)
+        if not layers:
+            raise LovecError(
+                f"the layers of {type(decoder).__name__} are not where they are in Llama, Gemma, Qwen and Mistral models "
+                "(attribute layers); use one of these"
+            )
+        return list(layers)
 
     def _empty_rows(self) -> CachedRows:
         assert self._kind is not None

@@ -10,9 +10,17 @@ from typing import Any
 from lovec.choices import ChoiceTree
 from lovec.engines.adapters import AdapterFolders, read_adapter_config
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
-from lovec.engines.common import by_prompt, check_vllm_temperature, checked_texts, sample_rows
+from lovec.engines.common import (
+    by_prompt,
+    check_vllm_temperature,
+    checked_texts,
+    reply_scores,
+    sample_rows,
+    with_choices,
+)
+from lovec.engines.token_scoring import check_starts
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.types import Completion, LovecError, OnToken, Sampling, check_count, check_range
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +226,58 @@ class VllmEngine:
             return []
         _check_ids([*texts, *choices], local.vocabulary)
         return score_by_paths(texts, tree, self._ask)
+
+    def token_logps(
+        self,
+        contexts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        choices: Sequence[Sequence[int]] = (),
+        top: int = 0,
+    ) -> list[TokenScores]:
+        """Return the log-probabilities of the tokens of every context from an index on, and of choices after it.
+
+        vLLM computes the contexts once, except that a context whose tokens are in its cache already, which holds no
+        log-probabilities, is computed again. Choices are scored afterwards, as by ``score``.
+
+        Args:
+            contexts: token ids of each context, at least one; there has to be room for one more token.
+            starts: index of the first token of each context whose log-probability is asked for, from 1 to its length.
+            choices: token ids of each choice; none scores no choice.
+            top: number of the most probable tokens to return for every place, at most ``lovec.types.MOST_TOP``.
+
+        Raises:
+            LovecError: as for ``score``; a start lies outside its context; ``top`` is out of range; or the adapter
+                changes the output layer, where vLLM's log-probabilities of given tokens are not those of the model.
+        """
+        local = self._running()
+        texts = checked_texts(contexts, room=1, limit=local.context_length, name="context")
+        check_starts(texts, starts, top)
+        if not self._prompt_logps:
+            raise LovecError(
+                "vLLM's log-probabilities of given tokens are wrong under an adapter of the output layer or with "
+                "unnamed target modules; use lovec.engines.TransformersEngine, or list the target_modules without "
+                "lm_head"
+            )
+        _check_ids(texts, local.vocabulary)
+        places = [at for at, (text, start) in enumerate(zip(texts, starts, strict=True)) if start < len(text)]
+        found = dict.fromkeys(range(len(texts)), TokenScores(()))
+        for fresh in (False, True):
+            requests = [
+                VllmRequest(
+                    texts[at],
+                    {"max_tokens": 1, "temperature": 0.0},
+                    scored=len(texts[at]) - starts[at],
+                    top=top,
+                    fresh=fresh,
+                )
+                for at in places
+            ]
+            replies = list(zip(places, local.run(requests, self._adapted), strict=True)) if places else []
+            self.prefill_tokens += sum(reply.computed(len(texts[at])) for at, reply in replies)
+            found |= {at: scores for at, reply in replies if (scores := reply_scores(reply, top)) is not None}
+            places = [at for at, reply in replies if reply_scores(reply, top) is None]
+        scores = self.score(texts, choices) if choices and texts else [[]] * len(texts)
+        return with_choices([found[at] for at in range(len(texts))], scores)
 
     def close(self) -> None:
         """Release vLLM's memory and remove the adapter folders; the next ``sync`` or ``open`` loads vLLM again."""

@@ -40,12 +40,16 @@ class VllmRequest:
         prompt: token ids.
         params: arguments of vLLM's SamplingParams.
         scored: number of the prompt's last tokens whose log-probabilities are returned.
+        top: number of the most probable tokens whose log-probabilities are returned with each of them.
+        fresh: whether the prompt is computed anew where its log-probabilities are asked for, and no cached state used.
         on_token: called with every sampled token as it comes; None where nobody listens.
     """
 
     prompt: Sequence[int]
     params: dict[str, Any]
     scored: int = 0
+    top: int = 0
+    fresh: bool = False
     on_token: TokenCallback | None = None
 
 
@@ -183,7 +187,8 @@ class LocalVllm:
         }
         if request.scored:
             # By default vLLM does not use its cache for prompts whose log-probabilities are asked for.
-            fixed |= {"prompt_logprobs": 0, "flat_logprobs": True, "skip_reading_prefix_cache": False}
+            fixed |= {"prompt_logprobs": request.top, "flat_logprobs": True}
+            fixed |= {"skip_reading_prefix_cache": request.fresh}
         try:
             params = self._vllm.SamplingParams(**fixed, **request.params)
             self._llm.llm_engine.add_request(
@@ -251,7 +256,9 @@ def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:
     if output.num_cached_tokens is not None:
         reply.cached = output.num_cached_tokens
     if request.scored and output.prompt_logprobs is not None:
-        reply.prompt_logps = _prompt_logps(request, output.prompt_logprobs, reply.cached or 0)
+        reply.prompt_candidates = _prompt_candidates(request, output.prompt_logprobs, reply.cached or 0)
+        tokens = request.prompt[-request.scored :]
+        reply.prompt_logps = [found.get(token) for found, token in zip(reply.prompt_candidates, tokens, strict=True)]
     [sampled] = output.outputs
     for token, position in zip(map(int, sampled.token_ids), sampled.logprobs or (), strict=True):
         candidates = {int(other): float(entry.logprob) for other, entry in position.items()}
@@ -263,18 +270,19 @@ def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:
     return bool(output.finished)
 
 
-def _prompt_logps(request: VllmRequest, positions: Any, cached: int) -> list[float | None]:
-    """Return the log-probabilities of the prompt's last tokens.
+def _prompt_candidates(request: VllmRequest, positions: Any, cached: int) -> list[dict[int, float]]:
+    """Return log-probabilities by token id in the places of the prompt's last tokens, of these tokens among others.
 
-    They are None where the state of the token before came from the cache: vLLM's entries for such tokens are
+    They are {} where the state of the token before came from the cache: vLLM's entries for such tokens are
     meaningless, or are left out; therefore positions are counted from the end.
     """
-    logps: list[float | None] = []
+    found: list[dict[int, float]] = []
     for back in range(request.scored, 0, -1):
         computed = len(request.prompt) - back > cached and back <= len(positions)
-        entry = (positions[-back] or {}).get(request.prompt[-back]) if computed else None
-        logps.append(None if entry is None else float(entry.logprob))
-    return logps
+        entries = (positions[-back] or {}) if computed else {}
+        logps = {int(token): float(entry.logprob) for token, entry in entries.items()}
+        found.append(logps if request.prompt[-back] in logps else {})
+    return found
 
 
 def first_line(error: BaseException) -> str:

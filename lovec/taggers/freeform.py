@@ -21,6 +21,7 @@ from lovec.types import (
     Scale,
     Sentence,
     check_choice,
+    token_scorer,
 )
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class FreeFormTagger:
             score / top under the distribution over all scores, renormalised (and implies ``distributions``).
         distributions: whether to fill in the distribution over all scores at every valid tag, given the text and the
             scores that the model itself wrote before it (encoded as in iterative tagging; malformed parts verbatim).
+        likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, as the model wrote them.
+            At temperatures 0 and 1 they are known from writing; at others the answer is scored once more.
 
     Attributes:
         watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
@@ -52,6 +55,7 @@ class FreeFormTagger:
         sampling: Sampling | None = None,
         readout: Readout = "stated",
         distributions: bool = False,
+        likelihoods: bool = False,
     ) -> None:
         check_choice("readout", readout, Readout)
         self.engine = engine
@@ -59,6 +63,7 @@ class FreeFormTagger:
         self.sampling = sampling or Sampling()
         self.readout: Readout = readout
         self.distributions = distributions or readout == "mean"
+        self.likelihoods = likelihoods
         self.watch = Stopwatch()
         if self.sampling.n != 1:
             raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer per record)")
@@ -78,9 +83,10 @@ class FreeFormTagger:
         prompts = [self.encoder.prompt(record.question) for record in records]
         room = self.engine.context_length
         fitting = [number for number, prompt in enumerate(prompts) if room is None or len(prompt) < room]
+        asked = [prompts[number] for number in fitting]
         with self.watch.phase("writing"):
             groups = self.engine.generate(
-                [prompts[number] for number in fitting],
+                asked,
                 self.sampling,
                 self.encoder.stop_ids,
                 keys=[records[number].id for number in fitting],
@@ -92,7 +98,10 @@ class FreeFormTagger:
         ]
         tagged = [record for record, _ in answers]
         if self.distributions:
-            tagged = self._with_distributions(answers, [prompts[number] for number in fitting])
+            tagged = self._with_distributions(answers, asked)
+        if self.likelihoods:
+            texts = [text for _, text in answers]
+            tagged = self._with_likelihoods(tagged, texts, asked, [completion for [completion] in groups])
         tagged_by_number = dict(zip(fitting, tagged, strict=True))
         return [
             tagged_by_number.get(number) or _unanswered(record, len(prompts[number]), room)
@@ -110,6 +119,28 @@ class FreeFormTagger:
         with self.watch.phase("scoring"):
             score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
         return [self._filled(record, passage) for (record, _), passage in zip(answers, passages, strict=True)]
+
+    def _with_likelihoods(
+        self,
+        records: Sequence[Record],
+        texts: Sequence[TaggedText],
+        prompts: Sequence[list[int]],
+        completions: Sequence[Completion],
+    ) -> list[Record]:
+        """Return the records of parsed answers with the log-probabilities of the tokens of every sentence."""
+        logps = [completion.logps for completion in completions]
+        if self.sampling.temperature not in (0.0, 1.0):  # the completions' own are of the distribution drawn from
+            contexts = [[*prompt, *completion.ids] for prompt, completion in zip(prompts, completions, strict=True)]
+            with self.watch.phase("scoring"):
+                scores = token_scorer(self.engine).token_logps(contexts, [len(prompt) for prompt in prompts])
+            logps = [found.logps for found in scores]
+        filled = []
+        for record, text, completion, values in zip(records, texts, completions, logps, strict=True):
+            spans = sentence_spans(text, completion.ids, self.encoder)
+            pairs = zip(record.sentences, spans, strict=True)
+            sentences = (replace(s, token_logps=None if span is None else values[span]) for s, span in pairs)
+            filled.append(replace(record, sentences=tuple(sentences)))
+        return filled
 
     def _filled(self, record: Record, passage: Passage) -> Record:
         sentences = list(record.sentences)  # one longer than the passage where there is an untagged tail
@@ -146,6 +177,29 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
         problems.append(f"sentence {len(sentences)}: untagged tail")
     meta = {**record.meta, "problems": problems, "finished": completion.finished}
     return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None), parsed
+
+
+def sentence_spans(text: TaggedText, ids: Sequence[int], encoder: Encoder) -> list[slice | None]:
+    """Return which tokens of an answer each sentence has, without its tag; white space before it belongs to it.
+
+    A token that a sentence and the tag after it share belongs to the sentence.
+
+    Args:
+        text: the answer, parsed.
+        ids: its token ids.
+        encoder: the encoder of the model that wrote it.
+
+    Returns:
+        A slice of ``ids`` for every tagged sentence and for an untagged tail; None for a tag without a sentence.
+    """
+    spans: list[slice | None] = []
+    begin = 0  # characters before the sentence
+    for raw, sentence in [(span.raw, span.text) for span in text.sentences] + [(text.tail, text.tail.strip())]:
+        end = begin + len(raw) - len(raw.lstrip()) + len(sentence)
+        span = slice(encoder.tokens_until(ids, begin), encoder.tokens_until(ids, end))
+        spans.append(span if sentence else None)
+        begin += len(raw)
+    return spans if text.tail.strip() else spans[:-1]
 
 
 class AnswerReader:

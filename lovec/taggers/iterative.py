@@ -34,16 +34,23 @@ class IterativeTagger:
         history: what the context of s_i contains. "scores": all earlier sentences with their scores. "hidden": all
             earlier sentences without scores. "previous": the sentence before, without its score (the paper's variant
             without previous scores).
+        likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, given the same context;
+            they come from the computation that scores the sentence.
 
     Attributes:
         watch: seconds spent, in the phase "scoring".
 
     Raises:
-        LovecError: readout or history is none of these.
+        LovecError: readout or history is none of these; when tagging, the engine cannot give ``likelihoods``.
     """
 
     def __init__(
-        self, engine: Engine, encoder: Encoder, readout: Readout = "stated", history: History = "scores"
+        self,
+        engine: Engine,
+        encoder: Encoder,
+        readout: Readout = "stated",
+        history: History = "scores",
+        likelihoods: bool = False,
     ) -> None:
         check_choice("readout", readout, Readout)
         check_choice("history", history, History)
@@ -51,6 +58,7 @@ class IterativeTagger:
         self.encoder = encoder
         self.readout: Readout = readout
         self.history: History = history
+        self.likelihoods = likelihoods
         self.watch = Stopwatch()
 
     def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
@@ -81,27 +89,33 @@ class IterativeTagger:
         passages = [
             self._passage(number, record, on_sentence) for number, record in enumerate(records) if record.sentences
         ]
-        yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder, passages, self.history))
+        work = score_steps(self.engine, self.encoder, passages, self.history, self.likelihoods)
+        yield from self.watch.timed("scoring", work)
         scored = iter(passages)
         return [self._tagged(record, next(scored)) if record.sentences else record for record in records]
 
     def _passage(self, number: int, record: Record, on_sentence: OnSentence | None) -> Passage:
         def on_scored(at: int, logps: list[float] | None) -> None:
             if on_sentence is not None:
-                on_sentence(number, at, self._scored(record.sentences[at], logps))
+                on_sentence(number, at, self._scored(record.sentences[at], logps, passage.token_logps[at]))
 
         steps = [Step(sentence.text) for sentence in record.sentences]
-        return Passage(record.id, self.encoder.prompt(record.question), steps, on_scored=on_scored)
+        passage = Passage(record.id, self.encoder.prompt(record.question), steps, on_scored=on_scored)
+        return passage
 
     def _tagged(self, record: Record, passage: Passage) -> Record:
-        sentences = [self._scored(s, logps) for s, logps in zip(record.sentences, passage.logps, strict=True)]
+        results = zip(record.sentences, passage.logps, passage.token_logps, strict=True)
+        sentences = [self._scored(*result) for result in results]
         meta = dict(record.meta)
         if passage.problems:
             meta["problems"] = [*meta.get("problems", ()), *passage.problems]
         return replace(record, sentences=tuple(sentences), meta=meta)
 
-    def _scored(self, sentence: Sentence, logps: list[float] | None) -> Sentence:
+    def _scored(
+        self, sentence: Sentence, logps: list[float] | None, token_logps: tuple[float, ...] | None
+    ) -> Sentence:
         scale = self.encoder.scale
+        sentence = replace(sentence, token_logps=token_logps)
         if logps is None:
             return replace(sentence, score=None, confidence=None, distribution=None, levels=scale.size)
         return with_score(sentence, most_probable(logps), logps, scale, self.readout)

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, TypeVar
 from lovec.encoding import Encoder
 from lovec.metrics.functional import mean_confidence
 from lovec.notices import listed
-from lovec.types import Engine, Readout, Scale, Sentence
+from lovec.types import Engine, Readout, Scale, Sentence, token_scorer
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
@@ -64,6 +64,8 @@ class Passage:
         logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
             None where the step was not scored.
         chosen: result: the score that later contexts contain for every step; None where there is none.
+        token_logps: result: for every step, the log-probabilities of the sentence's tokens; None where they were not
+            asked for, or the step was not scored.
         problems: result: that the passage is longer than the model's context, once, and why sentences were not scored.
     """
 
@@ -74,10 +76,12 @@ class Passage:
     on_scored: Callable[[int, list[float] | None], None] | None = None
     logps: list[list[float] | None] = field(default_factory=list)
     chosen: list[int | None] = field(default_factory=list)
+    token_logps: list[tuple[float, ...] | None] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _past: list[int] = field(default_factory=list)
     _begin: int = 0  # the step that `_past` begins with
     _is_cut: bool = False
+    _head: list[int] = field(default_factory=list)  # the end of the last context: its sentence and opening tag word
 
     def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
         """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
@@ -106,6 +110,7 @@ class Passage:
                             f"{at + 1} on, only the latest sentences before each one are part of its context"
                         )
                 if room is None or needed + len(self._past) + len(head) <= room:
+                    self._head = head
                     return [*self.prompt, *self._past, *head]
                 self.problems.append(
                     f"sentence {at + 1}: with the prompt and its tag it has {needed + len(head)} tokens, more than the "
@@ -114,11 +119,18 @@ class Passage:
             self.advance(encoder, history, None)
         return None
 
-    def advance(self, encoder: Encoder, history: History, logps: list[float] | None) -> None:
-        """Store the log-probabilities of the next step's scores, and make the step part of later contexts."""
+    def advance(
+        self,
+        encoder: Encoder,
+        history: History,
+        logps: list[float] | None,
+        token_logps: tuple[float, ...] | None = None,
+    ) -> None:
+        """Store the log-probabilities of the next step's scores and tokens, and make it part of later contexts."""
         at = len(self.logps)
         step = self.steps[at]
         self.logps.append(logps)
+        self.token_logps.append(token_logps)
         self.chosen.append(self.choose(logps) if step.score is None and logps is not None else step.score)
         if history == "previous":
             self._begin, self._past = at, []
@@ -166,22 +178,35 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
 
 
 def score_steps(
-    engine: Engine, encoder: Encoder, passages: Sequence[Passage], history: History = "scores"
+    engine: Engine,
+    encoder: Encoder,
+    passages: Sequence[Passage],
+    history: History = "scores",
+    likelihoods: bool = False,
 ) -> Generator[None, None, None]:
     """Do the work of ``score_passages``, and yield after every call of the engine.
 
+    With ``likelihoods``, the engine also gives the log-probabilities of the tokens of every sentence, in the same call.
     Between two calls others may use the engine; what it has kept may then be computed again. Closing the generator, or
     an exception in a callback, ends the work and frees what the engine keeps for it.
     """
+    scorer = token_scorer(engine) if likelihoods else None
     room = engine.context_length
     order = sorted(passages, key=lambda passage: len(passage.steps))
     for start in range(0, len(order), engine.max_rows):
         group = order[start : start + engine.max_rows]
         try:
             while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
-                scores = engine.score([ids for _, ids in due], encoder.tails)
-                for (passage, _), logps in zip(due, scores, strict=True):
-                    passage.advance(encoder, history, logps)
+                contexts = [ids for _, ids in due]
+                if scorer is None:
+                    for (passage, _), logps in zip(due, engine.score(contexts, encoder.tails), strict=True):
+                        passage.advance(encoder, history, logps)
+                else:
+                    starts = [len(ids) - len(passage._head) for passage, ids in due]
+                    scores = scorer.token_logps(contexts, starts, encoder.tails)
+                    for (passage, _), found in zip(due, scores, strict=True):
+                        tokens = encoder.sentence_tokens(passage._head)
+                        passage.advance(encoder, history, list(found.choices), found.logps[:tokens])
                 yield
         finally:
             engine.score([], encoder.tails)  # frees what the engine kept for these passages

@@ -25,7 +25,7 @@ from lovec.engines import TransformersEngine
 from lovec.engines.kv import CachedRows
 from lovec.engines.transformers import _draw
 from lovec.tiny import build_tiny
-from lovec.types import Completion, Engine, LovecError, Sampling
+from lovec.types import Completion, Engine, LovecError, Sampling, TokenScores, token_scorer
 
 ENGINES: dict[str, Callable[[], Engine]] = {"transformers": lambda: TransformersEngine(max_rows=5), "vllm": Vllms}
 SIZES: dict[str, dict[str, Any]] = {
@@ -99,6 +99,50 @@ def test_scores_come_in_the_order_of_the_contexts(llama: TinyPolicy, engine: Eng
     forward = engine.score(contexts, CHOICES)
     assert engine.score(contexts[::-1], CHOICES)[::-1] == [pytest.approx(row, abs=close(engine)) for row in forward]
     assert engine.score([], CHOICES) == []
+
+
+def assert_token_logps(
+    engine: Engine, model: Any, contexts: list[list[int]], starts: list[int], choices: Any = CHOICES, top: int = 0
+) -> None:
+    found = token_scorer(engine).token_logps(contexts, starts, choices, top)
+    for context, start, scores in zip(contexts, starts, found, strict=True):
+        logps = naive_logits(model, context).float().log_softmax(-1)
+        own = [float(logps[at - 1, context[at]]) for at in range(start, len(context))]
+        assert scores.logps == pytest.approx(own, abs=close(engine))
+        expected = [naive_score(model, context, choice) for choice in choices]
+        assert scores.choices == pytest.approx(expected, abs=close(engine))
+        assert len(scores.top) == (len(own) if top else 0)
+        for at, most in enumerate(scores.top, start):
+            assert list(most.values()) == pytest.approx(logps[at - 1].topk(top).values.tolist(), abs=close(engine))
+            assert [float(logps[at - 1, token]) for token in most] == pytest.approx([*most.values()], abs=close(engine))
+
+
+def test_token_log_probs_equal_one_plain_forward_pass(policy: TinyPolicy, engine: Engine) -> None:
+    engine.sync(policy)
+    contexts = texts(6, 40, shortest=2)
+    for seed in range(3):  # grown contexts: only what is new is asked for, and the cache is used
+        lengths = [len(context) for context in contexts]
+        contexts = [c + more for c, more in zip(contexts, texts(6, 9, seed), strict=True)]
+        assert_token_logps(engine, policy.model, contexts, lengths, top=3 if seed == 1 else 0)
+        assert_token_logps(engine, policy.model, contexts, [1] * 6, choices=())  # all of it, though it is cached
+        assert_scores(engine, policy.model, contexts, CHOICES)
+    shared = texts(1, 70, seed=1, shortest=60)[0]
+    contexts = [shared + more for more in texts(4, 8)] + [shared[:50], shared, shared]
+    assert_token_logps(engine, policy.model, contexts, [61, 30, 1, 61, 50, 7, 44], top=2)
+    found = token_scorer(engine).token_logps([[5, 6, 7], [5, 6]], [3, 2])
+    assert found == [TokenScores(())] * 2
+    assert token_scorer(engine).token_logps([], []) == []
+
+
+def test_wrong_places_of_token_log_probs_are_refused(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    scorer = token_scorer(engine)
+    for starts, message in (([0], "start 0 is 0, expected 1 to 3"), ([4], "start 0 is 4"), ([], "got 0 starts for 1")):
+        with pytest.raises(LovecError, match=message):
+            scorer.token_logps([[1, 2, 3]], starts)
+    for top in (-1, 21, 1.5):
+        with pytest.raises(LovecError, match=r"top is .* expected"):
+            scorer.token_logps([[1, 2, 3]], [1], top=top)  # type: ignore[arg-type]
 
 
 def test_greedy_sampling_equals_a_plain_loop(policy: TinyPolicy, engine: Engine) -> None:
@@ -377,6 +421,55 @@ def test_an_empty_call_frees_the_cache(llama: TinyPolicy) -> None:
     engine.score([], CHOICES)
     engine.score([[1, 2, 3]], CHOICES)
     assert engine.prefill_tokens == 6
+
+
+def test_token_log_probs_cost_no_further_tokens(llama: TinyPolicy) -> None:
+    """They come from the forward pass that scores the choices, whatever else is in the batch."""
+    first, second = transformers_engine(llama), transformers_engine(llama)
+    contexts, alone = texts(4, 30, shortest=5), []
+    for _ in range(3):
+        lengths = [len(context) + 1 for context in contexts]  # the token before the first is new, as after a score
+        contexts = [c + more for c, more in zip(contexts, texts(4, 9, 3, shortest=3), strict=True)]
+        first.score(contexts, CHOICES)
+        found = second.token_logps(contexts, lengths, CHOICES)
+        assert second.prefill_tokens == first.prefill_tokens
+        alone = [transformers_engine(llama).token_logps([c], [n])[0].logps for c, n in zip(contexts, lengths, strict=True)]
+        assert [scores.logps for scores in found] == [pytest.approx(logps, abs=1e-5) for logps in alone]
+
+
+def test_hidden_states_are_those_of_a_plain_forward_pass(policy: TinyPolicy) -> None:
+    engine = transformers_engine(policy, max_rows=3)
+    assert engine.layers == policy.model.config.num_hidden_layers
+    contexts = texts(5, 30, shortest=4)
+    places = [[0, len(c) - 1] if at % 2 else [2] for at, c in enumerate(contexts)]
+    places[3] = []
+    found = engine.hidden_states(contexts, places, [2, 1])
+    for context, wanted, states in zip(contexts, places, found, strict=True):
+        with torch.no_grad():
+            policy.model.eval()
+            outputs = []
+            hooks = [
+                layer.register_forward_hook(lambda _, __, output: outputs.append(output))
+                for layer in policy.model.get_decoder().layers
+            ]
+            policy.model(input_ids=torch.tensor([context]), use_cache=False)
+            for hook in hooks:
+                hook.remove()
+        plain = [output[0] if isinstance(output, tuple) else output for output in outputs]
+        expected = torch.stack([plain[1][0, wanted], plain[0][0, wanted]], dim=1)
+        assert states.shape == (len(wanted), 2, policy.model.config.hidden_size)
+        assert states.allclose(expected, atol=1e-5)
+    for layers, wanted, message in (([3], [[0]], "layer is 3, expected"), ([0], [[0]], "layer is 0"), ([1], [[9]], "place")):
+        with pytest.raises(LovecError, match=message):
+            engine.hidden_states([[5, 6]], wanted, layers)
+
+
+def test_an_engine_without_token_log_probs_is_named() -> None:
+    class Own:
+        """An engine as users wrote them before there was the method."""
+
+    with pytest.raises(LovecError, match=r"Own has no token_logps\(contexts, starts, choices, top\), expected an engine"):
+        token_scorer(Own())  # type: ignore[arg-type]
 
 
 def test_every_query_sees_something(llama: TinyPolicy) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from lovec.choices import ChoiceTree
 from lovec.engines import TransformersEngine, VllmServer
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.tiny import build_tiny
-from lovec.types import Engine, LovecError, Sampling
+from lovec.types import Engine, LovecError, Sampling, TokenScores
 
 CONTEXT = 96
 STOPS = tuple(range(0, 256, 16))
@@ -202,6 +203,24 @@ def test_scores_equal_those_of_the_policy(engine: VllmServer, policy: TinyPolicy
     bodies = server.paths("/v1/completions")
     context_tokens = sum(len(prompt) for body in bodies for prompt in PROMPTS if matches(body, prompt))
     assert engine.prefill_tokens == context_tokens  # nothing is cached here; tokens of the choices are not counted
+
+
+def test_token_log_probs_equal_those_of_the_policy(
+    engine: VllmServer, policy: TinyPolicy, server: CompletionServer
+) -> None:
+    starts = [1, 4, 4]
+    expected = own(policy).token_logps(PROMPTS, starts, CHOICES, top=3)
+    for wanted, choices, top in ((expected, CHOICES, 3), ([replace(e, choices=(), top=()) for e in expected], (), 0)):
+        for scores, other in zip(engine.token_logps(PROMPTS, starts, choices, top), wanted, strict=True):
+            assert scores.logps == pytest.approx(other.logps, abs=1e-4)
+            assert scores.choices == pytest.approx(other.choices, abs=1e-4)
+            assert [list(most) for most in scores.top] == [list(most) for most in other.top]
+    server.given_ids = False
+    with pytest.raises(LovecError, match=r"leaves out log-probabilities of the prompt \(prompt_logprobs\)"):
+        engine.token_logps(PROMPTS, starts)
+    with pytest.raises(LovecError, match="start 0 is 0"):
+        engine.token_logps(PROMPTS, [0, 1, 1])
+    assert engine.token_logps(PROMPTS[:1], [3]) == [TokenScores(())]
 
 
 def test_a_server_without_log_probs_of_given_tokens_is_an_error(engine: VllmServer, server: CompletionServer) -> None:

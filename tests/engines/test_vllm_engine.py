@@ -23,14 +23,15 @@ from lovec.datasets.world.tokenizer import make_tokenizer
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine, VllmEngine
 from lovec.engines.adapters import AdapterFolders
+from lovec.engines.common import TokenReply, reply_scores
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
-from lovec.engines.vllm_local import VllmRequest, _prompt_logps
+from lovec.engines.vllm_local import VllmRequest, _prompt_candidates
 from lovec.modules import GRPO
 from lovec.oracles import SelfJudge
 from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import IterativeTagger
 from lovec.tiny import build_tiny
-from lovec.types import LovecError, Record, Sampling, Sentence
+from lovec.types import LovecError, Record, Sampling, Sentence, TokenScores
 
 WORDS = "ada wrote the first note on engines in london and paris before noon".split()
 
@@ -106,10 +107,16 @@ def test_log_probs_of_cached_prompt_tokens_are_not_used() -> None:
     """vLLM returns meaningless entries for them, or none at all."""
     request = VllmRequest((5, 6, 7, 8), {}, scored=3)
     entries = [None, *({token: Logprob(-token / 10)} for token in (6, 7, 8))]
-    assert _prompt_logps(request, entries, cached=0) == [-0.6, -0.7, -0.8]
-    assert _prompt_logps(request, entries, cached=2) == [None, None, -0.8]
-    assert _prompt_logps(request, entries[2:], cached=0) == [None, -0.7, -0.8]
-    assert _prompt_logps(request, [None, None, {3: Logprob(-1.0)}, {8: Logprob(-0.8)}], cached=0) == [None, None, -0.8]
+    known = [{6: -0.6}, {7: -0.7}, {8: -0.8}]
+    assert _prompt_candidates(request, entries, cached=0) == known
+    assert _prompt_candidates(request, entries, cached=2) == [{}, {}, known[2]]
+    assert _prompt_candidates(request, entries[2:], cached=0) == [{}, *known[1:]]
+    entries = [None, None, {3: Logprob(-1.0)}, {8: Logprob(-0.8), 9: Logprob(-0.1)}]
+    assert _prompt_candidates(request, entries, cached=0) == [{}, {}, {8: -0.8, 9: -0.1}]
+    assert reply_scores(TokenReply(prompt_logps=[None, -0.8]), 0) is None  # to be asked for once more
+    reply = TokenReply(prompt_logps=[-0.8], prompt_candidates=[{8: -0.8, 9: -0.1, 5: -3.0}])
+    assert reply_scores(reply, 2) == TokenScores((-0.8,), ({9: -0.1, 8: -0.8},))
+    assert reply_scores(reply, 0) == TokenScores((-0.8,))
 
 
 @dataclass

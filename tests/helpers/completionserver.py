@@ -115,7 +115,19 @@ class CompletionServer:
             "finish_reason": "stop" if completion.finished else "length",
             "logprobs": {"token_logprobs": sampled, "top_logprobs": top},
         }
+        if body.get("prompt_logprobs") is not None and self.given_ids:
+            choice["prompt_logprobs"] = self.prompt_logps(model, body["prompt"], body["prompt_logprobs"])
         return 200, {"choices": [choice], "usage": usage}
+
+    @torch.no_grad()
+    def prompt_logps(self, model: Any, prompt: list[int], top: int) -> list[dict[str, Any] | None]:
+        """Return the entries of a prompt's tokens as vLLM writes them: each token's own and the most probable ones."""
+        rows = model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+        entries: list[dict[str, Any] | None] = [None]
+        for row, token in zip(rows, prompt[1:], strict=True):
+            ids = dict.fromkeys([token, *row.topk(top).indices.tolist()])
+            entries.append({str(i): {"logprob": float(row[i]), "rank": 1, "decoded_token": "x"} for i in ids})
+        return entries
 
     def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
         """Return a reply as the events of a stream."""

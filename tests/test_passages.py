@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, Browser, browser
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -29,6 +31,8 @@ from lovec.passages import (
     visible,
 )
 from lovec.types import Record, Sentence
+
+chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 HOSTILE = [
     "</p></div></body><script>alert(1)</script>",
@@ -115,7 +119,7 @@ def test_a_passage_shows_everything_known_about_its_sentences() -> None:
     assert [span.get("data-confidence") for span in spans] == ["0.9", "0.2", None]
     assert [span.get("data-factuality") for span in spans] == ["1", "0.25", None]
     assert re.findall(r"<sup[^>]*>([^<]*)</sup>", html) == ["0.90", "0.20", "-"]
-    assert re.findall(r'class="lv-tip"> \(([^<]*)\)</span>', html) == [
+    assert re.findall(r'class="lv-tip"> ([^<]*)</span>', html) == [
         "confidence 0.90, stated score 9 of 10, factuality 1.00",
         "confidence 0.20, stated score 2 of 10, factuality 0.25",
         "no confidence",
@@ -132,6 +136,8 @@ def test_what_is_left_out_stands_below_and_is_marked_in_the_text() -> None:
     text, _, below = html.partition("<details")
     assert Reader(html).sentences == ["Two.", "Five.", "One.", "Three.", "Four.", "Six."]
     assert re.findall(r"\[…\]|(?<=>)(?:Two|Five)(?=\.)|<p>", text) == ["<p>", "[…]", "Two", "<p>", "[…]", "Five", "[…]"]
+    shown = passage_html(record(*sentences, answer=answer), keeps=lambda s: s.text not in ("Two.", "Three."))
+    assert re.findall(r"\[…\]|(?<=>)(?:One|Four)(?=\.)|<p>", shown) == ["<p>", "One", "[…]", "<p>", "Four"]
     assert re.findall(r'aria-label="([^"]*)"', text) == [f"{n} left out" for n in
                                                         ("1 sentence", "2 sentences", "1 sentence")]  # fmt: skip
     assert "<summary>4 sentences left out</summary>" in below
@@ -313,3 +319,65 @@ def test_an_output_is_bounded_and_says_what_follows() -> None:
 def test_one_line_is_visible_and_short() -> None:
     assert one_line(" a\n b\x1b ", 10) == "a b\ufffd"
     assert (one_line("abcdef", 6), one_line("abcdefg", 6)) == ("abcdef", "abcde…")
+
+
+# In a browser
+
+HOVERED = """[...document.querySelectorAll('.lv-tip')]
+    .filter((e) => getComputedStyle(e).clipPath === 'none').map((e) => e.textContent.trim())"""
+PLAIN = "getComputedStyle(document.querySelector('p.plain')).color"
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@chromium
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_numbers_appear_on_hover_and_on_focus(window: Browser, tmp_path: Path, width: int) -> None:
+    sentences = [scored(f"Sentence {at}, which is longer than most.", at % 11) for at in range(30)]
+    path = tmp_path / "page.html"
+    path.write_text("".join(page("Title", ["A note."], [record(*sentences)], keeps=lambda s: s.score != 4)))
+    window.open(path, width=width)
+    assert window.value(HOVERED) == [] and not window.problems()
+    for at, kept in enumerate([n for n in range(30) if n % 11 != 4]):
+        unit = f"document.querySelectorAll('.lv-u')[{at}]"
+        window.value(f"{unit}.scrollIntoView()")
+        x, y = window.value(f"(({{x, y, height}}) => [x + 4, y + height / 2])({unit}.getClientRects()[0])")
+        window.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        assert window.value(HOVERED) == [describe(sentences[kept])]
+        left, right, inside = window.value(f"""((tip) => [tip.left, tip.right, innerWidth])
+            ({unit}.querySelector('.lv-tip').getBoundingClientRect())""")
+        assert 0 <= left < right <= inside
+    window.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    window.value("scrollTo(0, 0)")
+    for kept in (0, 1, 2):
+        for kind in ("keyDown", "keyUp"):
+            window.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        assert window.value(HOVERED) == [describe(sentences[kept])]
+    assert window.value("document.documentElement.scrollWidth") <= width
+
+
+@chromium
+def test_outputs_follow_the_theme_of_the_notebook_and_leave_the_rest_alone(window: Browser, tmp_path: Path) -> None:
+    html = notebook_html([record(scored("One.", 2), scored("Two.", 9))])
+    other = html.replace("lovec-", "lovec-0").replace(PALETTES["light"]["low"], "#ff0000")  # of another version
+    path = tmp_path / "book.html"
+    grounds = {name: "rgb({}, {}, {})".format(*bytes.fromhex(colours["ground"][1:])) for name, colours in PALETTES.items()}
+    for attribute, scheme, theme in (
+        ("", "light", "light"),
+        ("", "dark", "dark"),
+        ("data-jp-theme-light=true", "dark", "light"),
+        ("data-jp-theme-light=false", "light", "dark"),
+        ("data-vscode-theme-kind=vscode-dark", "light", "dark"),
+        ("data-vscode-theme-kind=vscode-light", "dark", "light"),
+    ):
+        path.write_text(f"<!doctype html><body {attribute}><p class=plain>Text.</p>{html}{other}<h1>H</h1>")
+        window.open(path, scheme=scheme)
+        boxes = window.value("[...document.querySelectorAll('.lv-box')].map((e) => getComputedStyle(e).backgroundColor)")
+        assert boxes == [grounds[theme]] * 2, attribute
+        tints = window.value("[...document.querySelectorAll('.lv-u .lv-low')].map((e) => getComputedStyle(e).backgroundColor)")
+        assert (tints[0] == tints[1]) == (theme == "dark") and (theme == "dark" or tints[1] == "rgb(255, 0, 0)")
+        assert window.value(PLAIN) == "rgb(0, 0, 0)"

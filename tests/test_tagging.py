@@ -323,16 +323,17 @@ def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:
     [kept] = tagger.tag_texts([text_record(TEXT)])
     tagger.whole = True
     [whole] = tagger.tag_texts([text_record(TEXT)])
-    assert tuple(filter(tagger.keeps, whole.sentences)) == kept.sentences and len(whole.sentences) == 3
+    assert tuple(filter(tagger.keeps("iterative"), whole.sentences)) == kept.sentences and len(whole.sentences) == 3
     assert whole.meta == kept.meta and whole.meta["left_out"] == 3 - len(kept.sentences)
-    assert all(map(TextTagger(session).keeps, (Sentence("A."), Sentence("B.", confidence=0.0, score=0))))
+    assert all(map(TextTagger(session).keeps("iterative"), (Sentence("A."), Sentence("B.", score=0))))
 
 
 def test_what_is_returned_shows_itself(session: Session) -> None:
     one = lovec.tag(TEXT, session=session, readout="mean")
     assert type(one) is TaggedText and one == dict(one)
-    assert "the mean of the model&#39;s distribution" in one._repr_html_() and "Ada wrote notes." in one._repr_html_()
-    assert "the score that the model states" in lovec.tag(TEXT, session=session)._repr_html_()
+    assert "Confidence: mean of the score distribution, not calibrated." in one._repr_html_() and "Ada wrote notes." in one._repr_html_()
+    stated = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=8, readout="stated")
+    assert "Confidence: the stated score, as a share of the highest score." in stated._repr_html_()
     many = lovec.tag([TEXT, "Alone."], session=session, min_score=0)
     assert type(many) is TaggedTexts and type(many[1]) is TaggedText
     frame = many.to_frame()

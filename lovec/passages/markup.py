@@ -9,6 +9,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ Keeps = Callable[[Sentence], bool]
 
 _HERE = Path(__file__).parent
 _MOST_PROBLEMS = 5
+_BREAKS = ("", " ", "\n", "\n\n")  # the wider, the later
 _MOST_RECORDS, _LONGEST = 20, 20_000  # texts of an output of a notebook, and characters of each
 
 
@@ -75,22 +77,24 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
         longest: number of characters after which the text is cut, with a note of how many follow; None cuts nothing.
         keeps: whether a sentence is kept; None keeps all.
     """
-    pieces: list[tuple[str, int, Sentence | None, str]] = []
+    pieces: list[tuple[str, Sentence | None, str, int]] = []  # break, sentence, its text; or how many are left out
     left_out: list[Sentence] = []
     room = sys.maxsize if longest is None else longest
-    breaks, gap, skipped = Breaks(record.answer), "", 0
-    for sentence in record.sentences:
-        gap = max(gap, breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)
-        if keeps is not None and not keeps(sentence):
-            left_out.append(sentence)
-            skipped += 1
+    breaks, gap = Breaks(record.answer), ""
+    for kept, group in groupby(record.sentences, keeps or (lambda sentence: True)):
+        run = [(breaks.before(sentence.text), sentence) for sentence in group]
+        if not kept:
+            left_out += [sentence for _, sentence in run]
+            first, *others = [before for before, _ in run]
+            if room > 0:
+                pieces.append((first, None, "", len(run)))
+                gap = max(others, key=_BREAKS.index, default="")
             continue
-        if room > 0:
-            pieces.append((gap, skipped, sentence, sentence.text[:room]))
-            gap, skipped = "", 0
-        room -= len(sentence.text)
-    if skipped and room > 0:
-        pieces.append((gap, skipped, None, ""))
+        for before, sentence in run:
+            if room > 0:
+                pieces.append((max(gap, before, key=_BREAKS.index), sentence, sentence.text[:room], 0))
+                gap = ""
+            room -= len(sentence.text)
     return str(_macros().passage(pieces, -room, left_out))
 
 

@@ -177,7 +177,8 @@ def test_low_scores_are_left_out_in_every_format(run: Any, session: Session, lea
     kept, _, left_out = out.partition("<details")
     assert [f">{text}<" in kept for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
     assert [f">{text}<" in left_out for text in SENTENCES] == [text not in dict(passes) for text in SENTENCES]
-    assert f"a stated score below {least}" in out and "Confidence: the score that the model states" in out
+    assert f"Sentences below {least} are left out." in out
+    assert "Confidence: mean of the score distribution, not calibrated." in out
     assert err == line
 
 

@@ -139,7 +139,7 @@ def _guarantees(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dic
                 held = kept = total = people = 0
                 for folder in folders:
                     made = read_calibrations(folder / method / "adapter")[mode]
-                    found = made.guarantee(probability)
+                    found = made.threshold(probability)
                     for record in _tagged(folder / method, method, mode):
                         labelled = [s for s in record.sentences if s.factuality is not None]
                         stay = [s for s in labelled if made.keeps(s, found)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,11 @@ def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], 
         return list(read_any(settings.data)), None, [Path(settings.data).name]
     from .training import prepare
 
-    cli = prepare("validate", ["--config", settings.config or recipe_text(_own_recipe(source))])
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "recipe.yaml")
+        if settings.config is None:
+            recipe.write_text(recipe_text(_own_recipe(source)), encoding="utf-8")
+        cli = prepare("validate", ["--config", settings.config or str(recipe), "--trainer.logger", "false"])
     data = cli.datamodule
     data.prepare_data()
     name = f"validation records of {type(data).__name__}"

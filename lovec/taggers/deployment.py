@@ -91,7 +91,7 @@ class Deployment:
                     f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
                     f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
                 )
-            guarantee = calibration.guarantee(keep_factual)
+            guarantee = calibration.threshold(keep_factual)
 
         def keeps(sentence: Sentence) -> bool:
             if min_score is not None and (sentence.score is None or sentence.score < min_score):

@@ -53,7 +53,10 @@ def test_a_chat_beside_a_long_text_is_answered(server: Server) -> None:
         for status, data in beside:
             assert (status, data["choices"]) == (200, alone[1]["choices"])
         status, _, body = reply(long)
-    assert (status, json.loads(body)["confidence"]) == (200, tagged_alone[1]["confidence"])
+    entries, expected = json.loads(body)["confidence"], tagged_alone[1]["confidence"]
+    # A chat drops the cache, so that the text is computed in other pieces, and rounded differently.
+    pairs = [[entry.pop("confidence") for entry in side] for side in (entries, expected)]
+    assert status == 200 and pairs[0] == pytest.approx(pairs[1], abs=1e-5) and entries == expected
 
 
 def test_a_long_text_ends_with_its_client(server: Server) -> None:

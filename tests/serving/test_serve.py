@@ -23,9 +23,12 @@ from tinyrun import tiny
 
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
-from lovec.serving.wire import AnswerPieces, ChatRequest, RequestRefused
+from lovec.serving.answers import GrowingAnswer
+from lovec.serving.wire import AnswerPieces, ChatRequest, Piece, RequestRefused
+from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import read_sentence
 from lovec.tags import TagFormat, parse
-from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale, Sentence
 
 WAITING = 24
 
@@ -298,15 +301,28 @@ ANSWER = (
     [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (2, "One. Three."), (3, "One."), (9, "One."), (10, "")],
 )
 def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | None, content: str) -> None:
-    pieces = AnswerPieces(encoder, least)
-    ids = encoder.pieces(ANSWER)
-    came = [pieces.on_token(token) for token in ids]
-    assert [len(new) for new in came if new] == [1, 1, 1]  # each as soon as its tag is closed
-    all_pieces = [piece for new in came for piece in new] + pieces.rest()
+    came = cut(encoder, ANSWER, Deployment().keeps("free-form", least))
+    assert [len(new) for new in came[:-1]] == [1, 1, 1]  # each as soon as its tag is closed
+    all_pieces = [piece for new in came for piece in new]
     assert "".join(piece.content for piece in all_pieces).lstrip() == content
     assert [piece.entry["score"] for piece in all_pieces] == [9, None, 2, None]
     assert [piece.entry.get("problem") is None for piece in all_pieces] == [True, False, True, False]
     assert [piece.entry["text"] for piece in all_pieces][:3] == [s.text for s in parse(ANSWER).sentences]
+
+
+def cut(encoder: Encoder, answer: str, keeps: Any) -> list[list[Piece]]:
+    """The pieces of an answer, as its tokens arrive; the last list is of what follows its last tag."""
+    scored: list[Any] = []
+    growing, pieces = GrowingAnswer(encoder, [1], scored.append), AnswerPieces(keeps)
+    came = []
+    for token in encoder.pieces(answer):
+        if not growing.on_token(token):
+            while growing.next_context(None) is not None:
+                growing.advance([-1.0] * encoder.scale.size)
+            growing.release()
+            came.append([pieces.piece(s.raw, read_sentence(s, encoder.scale), s.problem) for s, _ in scored.pop()])
+    rest = growing.rest()
+    return [*came, [pieces.piece(rest.tail, Sentence(rest.tail.strip()), "untagged tail")] if rest.tail.strip() else []]
 
 
 def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:
@@ -336,10 +352,9 @@ def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
 
     tags = TagFormat(scale=Scale(("no", "perhaps", "yes")))
     encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path, "llama")), tags=tags)
-    pieces = AnswerPieces(encoder, 1)
     text = "One. <confidence> perhaps </confidence> Two. <confidence> no </confidence>"
-    entries = [piece.entry for token in encoder.pieces(text) for piece in pieces.on_token(token)]
-    assert entries == [
+    pieces = [piece for new in cut(encoder, text, Deployment().keeps("free-form", 1)) for piece in new]
+    assert [piece.entry for piece in pieces] == [
         {"text": "One.", "score": 1, "confidence": 0.5, "kept": True},
         {"text": "Two.", "score": 0, "confidence": 0.0, "kept": False},
     ]

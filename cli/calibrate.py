@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from lovec.answers import untag
-from lovec.calibration import Calibration, Fitted, Promise, Promised, calibrate, weights_digest, write_calibrations
+from lovec.calibration import (
+    Calibration,
+    Fitted,
+    Promise,
+    Promised,
+    calibrate,
+    read_calibrations,
+    weights_digest,
+    write_calibrations,
+)
 from lovec.datasets.layouts import read_any
 from lovec.files import check_output
 from lovec.metrics.table import METRICS
@@ -30,7 +39,7 @@ from lovec.types import (
 )
 
 from .arguments import add_working_directory
-from .console import locked, without_progress_bars
+from .console import locked, quiet
 from .errors import UsageError
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
@@ -113,9 +122,10 @@ def run(words: list[str]) -> None:
     digest = weights_digest(adapter)
     check_output(adapter / "calibration.json", [settings.data, settings.config])
     records, oracle, names = _labelled(settings, Path(options.source))
-    with without_progress_bars():
+    with quiet():
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
-    with session, locked(adapter, folder=True):
+    with session, quiet(), locked(adapter, folder=True):
+        kept = _earlier(adapter)
         made: dict[str, Calibration] = {}
         for mode in (ITERATIVE, FREE_FORM):
             if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
@@ -131,9 +141,18 @@ def run(words: list[str]) -> None:
                 data=names,
             )
             _report(mode, made[mode], fitted)
-        path = write_calibrations(adapter, made)
+        path = write_calibrations(adapter, {**kept, **made})
     print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
     print(f"next: lovec tag FILE --adapter {options.source}, or lovec test with the run's recipe for the figures")
+
+
+def _earlier(adapter: Path) -> dict[str, Calibration]:
+    """Return the calibrations that are there and that belong to these weights; others are replaced."""
+    try:
+        return read_calibrations(adapter)
+    except LovecError as error:
+        _say(f"{error}: it is replaced")
+        return {}
 
 
 def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], Oracle | None, list[str]]:
@@ -150,7 +169,8 @@ def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], 
         recipe = Path(folder, "recipe.yaml")
         if settings.config is None:
             recipe.write_text(recipe_text(_own_recipe(source)), encoding="utf-8")
-        cli = prepare("validate", ["--config", settings.config or str(recipe), "--trainer.logger", "false"])
+        with quiet():
+            cli = prepare("validate", ["--config", settings.config or str(recipe), "--trainer.logger", "false"])
     data = cli.datamodule
     data.prepare_data()
     name = f"validation records of {type(data).__name__}"

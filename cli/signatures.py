@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace
@@ -19,6 +21,7 @@ class SignatureParser(OneLineErrors, ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._parameters: dict[Callable[..., Any], list[str]] = {}
+        self._switches: set[str] = set()
 
     def add(self, target: Callable[..., Any], *skip: str) -> None:
         """Add the parameters of a function or a class as options.
@@ -29,6 +32,16 @@ class SignatureParser(OneLineErrors, ArgumentParser):
         """
         add = self.add_class_arguments if isinstance(target, type) else self.add_function_arguments
         self._parameters[target] = add(target, skip=set(skip))
+        self._switches |= {f"--{name}" for name, kind in signature(target).parameters.items() if kind.default is False}
+
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        """Parse the words of a command line; a parameter that is False by default is also a switch without a value."""
+        words: list[str] = []
+        for word in [*(sys.argv[1:] if args is None else args), ""]:
+            if words and words[-1].replace("-", "_").replace("_", "-", 2) in self._switches:
+                words += [] if word.lower() in ("true", "false") else ["true"]
+            words.append(word)
+        return super().parse_args(words[:-1], namespace, *rest, **kwargs)
 
     def call(self, target: Callable[..., T], options: Namespace, **others: Any) -> T:
         """Call a function or a class that was added.

@@ -1,0 +1,313 @@
+"""``lovec calibrate``, and what its map changes in tag, test, predict, export and serve."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import CPU, error_of
+from safetensors.torch import load_file, save_file
+from tinyrun import WORDS
+
+import lovec
+from lovec.calibration import read_calibrations, weights_digest
+from lovec.cli import main
+from lovec.datasets.jsonl import read_records, write_records
+from lovec.metrics.functional import brier_score
+from lovec.results import read_results
+from lovec.taggers import IterativeTagger, open_session
+from lovec.taggers.deployment import with_mean_readout
+from lovec.types import Record, Sentence
+
+PARTS = '''
+"""An engine that writes tagged answers, and an oracle: what a recipe of a user's own may name."""
+
+import random
+from collections.abc import Sequence
+
+from transformers import AutoTokenizer
+
+from lovec.engines import TransformersEngine
+from lovec.types import Completion, OnToken, Record, Sampling
+
+
+class Writer(TransformersEngine):
+    """Answers with two to four tagged sentences; random models write no tags. It scores like any other."""
+
+    def __init__(self, model: str):
+        super().__init__(max_rows=8)
+        self.tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        keys: Sequence[str] | None = None,
+        on_token: OnToken | None = None,
+    ) -> list[list[Completion]]:
+        answers = []
+        for row, key in enumerate(keys):
+            draw = random.Random(key)
+            words = ("ada ran", "she wrote a long note on engines", "it was noon", "london is a town in the rain")
+            texts = [f"{draw.choice(words)}. <confidence> {draw.randint(0, 10)} </confidence>" for _ in range(3)]
+            ids = [*self.tokenizer(" ".join(texts), add_special_tokens=False)["input_ids"], stop_ids[0]]
+            going = [on_token is None or on_token(row, 0, token) for token in ids]
+            answers.append([Completion(tuple(ids), tuple(-1.0 for _ in going), True)])
+        return answers
+
+
+class Short:
+    """Short sentences are true."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        return [[float(len(sentence.text) < 15) for sentence in record.sentences] for record in records]
+'''
+
+
+def labelled(n: int, seed: int = 0) -> list[Record]:
+    """Answers of one to four sentences, true or false at random."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(n):
+        texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 6))) + "." for _ in range(rng.randint(1, 4))]
+        sentences = tuple(Sentence(text, factuality=float(rng.random() < 0.7)) for text in texts)
+        rows.append(Record(f"a{i}", f"Who is {rng.choice(WORDS)}?", answer=" ".join(texts), sentences=sentences))
+    return rows
+
+
+@pytest.fixture
+def run(here: Path, model: str, adapter: str) -> Path:
+    """The folder of a run with an adapter, in a working directory that also has labelled answers."""
+    shutil.copytree(adapter, here / "run" / "adapter")
+    (here / "run" / "adapter" / "calibration.json").unlink(missing_ok=True)
+    write_records(here / "labels.jsonl", labelled(40))
+    (here / "page.txt").write_text("Ada ran. She wrote the first note on engines.\n\nIt was noon in London.")
+    return here / "run"
+
+
+def calibrated(*more: str) -> int:
+    """Calibrate the run on the labelled answers; return the exit code."""
+    return main(["calibrate", "run", "--data", "labels.jsonl", "--device", "cpu", *more])
+
+
+def tagged(capsys: Any, *words: str) -> tuple[list[dict[str, Any]], str]:
+    """The sentences that ``lovec tag`` gives for the page, and what it prints on standard error."""
+    capsys.readouterr()
+    assert main(["tag", "page.txt", "--adapter", "run", "--device", "cpu", "--format", "jsonl", *words]) == 0
+    printed = capsys.readouterr()
+    return json.loads(printed.out)["sentences"], printed.err
+
+
+def test_a_map_is_fitted_reported_and_applied(run: Path, capsys: Any) -> None:
+    raw, err = tagged(capsys)
+    assert "Confidence: mean of the score distribution, not calibrated." in err
+    assert calibrated("--keep_factual", "[0.5, 0.3]") == 0
+    printed = capsys.readouterr()
+    for words in (
+        "given texts (iterative tagging)",
+        "before",
+        "cross-fitted",
+        "BS",
+        "ECE-M",
+        "SC",
+        "--keep_factual 0.5",
+    ):
+        assert words in printed.out
+    assert "labelled sentences" in printed.err  # a warning that they are few
+    assert "there is no oracle" in printed.err
+    (made,) = read_calibrations(run / "adapter").values()
+    assert (
+        made.mode == "iterative"
+        and made.fitted.data == ("labels.jsonl",)
+        and made.adapter == weights_digest(run / "adapter")
+    )
+    after, err = tagged(capsys)
+    assert f"Confidence: mean of the score distribution, calibrated ({made.map.name}" in err
+    for before, now in zip(raw, after, strict=True):
+        given = Sentence(before["text"], score=before["score"], distribution=tuple(before["distribution"]))
+        assert now["confidence"] == pytest.approx(made.confidence(given), abs=1e-12)
+        assert {**before, "confidence": now["confidence"]} == now  # score, distribution and text stay
+    assert tagged(capsys, "--raw")[0] == raw == tagged(capsys, "--readout", "mean")[0]
+    assert tagged(capsys, "--readout", "stated")[0] == [{**s, "confidence": s["score"] / 10} for s in raw]
+    record = lovec.tag(Path("page.txt").read_text(), adapter="run", device="cpu")
+    assert record["sentences"] == after and "calibrated" in record._repr_html_()
+
+
+def test_sentences_below_the_threshold_of_a_guarantee_are_left_out(run: Path, capsys: Any) -> None:
+    write_records("labels.jsonl", [replace_all(r, 1.0 if i % 8 else 0.0) for i, r in enumerate(labelled(40))])
+    assert calibrated("--keep_factual", "[0.9, 0.8]") == 0
+    (made,) = read_calibrations(run / "adapter").values()
+    loose = made.threshold(0.8)
+    whole = tagged(capsys)[0]
+    kept, err = tagged(capsys, "--keep-factual", "0.8")  # both spellings of the option
+    given = [Sentence(s["text"], score=s["score"], distribution=tuple(s["distribution"])) for s in whole]
+    assert kept == [s for s, sentence in zip(whole, given, strict=True) if made.keeps(sentence, loose)]
+    assert f"{len(whole) - len(kept)} sentences below the threshold of --keep_factual 0.8 left out" in err
+    assert main(["tag", "page.txt", "--adapter", "run", "--device", "cpu", "--keep_factual", "0.8"]) == 0
+    assert capsys.readouterr().out.count("</confidence>") == len(kept)
+    code, line = last_error(capsys, "tag", "page.txt", "--adapter", "run", "--keep_factual", "0.7")
+    assert code == 1 and "no threshold for --keep-factual 0.7, only for 0.9, 0.8" in line
+    code, line = last_error(capsys, "tag", "--ask", "Who?", "--adapter", "run", "--keep_factual", "0.8")
+    assert code == 1 and "no threshold for free-form tagging" in line
+    code, line = last_error(capsys, "tag", "page.txt", "--adapter", "run", "--keep_factual", "1")
+    assert code == 1 and "keep_factual is 1.0, expected above 0 and below 1" in line
+
+
+def last_error(capsys: Any, *words: str) -> tuple[int, str]:
+    """The exit code and the last line on standard error of a command that fails."""
+    capsys.readouterr()
+    code = main([*words, "--device", "cpu"])
+    return code, capsys.readouterr().err.splitlines()[-1]
+
+
+def replace_all(record: Record, factuality: float) -> Record:
+    return record.with_factuality([factuality] * len(record.sentences))
+
+
+def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: str, capsys: Any) -> None:
+    assert calibrated() == 0
+    (made,) = read_calibrations(run / "adapter").values()
+    data = ["--data", "lovec.datamodules.Demonstrations", "--data.path", "labels.jsonl"]
+    words = ["--model", "lovec.modules.SFT", "--model.policy.model", model, *data, "--data.test_path", "labels.jsonl"]
+    words += ["--trainer.default_root_dir", "run", "--model.evaluation.vanilla", "false", *CPU]
+    assert main(["test", *words]) == 0
+    rows = [row for row in read_results("run/test/results.json").rows if row.method == "SFT"]
+    assert {row.readout for row in rows} == {"stated", "mean", "deployed"}
+    (deployed,) = (row for row in rows if row.readout == "deployed" and row.level == "sentence")
+    assert deployed.file == "sft.iterative.deployed.jsonl"
+    plain = with_mean_readout(list(read_records("run/test/sft.iterative.jsonl")))
+    pairs = [(made.confidence(s), s.factuality) for record in plain for s in record.sentences]
+    confidence, factuality = (list(values) for values in zip(*pairs, strict=True))
+    assert deployed.metrics["brier"] == pytest.approx(float(brier_score(confidence, factuality)), abs=1e-12)
+    assert main(["predict", *words]) == 0
+    predicted = list(read_records("run/predictions.jsonl"))
+    assert [s.confidence for r in predicted for s in r.sentences] == pytest.approx(confidence, abs=1e-6)
+    assert [s.score for r in predicted for s in r.sentences] == [s.score for r in plain for s in r.sentences]
+    with open("labels.jsonl", "rb") as file:
+        assert file.read(1) == b"{"
+    weights = run / "adapter" / "adapter_model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(weights).items()}, weights)
+    capsys.readouterr()
+    code, line = main(["test", *words]), capsys.readouterr().err.splitlines()[-1]
+    assert code == 1 and "calibration.json was fitted to other weights" in line and "--raw" in line
+
+
+def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
+    (here / "my_parts.py").write_text(PARTS)
+    recipe = {
+        "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": {"class_path": "my_parts.Short"}}},
+        "data": {
+            "class_path": "lovec.datamodules.Demonstrations",
+            "init_args": {"path": "labels.jsonl", "val_path": "labels.jsonl"},
+        },
+    }
+    (here / "recipe.yaml").write_text(json.dumps(recipe))
+    engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
+    assert main(["calibrate", "run", "--config", "recipe.yaml", *engine, "--keep_factual", "0.5"]) == 0
+    assert "answers of the model (free-form tagging)" in capsys.readouterr().out
+    made = read_calibrations(run / "adapter")
+    assert list(made) == ["iterative", "free-form"] and made["free-form"].fitted.passages == 40
+    words = ["tag", "--ask", "Who was Ada?", "--adapter", "run", *engine, "--format", "jsonl"]
+    assert main([*words, "--raw"]) == main(words) == 0
+    raw, mapped = (json.loads(line)["sentences"] for line in capsys.readouterr().out.splitlines())
+    assert len(raw) == 3
+    for before, now in zip(raw, mapped, strict=True):
+        given = Sentence(before["text"], score=before["score"], distribution=tuple(before["distribution"]))
+        assert now["confidence"] == pytest.approx(made["free-form"].confidence(given), abs=1e-12)
+    # A second calibration, of given texts only, leaves the map of answers as it is.
+    assert calibrated() == 0
+    assert read_calibrations(run / "adapter")["free-form"] == made["free-form"]
+
+
+def test_several_features_are_mapped_together(run: Path, capsys: Any) -> None:
+    assert calibrated("--features", "[mean, entropy, logp_mean, logp_min]") == 0
+    (made,) = read_calibrations(run / "adapter").values()
+    assert made.readout == ("mean", "entropy", "logp_mean", "logp_min")
+    after = tagged(capsys)[0]
+    with open_session(adapter="run", device="cpu") as session:
+        given = Record("page", lovec.tagging.DEFAULT_QUESTION, sentences=tuple(Sentence(s["text"]) for s in after))
+        [record] = IterativeTagger(session.engine, session.encoder, "mean", likelihoods=True).tag([given])
+    assert [s["confidence"] for s in after] == pytest.approx([made.confidence(s) for s in record.sentences], abs=1e-5)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_exports_carry_the_map(run: Path, capsys: Any, merged: bool) -> None:
+    assert calibrated("--keep_factual", "0.3") == 0
+    expected = tagged(capsys)[0]
+    assert main(["export", "run", "out", *(["--merged"] if merged else [])]) == 0
+    (made,) = read_calibrations("out").values()
+    assert made == replace(next(iter(read_calibrations(run / "adapter").values())), adapter=weights_digest("out"))
+    card = Path("out/README.md").read_text()
+    assert made.describe() in card and "--keep_factual 0.3" in card
+    source = ["--model", "out"] if merged else ["--adapter", "out"]
+    capsys.readouterr()
+    assert main(["tag", "page.txt", *source, "--device", "cpu", "--format", "jsonl"]) == 0
+    found = json.loads(capsys.readouterr().out)["sentences"]
+    assert [s["confidence"] for s in found] == pytest.approx([s["confidence"] for s in expected], abs=1e-4)
+
+
+def test_a_finished_file_of_tags_knows_its_calibration(run: Path, capsys: Any) -> None:
+    words = ["tag", "page.txt", "--adapter", "run", "--device", "cpu", "--out", "tags.jsonl"]
+    assert main(words) == 0
+    assert calibrated() == 0
+    code, line = error_of(capsys, *words, "--about", "A")
+    assert code == 1 and "calibration" in line
+
+
+def test_the_runs_own_recipe_says_where_its_data_are(here: Path, run: Path, capsys: Any) -> None:
+    logs = run / "logs" / "version_0"
+    logs.mkdir(parents=True)
+    settings = {"class_path": "lovec.datamodules.Demonstrations", "init_args": {"path": "labels.jsonl"}}
+    (logs / "config.yaml").write_text(json.dumps({"data": settings, "model": {}, "trainer": {}}))
+    code, line = error_of(capsys, "calibrate", "run")
+    assert code == 1 and "data.path" in line and "--config run/logs/version_0/config.yaml" in line
+    (here / "my_evil.py").write_text("open('canary', 'w')\nclass Data: ...\n")
+    (logs / "config.yaml").write_text(json.dumps({"data": {"class_path": "my_evil.Data"}}))
+    code, line = error_of(capsys, "calibrate", "run")
+    assert code == 1 and "sets data" in line and not Path("canary").exists()
+    (logs / "config.yaml").write_text("{")
+    assert error_of(capsys, "calibrate", "run")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "message"),
+    [
+        ([], [], "labels.jsonl is empty"),
+        (None, [], "no sentence has a label"),
+        (1.0, [], "the factuality 1 (one class)"),
+        ("one", [], "all of one passage"),
+        ("ok", ["--keep_factual", "1.5"], "--keep_factual is 1.5, expected above 0 and below 1"),
+        ("ok", ["--features", "[mean, colour]"], "colour"),
+        ("ok", ["--share", "0.5"], "--share is 0.5, which only --promise share takes"),
+        ("ok", ["--true_from", "0"], "--true_from is 0.0, expected above 0"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line(run: Path, capsys: Any, rows: Any, words: list[str], message: str) -> None:
+    records = labelled(12)
+    if rows is None or isinstance(rows, float):
+        records = [record.with_factuality([rows] * len(record.sentences)) for record in records]
+    write_records("labels.jsonl", {"ok": records, "one": records[:1]}.get(rows, records) if rows != [] else [])
+    capsys.readouterr()
+    code = main(["calibrate", "run", "--data", "labels.jsonl", "--device", "cpu", *words])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lovec: error: ")]
+    assert code in (1, 2) and len(lines) == 1 and message in lines[0]
+    assert not (run / "adapter" / "calibration.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"calibrations": [{}]}', '{"calibrations": 5}', "\x00", "[" * 9000])
+def test_a_broken_file_is_one_line(run: Path, capsys: Any, text: str) -> None:
+    (run / "adapter" / "calibration.json").write_text(text)
+    code, line = error_of(capsys, "tag", "page.txt", "--adapter", "run", "--about", "A")
+    assert code == 1 and "calibration.json" in line and "--raw" in line
+    assert main(["tag", "page.txt", "--adapter", "run", "--about", "A", "--device", "cpu", "--raw"]) == 0
+
+
+def test_there_is_no_run(here: Path, capsys: Any) -> None:
+    code, line = error_of(capsys, "calibrate", "nothing", "--data", "labels.jsonl")
+    assert code == 1 and "nothing" in line

@@ -24,11 +24,11 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply Entity "
-    "Estimate Example Extent Fitted FittedOn GrowingTensor Guarantee Histogram Interval Labelled LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout "
-    "PendingAnswer PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
-    "RolloutExample Run SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply "
-    "VllmRequest".split()
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
+    "Entity Estimate Example Extent Fitted FittedOn GrowingTensor Guarantee Histogram Interval Labelled LoggedRow "
+    "Matched Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer PretrainingStats Progress QuestionExample "
+    "Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample Sentence "
+    "ServerReply Step TaggedSentence Timing TokenQuery TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
@@ -42,11 +42,12 @@ IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
 """Options that have no effect."""
 
 ZERO = set(
-    "AnswerPieces.min_score Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws DPO.sft_weight GRPO.beta LabelSettings.max_cost "
-    "LabelSettings.seed EvaluationModule.seed FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight "
-    "OpenAIOracle.max_cost OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope "
-    "Platt.intercept PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in "
-    "Prices.tokens_out Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
+    "AnswerPieces.min_score Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
+    "DPO.sft_weight GRPO.beta LabelSettings.max_cost LabelSettings.seed EvaluationModule.seed "
+    "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
+    "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
+    "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
+    "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "

@@ -171,8 +171,9 @@ def table(results: Entry) -> str:
     lines += [
         "",
         f"Percent; means over {results['splits']} random splits into halves, one for the threshold, the other to try "
-        f"it. {'All' if all_hold(results) else 'Not all'} values reached keep the promise within the 95 % binomial band "
-        f"of {results['splits']} draws (points: {bands}). A sentence is true from a factuality of {TRUE_FROM:g}. {sets}. "
+        f"it. {'All' if all_hold(results) else 'Not all'} values reached keep the promise within the 95 % binomial "
+        f"band of {results['splits']} draws (points: {bands}). A sentence is true from a factuality of {TRUE_FROM:g}. "
+        f"{sets}. "
         f"Written by `benchmarks/guarantee.py`; {versions_text(results)}.",
     ]
     return "\n".join(lines)

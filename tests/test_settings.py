@@ -24,11 +24,11 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Cell ChatReply Entity Estimate Example "
-    "Extent GrowingTensor Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo PanelLayout "
-    "PendingAnswer PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
-    "RolloutExample Run SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply "
-    "VllmRequest".split()
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
+    "Entity Estimate Example Extent Fitted FittedOn GrowingTensor Guarantee Histogram Interval Labelled LoggedRow "
+    "Matched Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer PretrainingStats Progress QuestionExample "
+    "Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample Sentence "
+    "ServerReply Step TaggedSentence Timing TokenQuery TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
@@ -42,11 +42,12 @@ IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
 """Options that have no effect."""
 
 ZERO = set(
-    "AnswerPieces.min_score ConstantTagger.score CellMaker.draws DPO.sft_weight GRPO.beta LabelSettings.max_cost "
-    "LabelSettings.seed EvaluationModule.seed FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight "
-    "OpenAIOracle.max_cost OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope "
-    "Platt.intercept PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in "
-    "Prices.tokens_out Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
+    "AnswerPieces.min_score Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
+    "DPO.sft_weight GRPO.beta LabelSettings.max_cost LabelSettings.seed EvaluationModule.seed "
+    "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
+    "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
+    "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
+    "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
@@ -55,8 +56,10 @@ ZERO = set(
 """Settings that may be 0."""
 
 NEGATIVE = {name for name in ZERO if name.endswith((".malformed", ".bonus", ".empty", "Term.weight"))} | {
+    "Beta.intercept",
     "Platt.slope",
     "Platt.intercept",
+    "Stack.intercept",
 }
 """Settings that may be below 0."""
 
@@ -64,6 +67,7 @@ OTHER_NAMES = {"Prices.tokens_in": "price_in", "Prices.tokens_out": "price_out",
 """What the message calls a setting, where that is the name of the option that it comes from."""
 
 NEEDED: dict[str, dict[str, Any]] = {
+    "Beta": {"a": 1.0, "b": 1.0, "intercept": 0.0},
     "CellMaker": {"run": None},
     "ConstantTagger": {"score": 1},
     "Cutter": {"budget": 1, "how": "head", "count_tokens": len},
@@ -74,6 +78,14 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Platt": {"slope": 1.0, "intercept": 0.0},
     "Prices": {"tokens_in": 1.0, "tokens_out": 1.0},
     "Stage": {"name": "x", "work": list, "settings": {}},
+    "Stack": {
+        "features": ("mean",),
+        "means": (0.5,),
+        "scales": (1.0,),
+        "weights": (1.0,),
+        "intercept": 0.0,
+        "strength": 1.0,
+    },
     "Term": {"values": torch.ones(1), "mask": torch.ones(1), "per": "row"},
     "TransformerEmbedder": {"model": "x"},
     "VllmServer": {"url": "http://localhost:1/v1"},

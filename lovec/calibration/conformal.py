@@ -339,20 +339,23 @@ def holds(passage: Passage, threshold: float, share: float = 1.0) -> bool:
     return not kept or sum(kept) / len(kept) >= share
 
 
-def in_best_order(passages: Iterable[Passage]) -> list[Passage]:
-    """Return passages whose scores tell true from false without error: 1 for a true sentence, 0 for a false one."""
-    return [Passage([float(is_right) for is_right in true], true) for _, true in passages]
+def in_best_order(passages: Iterable[Passage], seed: int = 0) -> list[Passage]:
+    """Return passages whose scores tell true from false: 1 for a true sentence, for a false one random in [0, 1)."""
+    return [
+        Passage([1.0 if is_right else score for score, is_right in zip(scores, true, strict=True)], true)
+        for scores, true in in_random_order(passages, seed)
+    ]
 
 
 def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
-    """Return passages whose scores are drawn at random from [0, 1)."""
+    """Return passages whose sentences all have scores, drawn at random from [0, 1)."""
     check_seed("seed", seed)
     rng = np.random.default_rng(seed)
     return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
 
 
 def best_retention(passages: Sequence[Passage], target: Guarantee) -> float:
-    """Return the share of sentences that the same promise would keep, if the scores told true from false."""
+    """Return the share of sentences that the same promise would keep, if scores put true above false ones."""
     return _as_promised(in_best_order(passages), target).kept
 
 

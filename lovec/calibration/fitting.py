@@ -16,15 +16,21 @@ from lovec.calibration.logistic import Array
 from lovec.calibration.maps import MAPS, ConfidenceMap, Isotonic, Platt, map_from_dict
 from lovec.calibration.stack import STRENGTHS, Stack
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
-from lovec.metrics.functional import brier_score, checked_pair, ece_m
+from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
 from lovec.types import LovecError, Record, check_count, check_seed
 
 LEAST_LABELS = 200
-"""Number of labelled sentences below which a fit warns."""
+"""Number of labelled sentences below which a fit warns.
+
+In a simulation (six sentences per passage that share half of the variance of their log-odds, graded labels, confidences
+too high by one unit of log-odds, which is an ECE-M of 17.6 points) the chosen map has an ECE-M on new passages of 6.9
+points on average with 30 labelled sentences, 4.0 with 102, 3.0 with 204 and 1.9 with 804; one fit in ten is worse than
+11.6, 6.1, 4.4 and 2.6 points.
+"""
 
 LEAST_PASSAGES = 30
-"""Number of labelled passages below which a fit warns."""
+"""Number of labelled passages below which a fit warns; see ``LEAST_LABELS``: 204 sentences are 34 passages there."""
 
 FeatureMap: TypeAlias = ConfidenceMap | Stack
 """What a calibration can hold: a map of one readout, or a stack of several features."""
@@ -250,7 +256,7 @@ def fit_map(
         before=_pairs(data, _raw(data)),
         after=_pairs(data, crossed[chosen.name]),
         rows=tuple(tuple(data.rows[own].tolist()) for own in _members(data)),
-        warnings=tuple(_warnings(data, crossed[chosen.name])),
+        warnings=tuple(_warnings(data)),
         missing=data.missing,
     )
 
@@ -365,21 +371,17 @@ def _members(data: Labelled) -> list[Any]:
     return np.split(order, np.cumsum(np.bincount(data.passage))[:-1])
 
 
-def _warnings(data: Labelled, confidence: Array) -> Iterable[str]:
+def _warnings(data: Labelled) -> Iterable[str]:
     n, passages = len(data.factuality), len(data.names)
     if n < LEAST_LABELS or passages < LEAST_PASSAGES:
         yield (
             f"the map is fitted to {n} labelled sentences of {passages} passages; below {LEAST_LABELS} sentences or "
-            f"{LEAST_PASSAGES} passages it can be worse than none: label more"
+            f"{LEAST_PASSAGES} passages maps differ widely from fit to fit: label more answers"
         )
     if data.missing:
         yield f"{data.missing} labelled sentences lack {' or '.join(data.features)} and were left out"
-    if np.corrcoef(_ranked(_raw(data)), _ranked(data.factuality))[0, 1] <= 0 and len(data.features) == 1:
+    if len(data.features) == 1 and float(spearman(_raw(data), data.factuality)) <= 0:
         yield (
             f"the readout {data.features[0]!r} does not rank true sentences above false ones; calibrated confidences "
             "tell little apart: choose another readout, or train the model further"
         )
-
-
-def _ranked(values: Array) -> Array:
-    return np.unique(values, return_inverse=True)[1].astype(np.float64)

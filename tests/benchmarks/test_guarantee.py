@@ -1,0 +1,81 @@
+"""The benchmark of the guarantee: what it measures on made-up answers, and that the page has its numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from answers import answers
+
+from lovec.calibration.conformal import Passage, passages_of
+from lovec.metrics.records import confidence_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def load():
+    sys.path.insert(0, str(FOLDER))
+    spec = importlib.util.spec_from_file_location("script_guarantee", FOLDER / "guarantee.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+guarantee = load()
+FLAGS = SimpleNamespace(splits=40, seed=0)
+
+
+def mean(sentence):
+    return confidence_of(sentence, "mean")
+
+
+@pytest.fixture(scope="module")
+def results():
+    entry = guarantee.measured("Made up", [(answers(80), mean), (answers(80, seed=1), mean)], FLAGS)
+    parts = {"versions": {"torch": "2"}, "date": "2026-01-01", "commit": "abc", "machine": "a machine"}
+    return {"splits": 40, "data": [entry], **parts}
+
+
+def test_promises_are_kept_and_a_better_order_keeps_more(results):
+    (entry,) = results["data"]
+    assert (entry["files"], entry["answers"], entry["sentences"], len(entry["rows"])) == (2, 80, 480, 9)
+    for row in entry["rows"]:
+        assert row["kept_random"] < row["kept_own"] < row["kept_best"]
+        assert row["reached"] == pytest.approx(sum(row["reached_by_file"]) / 2)
+    assert guarantee.all_hold(results)
+    broken = {**entry, "rows": [{**entry["rows"][0], "reached": entry["rows"][0]["bound"] - 1e-9}]}
+    assert not guarantee.all_hold(results | {"data": [broken]})
+    errors = {**entry["rows"][-1], "reached": entry["rows"][-1]["bound"] + 1e-9}
+    assert not guarantee.all_hold(results | {"data": [{**entry, "rows": [errors]}]})
+
+
+def test_scores_that_tie_break_the_published_rule_alone():
+    rows = guarantee.tried([Passage([0.9, 0.8], [True, False])] * 60, 10, seed=0)
+    assert all(row["reached"] == 1.0 for row in rows[:6])
+    assert all(row["published_rule"] == 0.0 for row in rows[:6])
+
+
+def test_the_table_says_what_was_measured(results):
+    lines = guarantee.table(results).splitlines()
+    assert len([line for line in lines if line.startswith("| Made up |")]) == 9
+    assert "All values reached keep the promise" in lines[-1] and "mean over 2 seeds" in lines[-1]
+
+
+def test_the_stand_in_has_the_likelihood_of_every_byte():
+    (record,) = guarantee.stand_in(answers(1))
+    assert [len(s.token_logps) for s in record.sentences] == [len(" A sentence.")] * 6
+    first, second = (s.token_logps for s in record.sentences[:2])
+    assert max(first) < 0 and first != second  # the same sentence in another context
+    passages, unlabelled = passages_of([record], guarantee.FEATURES["logp_mean"])
+    assert unlabelled == 0 and all(score < 0 for score in passages[0].scores)
+
+
+def test_the_page_has_the_numbers_of_the_results():
+    results = json.loads(guarantee.RESULTS.read_text())
+    page = guarantee.PAGE.read_text()
+    assert f"{guarantee.BEGIN}\n{guarantee.table(results)}\n{guarantee.END}" in page
+    assert guarantee.all_hold(results) and results["splits"] == 500

@@ -365,7 +365,9 @@ def test_outputs_follow_the_theme_of_the_notebook_and_leave_the_rest_alone(windo
     html = notebook_html([record(scored("One.", 2), scored("Two.", 9))])
     other = html.replace("lovec-", "lovec-0").replace(PALETTES["light"]["low"], "#ff0000")  # of another version
     path = tmp_path / "book.html"
-    grounds = {name: "rgb({}, {}, {})".format(*bytes.fromhex(colours["ground"][1:])) for name, colours in PALETTES.items()}
+    grounds = {
+        name: "rgb({}, {}, {})".format(*bytes.fromhex(colours["ground"][1:])) for name, colours in PALETTES.items()
+    }
     for attribute, scheme, theme in (
         ("", "light", "light"),
         ("", "dark", "dark"),
@@ -376,8 +378,12 @@ def test_outputs_follow_the_theme_of_the_notebook_and_leave_the_rest_alone(windo
     ):
         path.write_text(f"<!doctype html><body {attribute}><p class=plain>Text.</p>{html}{other}<h1>H</h1>")
         window.open(path, scheme=scheme)
-        boxes = window.value("[...document.querySelectorAll('.lv-box')].map((e) => getComputedStyle(e).backgroundColor)")
+        boxes = window.value(
+            "[...document.querySelectorAll('.lv-box')].map((e) => getComputedStyle(e).backgroundColor)"
+        )
         assert boxes == [grounds[theme]] * 2, attribute
-        tints = window.value("[...document.querySelectorAll('.lv-u .lv-low')].map((e) => getComputedStyle(e).backgroundColor)")
+        tints = window.value(
+            "[...document.querySelectorAll('.lv-u .lv-low')].map((e) => getComputedStyle(e).backgroundColor)"
+        )
         assert (tints[0] == tints[1]) == (theme == "dark") and (theme == "dark" or tints[1] == "rgb(255, 0, 0)")
         assert window.value(PLAIN) == "rgb(0, 0, 0)"

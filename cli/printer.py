@@ -18,8 +18,8 @@ from lovec.types import LovecError, Record, Sentence
 class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
 
-    On a terminal sentences are coloured and followed by their confidence, on the scale of the scores, in brackets;
-    elsewhere they are followed by their tag, which states the score. A sentence without a score has neither.
+    On a terminal sentences are coloured and followed by their confidence in brackets; elsewhere they are followed by
+    their tag, which states the score. A sentence without a score has no tag.
 
     Args:
         file: file to print to.

@@ -334,10 +334,8 @@ def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:
 def test_what_is_returned_shows_itself(session: Session) -> None:
     one = lovec.tag(TEXT, session=session, readout="mean")
     assert type(one) is TaggedText and one == dict(one)
-    assert (
-        "Confidence: mean of the score distribution, not calibrated." in one._repr_html_()
-        and "Ada wrote notes." in one._repr_html_()
-    )
+    html = one._repr_html_()
+    assert "Confidence: mean of the score distribution, not calibrated." in html and "Ada wrote notes." in html
     stated = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=8, readout="stated")
     assert "Confidence: the stated score, as a share of the highest score." in stated._repr_html_()
     many = lovec.tag([TEXT, "Alone."], session=session, min_score=0)

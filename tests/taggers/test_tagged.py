@@ -103,7 +103,6 @@ def test_a_frame_has_a_row_per_sentence() -> None:
     assert frame["text"].tolist() == [*(s.text for s in SENTENCES), "B."]
     assert frame["confidence"].dropna().tolist() == [0.64, 0.1, 0.5] and frame["confidence"].isna().sum() == 1
     assert frame["score"].dropna().tolist() == [7, 1] and frame["factuality"].dropna().tolist() == [1.0]
-    assert frame.equals(TaggedTexts([tagged(), tagged(Record("b", "Q?", sentences=(Sentence("B.", confidence=0.5),)))]).to_frame())  # fmt: skip
     empty = TaggedTexts().to_frame()
     assert list(empty.columns) == list(frame.columns) and empty.dtypes.equals(frame.dtypes) and not len(empty)
     assert tagged(Record("a", "?", sentences=(Sentence("No score."),))).to_frame().dtypes.equals(frame.dtypes)

@@ -66,7 +66,6 @@ class ServerReply(TokenReply):
                     return False
         return True
 
-
     def keep_prompt(self, prompt: Sequence[int], start: int) -> None:
         """Keep the log-probabilities of the prompt's tokens from an index on, for ``reply_scores``."""
         known = len(self.prompt_candidates) == len(prompt)

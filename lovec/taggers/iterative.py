@@ -111,9 +111,7 @@ class IterativeTagger:
             meta["problems"] = [*meta.get("problems", ()), *passage.problems]
         return replace(record, sentences=tuple(sentences), meta=meta)
 
-    def _scored(
-        self, sentence: Sentence, logps: list[float] | None, token_logps: tuple[float, ...] | None
-    ) -> Sentence:
+    def _scored(self, sentence: Sentence, logps: list[float] | None, token_logps: tuple[float, ...] | None) -> Sentence:
         scale = self.encoder.scale
         sentence = replace(sentence, token_logps=token_logps)
         if logps is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -433,7 +434,9 @@ def test_token_log_probs_cost_no_further_tokens(llama: TinyPolicy) -> None:
         first.score(contexts, CHOICES)
         found = second.token_logps(contexts, lengths, CHOICES)
         assert second.prefill_tokens == first.prefill_tokens
-        alone = [transformers_engine(llama).token_logps([c], [n])[0].logps for c, n in zip(contexts, lengths, strict=True)]
+        alone = [
+            transformers_engine(llama).token_logps([c], [n])[0].logps for c, n in zip(contexts, lengths, strict=True)
+        ]
         assert [scores.logps for scores in found] == [pytest.approx(logps, abs=1e-5) for logps in alone]
 
 
@@ -447,11 +450,9 @@ def test_hidden_states_are_those_of_a_plain_forward_pass(policy: TinyPolicy) -> 
     for context, wanted, states in zip(contexts, places, found, strict=True):
         with torch.no_grad():
             policy.model.eval()
-            outputs = []
-            hooks = [
-                layer.register_forward_hook(lambda _, __, output: outputs.append(output))
-                for layer in policy.model.get_decoder().layers
-            ]
+            outputs: list[Any] = []
+            keep = partial(lambda kept, _, __, output: kept.append(output), outputs)
+            hooks = [layer.register_forward_hook(keep) for layer in policy.model.get_decoder().layers]
             policy.model(input_ids=torch.tensor([context]), use_cache=False)
             for hook in hooks:
                 hook.remove()
@@ -459,7 +460,11 @@ def test_hidden_states_are_those_of_a_plain_forward_pass(policy: TinyPolicy) -> 
         expected = torch.stack([plain[1][0, wanted], plain[0][0, wanted]], dim=1)
         assert states.shape == (len(wanted), 2, policy.model.config.hidden_size)
         assert states.allclose(expected, atol=1e-5)
-    for layers, wanted, message in (([3], [[0]], "layer is 3, expected"), ([0], [[0]], "layer is 0"), ([1], [[9]], "place")):
+    for layers, wanted, message in (
+        ([3], [[0]], "layer is 3, expected"),
+        ([0], [[0]], "layer is 0"),
+        ([1], [[9]], "place"),
+    ):
         with pytest.raises(LovecError, match=message):
             engine.hidden_states([[5, 6]], wanted, layers)
 
@@ -468,7 +473,9 @@ def test_an_engine_without_token_log_probs_is_named() -> None:
     class Own:
         """An engine as users wrote them before there was the method."""
 
-    with pytest.raises(LovecError, match=r"Own has no token_logps\(contexts, starts, choices, top\), expected an engine"):
+    with pytest.raises(
+        LovecError, match=r"Own has no token_logps\(contexts, starts, choices, top\), expected an engine"
+    ):
         token_scorer(Own())  # type: ignore[arg-type]
 
 

@@ -58,7 +58,9 @@ def test_iterative_likelihoods_are_those_of_the_policy(session: Session, history
             words = encoder.pieces(f"{'' if at == 0 else ' '}{sentence.text}")
             assert sentence.token_logps == pytest.approx(of_policy(session, [*prompt, *past], words), abs=1e-5)
             assert sentence.score is not None
-            past += words if history == "hidden" else encoder.head(sentence.text, at == 0) + encoder.tails[sentence.score]
+            past += (
+                words if history == "hidden" else encoder.head(sentence.text, at == 0) + encoder.tails[sentence.score]
+            )
 
 
 def test_likelihoods_do_not_depend_on_the_batch_nor_on_what_was_scored_before(session: Session) -> None:
@@ -119,7 +121,9 @@ class Scripted:
         for prompt, text in zip(prompts, self._answers, strict=True):
             ids = [*encoder.pieces(text), encoder.end_id]
             logps = of_policy(self._session, prompt, ids)
-            groups.append([Completion(tuple(ids), tuple(x - 9 * (self._temperature not in (0, 1)) for x in logps), True)])
+            groups.append(
+                [Completion(tuple(ids), tuple(x - 9 * (self._temperature not in (0, 1)) for x in logps), True)]
+            )
         return groups
 
     def token_logps(self, *args: Any) -> Any:
@@ -212,7 +216,9 @@ def test_likelihoods_are_written_and_read_exactly(session: Session, tmp_path: Pa
     for wrong in ([0.5], ["x"], [True], -1.0, [None], {}, "x"):
         rows[0]["sentences"][0]["token_logps"] = wrong
         path.write_text(json.dumps(rows[0]))
-        with pytest.raises(LovecError, match=r"'sentences\[0\]' has token_logps .*expected a list of numbers of at most 0"):
+        with pytest.raises(
+            LovecError, match=r"'sentences\[0\]' has token_logps .*expected a list of numbers of at most 0"
+        ):
             list(read_records(path))
     rows[0]["sentences"][0]["token_logps"] = [0, -1]
     path.write_text(json.dumps(rows[0]))

@@ -23,7 +23,6 @@ from lovec.baselines import (
     Claim,
     ClaimConditioned,
     FactsJudge,
-    Isotonic,
     LinearProbe,
     NLIJudge,
     Samples,
@@ -38,6 +37,7 @@ from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.evaluation import Comparison
+from lovec.evaluation.measurement import CALIBRATORS
 from lovec.metrics.records import sentence_pairs
 from lovec.modules import EvaluationConfig
 from lovec.types import LovecError, Record, Sentence
@@ -499,7 +499,7 @@ def test_a_comparison_fits_and_recalibrates_baselines(model: Any, tmp_path: Path
     assert {name for name, *_ in rows} >= {"Sem-Entropy", "CCP"}
     assert {row.readout for row in made.results} == {"stated"}
     guess = Guess()
-    fitted = Isotonic.fit(*sentence_pairs(guess.tag(Rows().load("validation")), "stated")[:2])
+    fitted = CALIBRATORS["isotonic"].fit(*sentence_pairs(guess.tag(Rows().load("validation")), "stated")[:2])
     expected = [c for row in guess.confidences(Rows().load("test")) for c in row]
     found = [s.confidence for r in read_records(tmp_path / "test/guess-isotonic.iterative.jsonl") for s in r.sentences]
     assert found == pytest.approx(fitted(expected).tolist(), abs=1e-9)  # type: ignore[arg-type]

@@ -37,9 +37,16 @@ RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
 
+INSIDE = ("Sem-Entropy", "Likelihood", "CCP", "Probe")
+"""Baselines that the paper does not have."""
+
 CLAIMS = (
     *((method, other, "iterative") for method in ("DPO", "ExpectedReward") for other in
-      ("Vanilla", "Best constant", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")),
+      ("Vanilla", "Best constant", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ", *INSIDE)),
+    *((f"{method} + isotonic", f"{other} + isotonic", "iterative") for method in ("DPO", "ExpectedReward")
+      for other in ("LUQ", *INSIDE)),
+    *((f"{name} + isotonic", name, "iterative") for name in ("Self-Cons", "LUQ", *INSIDE)),
+    *((f"{name} + isotonic", "LUQ + isotonic", "iterative") for name in INSIDE),
     *((f"{method}{form}", method, mode) for method in ("SFT", "DPO", "ExpectedReward")
       for form in (" + isotonic", " + Platt") for mode in ("iterative", "free-form")),
     *((method, f"{method}, no previous scores", "iterative") for method in ("SFT", "DPO", "GRPO", "ExpectedReward")),

@@ -28,8 +28,10 @@ def page(results: Mapping[str, Any]) -> str:
         f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
         f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "
         f"a seed come from one `lovec test --config comparison.yaml`, which took "
-        f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons and LUQ "
-        "is the exact comparison of facts, better than any judge there is for real text.",
+        f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
+        "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
+        "of rows with + isotonic and + Platt are fitted on the people of the validation split; Probe is fitted on the "
+        "training labels.",
         *_claims(results["intervals"]),
         *_times(results["times"]),
     ]

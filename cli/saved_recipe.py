@@ -50,7 +50,8 @@ _CLASSES = (
 OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
 
 _SWITCHES = frozenset(
-    "ablate_history gradient_checkpointing recalibrated share_prefixes soft vanilla enforce_eager sleep "  # lovec
+    "ablate_history gradient_checkpointing recalibrated recalibrated_baselines share_prefixes soft vanilla "  # lovec
+    "enforce_eager sleep "
     "barebones benchmark detect_anomaly deterministic enable_autolog_hparams enable_checkpointing enable_model_summary "
     "enable_progress_bar fast_dev_run inference_mode logger sync_batchnorm use_distributed_sampler "  # the trainer
     "auto_insert_metric_name enable_version_counter save_last save_on_exception save_on_train_epoch_end "
@@ -61,7 +62,7 @@ _SWITCHES = frozenset(
 """Settings that may be true. ``trust_remote_code`` is not among them."""
 
 _WORDS = frozenset(
-    "accelerator anneal_strategy context credit devices dtype gradient_clip_algorithm history hybrids mode modes "
+    "accelerator anneal_strategy context credit devices dtype gradient_clip_algorithm history how hybrids mode modes "
     "monitor name normalisation precision prefix readout save_last strategy target_modules unfit variant".split()
 )
 """Settings whose texts are taken if they are plain words, which no path or address is."""

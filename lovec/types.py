@@ -422,8 +422,8 @@ def token_scorer(engine: Engine) -> TokenScorer:
     """
     if not callable(getattr(engine, "token_logps", None)):
         raise LovecError(
-            f"{type(engine).__name__} has no token_logps(contexts, starts, choices, top), expected an engine that gives "
-            "the log-probabilities of given tokens; add the method, or use one of lovec.engines"
+            f"{type(engine).__name__} has no token_logps(contexts, starts, choices, top), expected an engine that "
+            "gives log-probabilities of given tokens; add the method, or use an engine of lovec.engines"
         )
     scorer: Any = engine
     return scorer  # type: ignore[no-any-return]

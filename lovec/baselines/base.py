@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from lovec.baselines.samples import Samples
 from lovec.encoding import Encoder
 from lovec.prompts import prompt
 from lovec.stopwatch import Stopwatch
-from lovec.types import Engine, LovecError, Record, check_range
+from lovec.types import Engine, LovecError, Record, check_choice, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,15 @@ class Claim:
     hypothesis: str
 
 
+Relation: TypeAlias = Literal["entailment", "contradiction", "neutral"]
+"""How a text relates to a sentence, see ``relations``."""
+
+
 class Judge(Protocol):
-    """Rates how well texts support sentences."""
+    """Rates how well texts support sentences.
+
+    It may also have a method ``relations(claims)``, which returns a ``Relation`` for each claim.
+    """
 
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources from now on."""
@@ -87,6 +94,27 @@ class Judge(Protocol):
 
         All claims come in one call, so that they can be run in batches.
         """
+
+
+def relations(judge: Judge, claims: Sequence[Claim]) -> list[Relation]:
+    """Return for every claim whether its text entails its sentence, contradicts it, or neither.
+
+    A judge without a method ``relations`` can only say how well a text supports a sentence: more than 0.5 is
+    entailment, all else contradiction.
+
+    Raises:
+        LovecError: the judge did not return one relation, or one number in [0, 1], for each claim.
+    """
+    name, own = type(judge).__name__, getattr(judge, "relations", None)
+    found: list[Any] = list(own(claims) if own is not None else judge.support(claims))
+    if len(found) != len(claims):
+        raise LovecError(f"{name} returned {len(found)} values for {len(claims)} claims, expected one for each")
+    for value in found:
+        if own is not None:
+            check_choice(f"a relation that {name} returned", value, Relation)
+        else:
+            check_range(f"the support that {name} gave a claim", value, at_least=0, at_most=1)
+    return found if own is not None else ["entailment" if value > 0.5 else "contradiction" for value in found]
 
 
 @dataclass(frozen=True)
@@ -118,7 +146,8 @@ def with_confidences(record: Record, confidences: Iterable[float | None]) -> Rec
 class Baseline:
     """A tagger of answers that exist already, untrained or with an adapter of its own.
 
-    A subclass overrides :meth:`confidences`.
+    A subclass overrides :meth:`confidences`, and, if it learns from labels, sets ``needs_labels`` and overrides
+    :meth:`fit`.
 
     Args:
         name: its name in tables; None takes the name of the class.
@@ -128,7 +157,10 @@ class Baseline:
         name: its name in tables.
         adapter: as passed.
         watch: seconds spent since ``attach``, by phase: "sampling", "judging", "scoring".
+        needs_labels: whether a test calls ``fit`` with the training records before it tags.
     """
+
+    needs_labels: ClassVar[bool] = False
 
     def __init__(self, name: str | None = None, adapter: str | None = None) -> None:
         self.name = name or type(self).__name__
@@ -151,6 +183,9 @@ class Baseline:
         """Use these resources from now on, and start a new stopwatch."""
         self._resources = resources
         self.watch = Stopwatch()
+
+    def fit(self, records: Sequence[Record]) -> None:
+        """Learn from labelled records; the resources are attached already. A baseline that needs none does nothing."""
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with a confidence for every sentence, and without scores and distributions.

@@ -12,11 +12,8 @@ from lovec.sentences import split_sentences
 from lovec.types import LovecError, Record, check_count, check_range
 
 
-class _SampleComparison(Baseline, ABC):
-    """Compares every sentence with samples, other answers to the same question; see :meth:`pieces`.
-
-    The confidence of a sentence is the mean, over the samples, of the largest support that a piece of the sample
-    gives it; a sample without text gives 0. Without any sample there is no confidence.
+class SampleBaseline(Baseline, ABC):
+    """Compares every sentence with samples, other answers to the same question, by a judge; see :meth:`compare`.
 
     Args:
         samples: number of other answers per question.
@@ -35,6 +32,21 @@ class _SampleComparison(Baseline, ABC):
         self.judge = judge
         self._attached_judge: Judge | None = None
 
+    def support(self, claims: Sequence[Claim]) -> list[float]:
+        """Return how well the text of each claim supports its sentence, as the judge says.
+
+        Raises:
+            LovecError: the judge did not return one number in [0, 1] for each.
+        """
+        assert self._attached_judge is not None
+        name = type(self._attached_judge).__name__
+        values = list(self._attached_judge.support(claims))
+        if len(values) != len(claims):
+            raise LovecError(f"{name} returned {len(values)} values for {len(claims)} claims, expected one for each")
+        for value in values:
+            check_range(f"the support that {name} gave a claim", value, at_least=0, at_most=1)
+        return values
+
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources, and the judge they have where none was passed, from now on."""
         super().attach(resources)
@@ -42,13 +54,28 @@ class _SampleComparison(Baseline, ABC):
         self._attached_judge.attach(resources)
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
-        """Return the mean support of every sentence by the samples; None where there are no samples."""
+        """Return the confidence of every sentence; None where there are no samples."""
         resources = self.resources
         answers = [record for record in records if record.sentences]
         samples = resources.samples.answers(answers, self.samples, resources.engine, resources.encoder, self.watch)
         with self.watch.phase("judging"):
-            support = iter(self._mean_support(answers, [[self.pieces(text) for text in texts] for texts in samples]))
-        return [next(support) if record.sentences else [] for record in records]
+            compared = iter(self.compare(answers, samples))
+        return [next(compared) if record.sentences else [] for record in records]
+
+    @abstractmethod
+    def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
+        """Return a confidence for every sentence of answers, given samples as [records][samples]."""
+
+
+class _SampleComparison(SampleBaseline, ABC):
+    """The mean, over the samples, of the largest support that a piece of the sample gives a sentence.
+
+    A sample without text gives 0. Without any sample there is no confidence. See ``SampleBaseline`` for the arguments.
+    """
+
+    def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
+        """Return the mean support of every sentence by the samples."""
+        return self._mean_support(records, [[self.pieces(text) for text in texts] for texts in samples])
 
     @abstractmethod
     def pieces(self, sample: str) -> list[str]:
@@ -58,19 +85,12 @@ class _SampleComparison(Baseline, ABC):
         self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[float | None]]:
         """Return confidences from [records][samples][pieces]; the judge gets all different claims in one call."""
-        assert self._attached_judge is not None
         claims: dict[tuple[int, str, str], Claim] = {}
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             for sentence in record.sentences:
                 for piece in (piece for pieces in texts for piece in pieces):
                     claims.setdefault((number, piece, sentence.text), Claim(record, piece, sentence.text))
-        judge = type(self._attached_judge).__name__
-        values = list(self._attached_judge.support(list(claims.values())))
-        if len(values) != len(claims):
-            raise LovecError(f"{judge} returned {len(values)} values for {len(claims)} claims, expected one for each")
-        for value in values:
-            check_range(f"the support that {judge} gave a claim", value, at_least=0, at_most=1)
-        support = dict(zip(claims, values, strict=True))
+        support = dict(zip(claims, self.support(list(claims.values())), strict=True))
         confidences: list[list[float | None]] = []
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             rows = (

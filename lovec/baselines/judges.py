@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lovec.baselines.base import BaselineResources, Claim, Judge
-from lovec.datasets.world.reading import support
+from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
+from lovec.datasets.world.reading import relation, support
 from lovec.questions import SentenceQuestion, first_reply_probability
 from lovec.types import LovecError
 
@@ -64,6 +64,14 @@ class FactsJudge(Judge):
             LovecError: a record is not about an entity of a world.
         """
         return [support(*_entity(claim), claim.premise, claim.hypothesis) for claim in claims]
+
+    def relations(self, claims: Sequence[Claim]) -> list[Relation]:
+        """Return how the facts of each claim's text and sentence relate, see ``lovec.datasets.world.reading.relation``.
+
+        Raises:
+            LovecError: a record is not about an entity of a world.
+        """
+        return [relation(*_entity(claim), claim.premise, claim.hypothesis) for claim in claims]
 
 
 def _entity(claim: Claim) -> tuple[str, str]:

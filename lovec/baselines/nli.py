@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
-from lovec.baselines.base import BaselineResources, Claim, Judge
+from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
 from lovec.notices import DoublingWarning
 from lovec.types import LovecError, check_count
 
@@ -81,23 +82,52 @@ class NLIJudge(Judge):
         """
         if self._classifier is None:
             raise LovecError("NLIJudge has no model yet; call attach(resources) first")
-        chunks = (claims[start : start + _CHUNK] for start in range(0, len(claims), _CHUNK))
-        return [value for chunk in chunks for value in self._classified(self._classifier, chunk)]
+        return [0.0 if found is None else found.support for found in self._classified(self._classifier, claims)]
 
-    def _classified(self, classifier: _Classifier, claims: Sequence[Claim]) -> list[float]:
+    def relations(self, claims: Sequence[Claim]) -> list[Relation]:
+        """Return the most probable of the labels entailment, contradiction and, for any other one, neutral.
+
+        A pair that leaves no room for its text is neutral.
+
+        Raises:
+            LovecError: ``attach`` has not been called.
+        """
+        if self._classifier is None:
+            raise LovecError("NLIJudge has no model yet; call attach(resources) first")
+        found = self._classified(self._classifier, claims)
+        return ["neutral" if one is None else one.relation for one in found]
+
+    def _classified(self, classifier: _Classifier, claims: Sequence[Claim]) -> list[_Inference | None]:
+        chunks = (claims[start : start + _CHUNK] for start in range(0, len(claims), _CHUNK))
+        return [found for chunk in chunks for found in self._chunk_classified(classifier, chunk)]
+
+    def _chunk_classified(self, classifier: _Classifier, claims: Sequence[Claim]) -> list[_Inference | None]:
         pairs, cut = classifier.pairs([(claim.premise, claim.hypothesis) for claim in claims], self._limit)
         for at in cut:
             self.cut.add(claims[at].record.id)
         self.cut.flush()
-        support = [0.0] * len(claims)
+        inferred: list[_Inference | None] = [None] * len(claims)
         order = sorted((len(pair["input_ids"]), at) for at, pair in enumerate(pairs) if pair is not None)
         rows = self.batch_size if classifier.pads else 1
         for start in range(0, len(order), rows):
             places = [at for _, at in order[start : start + rows]]
-            shares = classifier.shares([pair for at in places if (pair := pairs[at]) is not None])
-            for at, share in zip(places, shares, strict=True):
-                support[at] = share
-        return support
+            found = classifier.infer([pair for at in places if (pair := pairs[at]) is not None])
+            for at, one in zip(places, found, strict=True):
+                inferred[at] = one
+        return inferred
+
+
+@dataclass(frozen=True, slots=True)
+class _Inference:
+    """What the classifier says of a pair.
+
+    Attributes:
+        support: p(entailment) / (p(entailment) + p(contradiction)).
+        relation: the most probable label.
+    """
+
+    support: float
+    relation: Relation
 
 
 class _Classifier:
@@ -149,8 +179,8 @@ class _Classifier:
                 pairs[at] = None
         return pairs, long
 
-    def shares(self, pairs: Sequence[Mapping[str, list[int]]]) -> list[float]:
-        """Return p(entailment) / (p(entailment) + p(contradiction)) of every pair; they run as one batch."""
+    def infer(self, pairs: Sequence[Mapping[str, list[int]]]) -> list[_Inference]:
+        """Classify pairs, which run as one batch."""
         import torch
 
         size = max(len(pair["input_ids"]) for pair in pairs)
@@ -163,7 +193,9 @@ class _Classifier:
             logits = self._model(**{name: ids.to(self._model.device) for name, ids in batch.items()}).logits.double()
         entail, contradict = self._labels
         shares: list[float] = (logits[:, entail] - logits[:, contradict]).sigmoid().tolist()
-        return shares
+        names: dict[int, Relation] = {entail: "entailment", contradict: "contradiction"}
+        labels = (names.get(label, "neutral") for label in logits.argmax(-1).tolist())
+        return list(map(_Inference, shares, labels))
 
     def _encoded(self, premises: list[str], hypotheses: list[str], **options: Any) -> list[dict[str, list[int]]]:
         """Return one dictionary per pair; special tokens in the texts are read as plain characters."""

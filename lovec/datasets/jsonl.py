@@ -324,8 +324,9 @@ def _is_list(length: int, is_valid: Callable[[Any], bool], value: Any) -> bool:
 
 def _is_logps(value: Any) -> bool:
     """Return whether a value is None or a list of log-probabilities."""
-    numbers = value if isinstance(value, list) else () if value is None else (None,)
-    return all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
+    numbers = value if isinstance(value, list) else []
+    are_logps = all((isinstance(number, float) or _is_int(number)) and number <= 0.0 for number in numbers)
+    return are_logps if isinstance(value, list) else value is None
 
 
 def _is_share(value: Any) -> bool:

@@ -214,6 +214,7 @@ class TransformersEngine:
                 cached.select([0] * len(chunk), [0] * len(chunk))
                 with outputs_of(chosen, lambda states, at=at_places: states[at].float().cpu()) as outputs:  # type: ignore[misc]
                     cached.extend([texts[at] for at in chunk])
+                self.prefill_tokens += sum(len(texts[at]) for at in chunk)
                 by_layer = dict(zip(sorted(set(layers)), outputs, strict=True))
                 states = torch.stack([by_layer[layer] for layer in layers], dim=1)
                 parts = torch.split(states, [len(places[at]) for at in chunk])
@@ -316,7 +317,7 @@ class TransformersEngine:
         layers = getattr(decoder, "layers", None)
         if not layers:
             raise LovecError(
-                f"the layers of {type(decoder).__name__} are not where they are in Llama, Gemma, Qwen and Mistral models "
+                f"the layers of {type(decoder).__name__} are not where those of Llama, Gemma, Qwen and Mistral are "
                 "(attribute layers); use one of these"
             )
         return list(layers)

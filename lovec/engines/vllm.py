@@ -274,10 +274,11 @@ class VllmEngine:
             ]
             replies = list(zip(places, local.run(requests, self._adapted), strict=True)) if places else []
             self.prefill_tokens += sum(reply.computed(len(texts[at])) for at, reply in replies)
-            found |= {at: scores for at, reply in replies if (scores := reply_scores(reply, top)) is not None}
-            places = [at for at, reply in replies if reply_scores(reply, top) is None]
-        scores = self.score(texts, choices) if choices and texts else [[]] * len(texts)
-        return with_choices([found[at] for at in range(len(texts))], scores)
+            scores = {at: reply_scores(reply, top) for at, reply in replies}
+            found |= {at: tokens for at, tokens in scores.items() if tokens is not None}
+            places = [at for at, tokens in scores.items() if tokens is None]
+        scored = self.score(texts, choices) if choices and texts else [[]] * len(texts)
+        return with_choices([found[at] for at in range(len(texts))], scored)
 
     def close(self) -> None:
         """Release vLLM's memory and remove the adapter folders; the next ``sync`` or ``open`` loads vLLM again."""

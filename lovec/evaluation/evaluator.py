@@ -52,6 +52,8 @@ class EvaluationConfig:
         vanilla: whether `test` also measures the base model without the adapter.
         recalibrated: whether `test` also measures the method's confidences after recalibration on the validation
             records, by isotonic regression and by Platt scaling.
+        recalibrated_baselines: whether baselines get such rows as well. For that they judge the validation records too,
+            which costs as much per record as judging the test records.
         ablate_history: whether `test` also measures iterative tagging that sees only the previous sentence, without its
             score (the paper's no-previous-scores variant).
         adapter: PEFT adapter that `test` measures; null takes the run's own.
@@ -72,6 +74,7 @@ class EvaluationConfig:
     name: str | None = None
     vanilla: bool = True
     recalibrated: bool = False
+    recalibrated_baselines: bool = False
     ablate_history: bool = False
     adapter: str | None = None
     embedder: Embedder | None = None

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from lovec.results import write_results
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
 from lovec.taggers.deployment import DEPLOYED, Deployment
-from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Record, ResultRow, Sampling, Tagger
+from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Readout, Record, ResultRow, Sampling, Tagger
 
 VANILLA = "Vanilla"
 CONSTANT = "Best constant"
@@ -58,6 +59,7 @@ class Measurement:
         folder: where files are written.
         seed: training seed of the methods, for the rows.
         validation: labelled records to choose the best constant and to fit calibrators on.
+        training: labelled records for the baselines that learn from labels.
         keep: names of methods whose iterative tagging ``measure_hybrid`` needs.
         records: this process's share of the test records.
         results: rows so far.
@@ -73,6 +75,7 @@ class Measurement:
     folder: Path
     seed: int
     validation: Sequence[Record]
+    training: Sequence[Record] = ()
     keep: set[str] = field(default_factory=set, init=False)
     records: list[Record] = field(default_factory=list, init=False)
     results: list[ResultRow] = field(default_factory=list, init=False)
@@ -113,7 +116,7 @@ class Measurement:
         if deployment is not None and deployment.calibrations:
             self._measure_deployed(name, tagged, deployment)
         if self.config.recalibrated:
-            self._measure_recalibrated(name, tagged)
+            self._measure_recalibrated(name, tagged, self.evaluator.tag_and_label, self.evaluator.modes)
         if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
             self._tag_iteratively(IterativeTagger(self.resources.engine, self.resources.encoder, history="previous"))
             self._finish(f"{name}, {NO_SCORES}", "ablation", [ITERATIVE], bases=(name,), variant=NO_SCORES)
@@ -143,10 +146,18 @@ class Measurement:
             rank_zero_info(f"{baseline.name} judges the stored answers")
             baseline.attach(self.resources)
             with self.using_adapter(baseline.adapter):
+                if baseline.needs_labels:
+                    with self.trainer.precision_plugin.test_step_context():
+                        baseline.fit(self.training)
                 self._tag_iteratively(baseline)
-            tagged = self._all(self._tagged.get(ITERATIVE, []))
-            has_distribution = any(s.distribution is not None for record in tagged for s in record.sentences)
-            self._finish(baseline.name, "baseline", [ITERATIVE], READOUTS if has_distribution else ["stated"])
+                tagged = self._tagged
+                own = self._all(tagged.get(ITERATIVE, []))
+                has_distribution = any(s.distribution is not None for record in own for s in record.sentences)
+                readouts = READOUTS if has_distribution else READOUTS[:1]
+                self._finish(baseline.name, "baseline", [ITERATIVE], readouts)
+                if self.config.recalibrated_baselines:
+                    tag = partial(_tag_answered, baseline)
+                    self._measure_recalibrated(baseline.name, tagged, tag, [ITERATIVE], readouts)
 
     def measure_hybrid(self, first: str, second: str) -> None:
         """Measure the mean of the confidences of two methods that were kept."""
@@ -234,20 +245,34 @@ class Measurement:
             self._add(mode, [with_confidences(r, (s.confidence for s in r.sentences)) for r in deployed])
         self._finish(method, "method", None, ["stated"], readout=DEPLOYED)
 
-    def _measure_recalibrated(self, method: str, tagged: dict[str, list[Record]]) -> None:
+    def _measure_recalibrated(
+        self,
+        method: str,
+        tagged: dict[str, list[Record]],
+        tag: Callable[[Sequence[Record], str], list[Record]],
+        modes: Sequence[str],
+        readouts: Sequence[Readout] = READOUTS,
+    ) -> None:
         """Measure a method's confidences after maps that are fitted on validation records, per mode and readout.
 
         Every process tags its share of the validation records, and all fit the same map.
+
+        Args:
+            method: its name in tables.
+            tagged: the test records that it has tagged, by mode.
+            tag: tags and labels records in a mode.
+            modes: the modes in which it is measured.
+            readouts: the readouts that it has.
         """
         fitting: dict[str, list[Record]] = {}
         with self.trainer.precision_plugin.test_step_context():
-            for mode in self.evaluator.modes:
+            for mode in modes:
                 batches = self._batches(own_share(self.trainer, self.validation))
-                fitting[mode] = self._all([r for rows in batches for r in self.evaluator.tag_and_label(rows, mode)])
-        for (label, calibrator), readout in product(CALIBRATORS.items(), READOUTS):
+                fitting[mode] = self._all([r for rows in batches for r in tag(rows, mode)])
+        for (label, calibrator), readout in product(CALIBRATORS.items(), readouts):
             name = f"{method} + {label}"
-            modes: list[str] = []
-            for mode in self.evaluator.modes:
+            fitted_modes: list[str] = []
+            for mode in modes:
                 confidence, factuality, _ = sentence_pairs(fitting[mode], readout)
                 try:
                     fitted = calibrator.fit(confidence, factuality)
@@ -255,10 +280,10 @@ class Measurement:
                     rank_zero_warn(f"no row {name!r} for {mode} tagging, {readout} readout: {error}")
                     continue
                 self._add(mode, recalibrate(tagged.get(mode, []), fitted, readout))
-                modes.append(mode)
+                fitted_modes.append(mode)
             # The mapped confidence has no distribution, so it is measured as stated, whatever it was mapped from.
             fields = {"readout": readout, "bases": (method,), "variant": label.lower()}
-            self._finish(name, "recalibrated", modes, ["stated"], **fields)
+            self._finish(name, "recalibrated", fitted_modes, ["stated"], **fields)
 
     @contextmanager
     def _timed(self, mode: str, watch: Stopwatch) -> Iterator[None]:
@@ -319,6 +344,11 @@ class Measurement:
 
     def _all(self, records: list[Record]) -> list[Record]:
         return in_data_order(self.trainer, records)
+
+
+def _tag_answered(tagger: Tagger, records: Sequence[Record], mode: str) -> list[Record]:
+    """Tag the records that have an answer; their labels are those of the data."""
+    return tagger.tag(answered(records))
 
 
 def _watch(tagger: Tagger) -> Stopwatch:

@@ -301,10 +301,12 @@ class EvaluationModule(LightningModule):
     # Test
 
     def on_test_epoch_start(self) -> None:
-        """Update the engine to the current adapter, and choose the best constant before time is spent on tagging."""
+        """Update the engine to the current adapter, and load what is needed beside the test records."""
         self.engine.sync(self.policy)
         data = getattr(self.trainer, "datamodule", None)
         validation = [] if data is None else data.load("validation")
+        learning = any(baseline.needs_labels for baseline in self.baselines)
+        training = data.load("train") if learning and data is not None else []
         folder = self.run_dir / "test"
         self.measurement = Measurement(
             self.policy,
@@ -315,6 +317,7 @@ class EvaluationModule(LightningModule):
             folder,
             self.seed,
             validation,
+            training,
         )
 
     def test_step(self, rows: Sequence[Record], batch_idx: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -449,11 +450,9 @@ def test_hidden_states_are_those_of_a_plain_forward_pass(policy: TinyPolicy) -> 
     for context, wanted, states in zip(contexts, places, found, strict=True):
         with torch.no_grad():
             policy.model.eval()
-            outputs = []
-            hooks = [
-                layer.register_forward_hook(lambda _, __, output: outputs.append(output))
-                for layer in policy.model.get_decoder().layers
-            ]
+            outputs: list[Any] = []
+            keep = partial(lambda kept, _, __, output: kept.append(output), outputs)
+            hooks = [layer.register_forward_hook(keep) for layer in policy.model.get_decoder().layers]
             policy.model(input_ids=torch.tensor([context]), use_cache=False)
             for hook in hooks:
                 hook.remove()

@@ -23,8 +23,8 @@ from lovec.datasets.world.tokenizer import make_tokenizer
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine, VllmEngine
 from lovec.engines.adapters import AdapterFolders
-from lovec.engines.common import TokenReply, reply_scores
 from lovec.engines.choice_scoring import TokenQuery, score_by_paths
+from lovec.engines.common import TokenReply, reply_scores
 from lovec.engines.vllm_local import VllmRequest, _prompt_candidates
 from lovec.modules import GRPO
 from lovec.oracles import SelfJudge

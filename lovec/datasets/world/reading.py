@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from lovec.datasets.world.grading import readings, split_sentences
 
 _PLACE = ("city", "country")
@@ -19,6 +21,24 @@ def support(name: str, kind: str, text: str, sentence: str) -> float:
     stated = {fact for part in split_sentences(text) for reading in facts(name, kind, part) for fact in reading.items()}
     shares = (len(reading.items() & stated) / len(reading) for reading in facts(name, kind, sentence))
     return max(shares, default=0.0)
+
+
+def relation(name: str, kind: str, text: str, sentence: str) -> Literal["entailment", "contradiction", "neutral"]:
+    """Return whether a text states all facts of a sentence, another value for one of them, or neither.
+
+    A sentence without facts is neutral. Arguments are those of ``support``.
+    """
+    stated: dict[str, set[str]] = {}
+    for part in split_sentences(text):
+        for reading in facts(name, kind, part):
+            for slot, value in reading.items():
+                stated.setdefault(slot, set()).add(value)
+    of_sentence = [reading for reading in facts(name, kind, sentence) if reading]
+    if any(all(value in stated.get(slot, ()) for slot, value in reading.items()) for reading in of_sentence):
+        return "entailment"
+    if any(value not in stated.get(slot, {value}) for reading in of_sentence for slot, value in reading.items()):
+        return "contradiction"
+    return "neutral"
 
 
 def facts(name: str, kind: str, sentence: str) -> list[dict[str, str]]:

@@ -209,6 +209,8 @@ class TagCommand:
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
                     file.write(piece)
                     file.flush()
+        if (drift := self.tagger.drift(self.mode)) is not None:
+            _print_error(f"warning: {drift}")
         if (limit := self._limit()) is not None:
             _print_error(f"{self.problems.left_out} sentences {limit} left out")
 
@@ -304,6 +306,8 @@ class TagCommand:
         finally:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()
+                if (drift := self.tagger.drift(self.mode)) is not None:
+                    _print_error(f"warning: {drift}")
         totals = [f"{int(counts[name])} {name}" for name in ("records", "sentences", "left out") if counts.get(name)]
         print(f"{out}: {', '.join(totals)}", file=sys.stderr)
 

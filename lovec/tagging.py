@@ -90,6 +90,7 @@ class TextTagger:
         self.min_score = min_score
         self.keep_factual = keep_factual
         self.whole = False
+        self._ranks: list[list[float]] = []
         self.readout = readout
         self.deployment = session.deployment if readout is None else Deployment()
         needs = [self.deployment.needs_likelihoods(mode) for mode in MODES]
@@ -170,12 +171,17 @@ class TextTagger:
         """
         return self.deployment.keeps(mode, self.min_score, self.keep_factual)
 
+    def drift(self, mode: str) -> str | None:
+        """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
+        return self.deployment.drift(self._ranks, mode)
+
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
         return self.deployment.note(mode) if self.readout is None else _NOTES[self.readout]
 
     def _filtered(self, record: Record, mode: str) -> Record:
         """Return a record without the sentences that are not kept, and with their number in its meta data."""
+        self._ranks.append(self.deployment.ranks(record, mode))
         if self.min_score is None and self.keep_factual is None:
             return record
         kept = tuple(filter(self.keeps(mode), record.sentences))
@@ -241,7 +247,10 @@ def tag(
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    note = tagger.note(FREE_FORM if text is None else ITERATIVE)
+    mode = FREE_FORM if text is None else ITERATIVE
+    if (drift := tagger.drift(mode)) is not None:
+        log.warning("%s", drift)
+    note = tagger.note(mode)
     results = TaggedTexts(TaggedText(record_to_dict(record), note) for record in tagged)
     return results[0] if single else results
 

@@ -100,6 +100,23 @@ class Deployment:
 
         return keeps
 
+    def ranks(self, record: Record, mode: str) -> list[float]:
+        """Return the numbers of a tagged record's sentences by which `drift` compares texts; none uncalibrated."""
+        calibration = self.calibration(mode)
+        if calibration is None:
+            return []
+        return [rank for s in record.sentences if (rank := calibration.rank(s)) is not None]
+
+    def drift(self, ranks: Sequence[Sequence[float]], mode: str) -> str | None:
+        """Return in one sentence how texts differ from those that the map was fitted to; None where they may not.
+
+        Args:
+            ranks: what `ranks` has given for each text.
+            mode: how they were tagged.
+        """
+        calibration = self.calibration(mode)
+        return None if calibration is None else calibration.histogram.unlike(ranks)
+
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
         calibration = self.calibration(mode)

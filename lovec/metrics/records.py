@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
 import torch
-from torch import Tensor
 
-from lovec.metrics.functional import checked_pair, mean_confidence, ordinality
+from lovec.metrics.functional import mean_confidence, ordinality
 from lovec.metrics.text import semantic_diversity, type_token_ratio
 from lovec.types import Embedder, LovecError, Readout, Record, Sentence, check_choice
 
@@ -66,42 +65,6 @@ def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float]
     pairs = [(confidence_of(s, readout), s.factuality) for s in sentences if s.factuality is not None]
     valid = [(confidence, factuality) for confidence, factuality in pairs if confidence is not None]
     return [c for c, _ in valid], [f for _, f in valid], len(pairs) - len(valid)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedPairs:
-    """Pairs of confidence and factuality, and what belongs together: the sentences of an answer, the rows of a passage.
-
-    Attributes:
-        confidence: [N], float64, in [0, 1].
-        factuality: [N], float64, in [0, 1].
-        group: [N], int64: the number of the group that each pair belongs to, 0 to ``groups`` - 1.
-        groups: number of groups; some may have no pair.
-    """
-
-    confidence: Tensor
-    factuality: Tensor
-    group: Tensor
-    groups: int
-
-
-def grouped_pairs(records: Sequence[Record], readout: str) -> GroupedPairs:
-    """Return confidence and factuality of every sentence that has both; each record is a group.
-
-    Args:
-        records: tagged and labelled records.
-        readout: see ``confidence_of``.
-
-    Raises:
-        LovecError: see ``confidence_of``; a value lies outside [0, 1].
-    """
-    pairs = [sentence_pairs([record], readout)[:2] for record in records]
-    double = torch.float64
-    confidence = torch.tensor([value for confidences, _ in pairs for value in confidences], dtype=double)
-    factuality = torch.tensor([value for _, factualities in pairs for value in factualities], dtype=double)
-    lengths = torch.tensor([len(confidences) for confidences, _ in pairs], dtype=torch.int64)
-    owner = torch.arange(len(pairs)).repeat_interleave(lengths)
-    return GroupedPairs(*checked_pair(confidence, factuality), owner, len(pairs))
 
 
 def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:

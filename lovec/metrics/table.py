@@ -29,6 +29,9 @@ class MetricInfo:
             depend on the readout; None: only tests measure it.
         bootstrapped: whether tables give a bootstrap interval for it.
         main: whether the short result table, which ``lovec test`` prints, has it.
+        uses: what it uses of the pairs of confidence and factuality: the confidences as numbers in [0, 1]
+            ("probability"), their order only ("order"), or the factualities only ("labels"); None for metrics of
+            something else.
     """
 
     name: str
@@ -39,6 +42,7 @@ class MetricInfo:
     logged: Literal["always", "once"] | None = None
     bootstrapped: bool = False
     main: bool = False
+    uses: Literal["probability", "order", "labels"] | None = None
 
     def text(self, value: float | None) -> str:
         """Return a value as tables show it; "-" where it is undefined (None, NaN or infinite)."""

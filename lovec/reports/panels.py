@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from lovec.metrics.records import GroupedPairs, grouped_pairs
+from lovec.metrics.grouped import GroupedPairs, grouped_pairs
 from lovec.reports.style import SIDE, FilePath, add_title, short, write_plot
 from lovec.types import LovecError, Record
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lovec.metrics.functional import brier_score, ece_from_sums, group_of, group_sums
-from lovec.metrics.records import GroupedPairs
+from lovec.metrics.grouped import GroupedPairs
 from lovec.reports.panels import PairGroups, PanelLayout, labelled_pairs, write_panels
 from lovec.reports.style import BLUE, FAINT, GREEN, GROUND, HALVES, INK, ORANGE, SIDE, FilePath, short
 from lovec.types import Record

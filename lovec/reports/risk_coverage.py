@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from lovec.metrics.records import GroupedPairs
+from lovec.metrics.grouped import GroupedPairs
 from lovec.metrics.risk import aurc, risk_coverage
 from lovec.reports.panels import PairGroups, PanelLayout, labelled_pairs, write_panels
 from lovec.reports.style import BLUE, FAINT, FilePath, short
@@ -19,6 +20,7 @@ from lovec.types import Record
 _LAYOUT = PanelLayout("share of the sentences kept, % (grey: the others)", ("risk, %",), (2.0,))
 _POINTS = 72  # least number of points that a curve is drawn with
 _BACKGROUND_POINTS = 40  # most points of another method's curve in the background
+_MOST_THRESHOLDS = 500  # that a curve is drawn with; a plot shows no more
 _MOST_DOTS = 20  # a curve with more dots than these is drawn without them
 
 
@@ -62,6 +64,9 @@ def risk_curve(records: Sequence[Record] | GroupedPairs, readout: str = "stated"
     pairs = labelled_pairs(records, readout)
     confidence, factuality = pairs.confidence, pairs.factuality
     coverage, risk = risk_coverage(confidence, factuality)
+    if len(coverage) > _MOST_THRESHOLDS:
+        kept = torch.linspace(0, len(coverage) - 1, _MOST_THRESHOLDS).round().long()
+        coverage, risk = coverage[kept], risk[kept]
     return RiskCurve(tuple(coverage.tolist()), tuple(risk.tolist()), float(aurc(confidence, factuality)))
 
 

@@ -1,0 +1,104 @@
+"""Pairs of confidence and factuality with what belongs together, and all metrics of them with bootstrap intervals.
+
+Results that were made elsewhere come as such pairs: there are no records behind them. Groups are drawn, not pairs, as in
+``lovec.metrics.bootstrap``: the sentences of an answer belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import math
+import torch
+from torch import Tensor
+
+from lovec.metrics.bootstrap import Interval
+from lovec.metrics.functional import checked_pair
+from lovec.metrics.records import sentence_pairs
+from lovec.metrics.table import METRICS
+from lovec.types import LovecError, Record
+
+_FEWEST_DRAWS, _MOST_DRAWN = 100, 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPairs:
+    """Pairs of confidence and factuality, and what belongs together: the sentences of an answer, the rows of a passage.
+
+    Attributes:
+        confidence: [N], float64, in [0, 1].
+        factuality: [N], float64, in [0, 1].
+        group: [N], int64: the number of the group that each pair belongs to, 0 to ``groups`` - 1.
+        groups: number of groups; some may have no pair.
+    """
+
+    confidence: Tensor
+    factuality: Tensor
+    group: Tensor
+    groups: int
+
+
+def grouped_pairs(records: Sequence[Record], readout: str) -> GroupedPairs:
+    """Return confidence and factuality of every sentence that has both; each record is a group.
+
+    Args:
+        records: tagged and labelled records.
+        readout: see ``confidence_of``.
+
+    Raises:
+        LovecError: see ``confidence_of``; a value lies outside [0, 1].
+    """
+    pairs = [sentence_pairs([record], readout)[:2] for record in records]
+    double = torch.float64
+    confidence = torch.tensor([value for confidences, _ in pairs for value in confidences], dtype=double)
+    factuality = torch.tensor([value for _, factualities in pairs for value in factualities], dtype=double)
+    lengths = torch.tensor([len(confidences) for confidences, _ in pairs], dtype=torch.int64)
+    owner = torch.arange(len(pairs)).repeat_interleave(lengths)
+    return GroupedPairs(*checked_pair(confidence, factuality), owner, len(pairs))
+
+
+def group_means(pairs: GroupedPairs) -> GroupedPairs:
+    """Return mean confidence and mean factuality of every group that has a pair; each is a group of its own.
+
+    Means are rounded to 12 digits: three times 0.7 and four times 0.7 must tie, or ranks are made of noise.
+    """
+    count, confidence, factuality = (
+        torch.zeros(pairs.groups, dtype=torch.float64).index_add(0, pairs.group, values)
+        for values in (torch.ones_like(pairs.confidence), pairs.confidence, pairs.factuality)
+    )
+    there = count > 0
+    means = [((total / count)[there] * 1e12).round() / 1e12 for total in (confidence, factuality)]
+    return GroupedPairs(*means, torch.arange(len(means[0])), len(means[0]))
+
+
+def ranks(values: Tensor) -> Tensor:
+    """Return numbers in (0, 1) with the order and the ties of any numbers: the middle of their ranks, as a share.
+
+    Args:
+        values: [N], float64, finite.
+
+    Returns:
+        [N], float64.
+    """
+    _, place, count = torch.unique(values, return_inverse=True, return_counts=True)
+    middle = count.cumsum(0).double() - count / 2
+    return middle[place] / max(len(values), 1)
+
+
+def fewer_draws(pairs: GroupedPairs, draws: int) -> int:
+    """Return how many draws of pairs can be computed in a few minutes: all of them up to a million pairs or so."""
+    return min(draws, max(_FEWEST_DRAWS, _MOST_DRAWN // max(len(pairs.factuality), 1)))
+
+
+def measure(
+    pairs: GroupedPairs, uses: Collection[str], draws: int = 1000, seed: int = 0, facts: int | None = None
+) -> dict[str, Interval | None]:
+    from lovec.metrics.functional import brier_score, ece_m, spearman, auroc
+    from lovec.metrics.risk import aurc
+    F={"brier":brier_score,"ece_m":ece_m,"spearman":spearman,"auroc":auroc,"aurc":aurc,"mean_confidence":lambda c,f:c.mean(),"mean_factuality":lambda c,f:f.mean()}
+    out={}
+    for k,fn in F.items():
+        v=float(fn(pairs.confidence,pairs.factuality))
+        out[k]= Interval(v,math.nan,math.nan) if v==v and METRICS[k].uses in uses else None
+    return out

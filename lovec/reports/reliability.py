@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import torch
 
 from lovec.metrics.functional import brier_score, ece_from_sums, group_of, group_sums
 from lovec.metrics.grouped import GroupedPairs
-from lovec.reports.panels import PairGroups, PanelLayout, labelled_pairs, write_panels
+from lovec.reports.panels import PanelLayout, labelled_pairs, write_panels
 from lovec.reports.style import BLUE, FAINT, GREEN, GROUND, HALVES, INK, ORANGE, SIDE, FilePath, short
 from lovec.types import Record
 
@@ -60,11 +60,13 @@ class Reliability:
         bins: bins that are not empty, least confident first.
         brier: mean of (c - f)^2 over the sentences.
         ece_m: sum over bins of count / n times |mean factuality - mean confidence|.
+        curve: the CORP curve with its band; None draws none.
     """
 
     bins: tuple[Bin, ...]
     brier: float
     ece_m: float
+    curve: CorpCurve | None = None
 
     @property
     def n(self) -> int:
@@ -72,12 +74,15 @@ class Reliability:
         return sum(bin_.count for bin_ in self.bins)
 
 
-def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated") -> Reliability:
+def reliability(
+    records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False
+) -> Reliability:
     """Compute bins and metrics over all sentences with a confidence and a factuality.
 
     Args:
         records: tagged and labelled records, or their pairs.
         readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
+        corp: whether to compute the CORP curve, too.
 
     Raises:
         LovecError: no sentence has both a confidence and a factuality.
@@ -87,30 +92,29 @@ def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated
     sums = group_sums(confidence, factuality, "bins", BINS)
     ends = _intervals(pairs)
     bins = tuple(Bin(int(n), c / n, f / n, *pair) for (n, c, f), pair in zip(sums.T.tolist(), ends, strict=True) if n)
-    return Reliability(bins, float(brier_score(confidence, factuality)), float(ece_from_sums(sums)))
+    brier, ece = float(brier_score(confidence, factuality)), float(ece_from_sums(sums))
+    return Reliability(bins, brier, ece, _corp_curve(pairs) if corp else None)
 
 
 def reliability_diagram(
-    groups: PairGroups,
+    groups: Mapping[str, Sequence[Record] | GroupedPairs | Reliability],
     path: FilePath,
     readout: str = "stated",
     title: str = "Sentences: how true against how sure",
-    corp: bool = False,
 ) -> Path:
     """Write a plot with one reliability diagram per method; the same records give the same bytes.
 
     A dot is a bin: its mean factuality over its mean confidence. The dashed diagonal is perfect calibration, the thick
     line from it to a dot the gap that ECE-M counts. The thin line is a 95 % bootstrap interval over the questions; a
     hollow dot has none, because its bin holds sentences of fewer than five questions. The strip below shows which share
-    of the sentences each bin holds. The CORP curve needs no bins: it is the isotonic regression of factuality on
+    of the sentences each bin holds. The CORP curve, where there is one, needs no bins: it is the isotonic regression of factuality on
     confidence, and the band holds 95 % of the curves that calibrated confidences would give.
 
     Args:
-        groups: tagged and labelled records of every method, or their pairs, by its name.
+        groups: tagged and labelled records of every method, their pairs, or what `reliability` returned, by its name.
         path: file to write, .svg or .png.
         readout: "stated" or "mean".
         title: title of the plot.
-        corp: whether the CORP curve and its band are drawn.
 
     Returns:
         The path written to.
@@ -119,10 +123,10 @@ def reliability_diagram(
         LovecError: there is no method, a method has no sentence with a confidence and a factuality, or the name of the
             file does not end in .svg or .png.
     """
-    panels = []
-    for name, records in groups.items():
-        curve = _corp_curve(labelled_pairs(records, readout)) if corp else None
-        panels.append((short(name), (reliability(records, readout), curve)))
+    panels = [
+        (short(name), given if isinstance(given, Reliability) else reliability(given, readout))
+        for name, given in groups.items()
+    ]
     return write_panels(panels, _draw, _LAYOUT, path, title)
 
 
@@ -136,9 +140,9 @@ def _corp_curve(pairs: GroupedPairs) -> CorpCurve:
     return corp_reliability(confidence, pairs.factuality)
 
 
-def _draw(axes: Sequence[Any], drawn: tuple[Reliability, CorpCurve | None]) -> str:
+def _draw(axes: Sequence[Any], panel: Reliability) -> str:
     upper, lower = axes
-    panel, curve = drawn
+    curve = panel.curve
     upper.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     if curve is not None:
         x, low, high = curve.x.tolist(), curve.low.tolist(), curve.high.tolist()

@@ -16,7 +16,7 @@ from lovec.metrics.bootstrap import Interval
 from lovec.metrics.grouped import GroupedPairs, fewer_draws, group_means, measure, ranks
 from lovec.metrics.table import METRICS
 from lovec.reports.page import Picture, page
-from lovec.reports.reliability import reliability_diagram
+from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
 from lovec.reports.table import (
     Cell,
@@ -191,20 +191,17 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> None:
 
 def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
     """Draw the plots that the methods have numbers for, as SVG and PNG."""
-    caption = texts()["plots"]
-    for name, groups in (("reliability", scores.probabilities), ("risk-coverage", scores.orders)):
-        if not groups:
-            continue
-        title = caption[name]["title"]
-        for suffix in ("png", "svg"):
-            path = folder / f"{name}.{suffix}"
-            if name == "reliability":
-                reliability_diagram(groups, path, title=title, corp=True)
-            else:
-                risk_coverage_curves(groups, path, title=title)
-        words = caption["corp"]["caption"] if name == "reliability" else ""
-        text = " ".join(filter(None, (caption[name]["caption"], words)))
-        yield Picture(name, title, text, path.read_text(encoding="utf-8"))
+    words = texts()["plots"]
+    diagrams = {name: reliability(pairs, corp=True) for name, pairs in scores.probabilities.items()}
+    for name, groups, write in (
+        ("reliability", diagrams, reliability_diagram),
+        ("risk-coverage", scores.orders, risk_coverage_curves),
+    ):
+        if groups:
+            title, caption = words[name]["title"], words[f"{name}-of-rows"]["caption"]
+            for suffix in ("png", "svg"):
+                write(groups, folder / f"{name}.{suffix}", title=title)
+            yield Picture(name, title, caption, (folder / f"{name}.svg").read_text(encoding="utf-8"))
 
 
 def _result_rows(scores: Scores) -> Iterable[ResultRow]:

@@ -27,8 +27,9 @@ class MetricInfo:
         digits: digits after the decimal point where it is shown.
         logged: "always": validation logs it for every level and readout; "once": once per mode, since it does not
             depend on the readout; None: only tests measure it.
-        bootstrapped: whether tables give a bootstrap interval for it.
+        bootstrapped: whether the bootstrap gives intervals for it, see ``lovec.metrics.bootstrap``.
         main: whether the short result table, which ``lovec test`` prints, has it.
+        detail: whether it is a column of the table of further metrics in reports.
     """
 
     name: str
@@ -39,6 +40,7 @@ class MetricInfo:
     logged: Literal["always", "once"] | None = None
     bootstrapped: bool = False
     main: bool = False
+    detail: bool = False
 
     def text(self, value: float | None) -> str:
         """Return a value as tables show it; "-" where it is undefined (None, NaN or infinite)."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lovec.datasets.columns import Columns
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
-_FACTS = 64  # K of F1@K: the median of supported facts per answer of LongFact
 _LAYOUTS = ("lovec", "uqlm", "lm-polygraph", "factscore", "safe", "veriscore", "rlcr", "conformal")
 _MARK = "Written by lovec"
 
@@ -33,7 +32,6 @@ def run(words: list[str]) -> None:
     """
     options = _parser().read(words)
     check_count("--draws", options.draws, at_least=0)
-    check_count("--k", options.k)
     check_range("--confidence_scale", options.confidence_scale, above=0)
     check_range("--label_scale", options.label_scale, above=0)
     paths = list(dict.fromkeys(options.files))
@@ -49,7 +47,7 @@ def run(words: list[str]) -> None:
         files.append(read_scored(path, _columns(options), options.layout))
         if files[-1].said:
             print(f"{path}: {files[-1].said}", file=sys.stderr)
-    scores = measured_files(files, options.draws, options.k)
+    scores = measured_files(files, options.draws)
     print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"
     write_scores(scores, folder, title, f"{_MARK} {import_module('lovec').__version__}.")
@@ -86,7 +84,6 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--layout", choices=_LAYOUTS, help="whose results these are; recognised by default where no column is named"
     )
-    parser.add_argument("--k", type=int, default=_FACTS, help="K of F1@K, where a file has the facts of answers")
     parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals; 0 for none")
     parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.score beside the first file)")
     parser.add_argument("--redo", action="store_true", help="replace what an earlier `lovec score` has written there")

@@ -40,7 +40,6 @@ class ScoredMethod:
         grouped: whether the file says what belongs together; otherwise every row is a group of its own.
         order_only: why only the order of the confidences counts; "" where they are numbers in [0, 1].
         unlabelled: number of rows that were left out, because nobody could say whether they are true.
-        facts: whether the rows of a group are all the facts of an answer, so that facts can be counted (F1@K).
     """
 
     name: str
@@ -50,7 +49,6 @@ class ScoredMethod:
     grouped: bool
     order_only: str = ""
     unlabelled: int = 0
-    facts: bool = False
 
     @property
     def missing(self) -> int:
@@ -132,7 +130,6 @@ class _Collected:
     grouped: bool = False
     order_only: bool = False
     unlabelled: int = 0
-    facts: bool = False
 
     def add(self, confidence: float | None, factuality: float | None, group: str | None) -> None:
         """Add a row; None as group is a group of its own."""
@@ -168,7 +165,6 @@ class _Collected:
             self.grouped,
             reason,
             self.unlabelled,
-            self.facts,
         )
 
 
@@ -216,7 +212,6 @@ def _add_record(collected: dict[str, _Collected], record: Record, layout: Layout
     for name, confidences in by_method.items():
         method = collected.setdefault(name, _Collected())
         method.order_only = method.order_only or name in order_only
-        method.facts = method.facts or record.meta.get("unit") == "claim"
         for confidence, label in zip(confidences, labels, strict=True):
             method.add(confidence, label, group)
 

@@ -1,25 +1,19 @@
-"""Pairs of confidence and factuality with what belongs together, and all metrics of them with bootstrap intervals.
+"""Pairs of confidence and factuality, and which of them belong together: the sentences of an answer.
 
-Results that were made elsewhere come as such pairs: there are no records behind them. Groups are drawn, not pairs, as in
-``lovec.metrics.bootstrap``: the sentences of an answer belong together.
+Results that were made elsewhere come as such pairs, without records behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import math
 import torch
 from torch import Tensor
 
-from lovec.metrics.bootstrap import Interval
 from lovec.metrics.functional import checked_pair
 from lovec.metrics.records import sentence_pairs
-from lovec.metrics.table import METRICS
-from lovec.types import LovecError, Record
-
-_FEWEST_DRAWS, _MOST_DRAWN = 100, 200_000_000
+from lovec.types import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +78,3 @@ def ranks(values: Tensor) -> Tensor:
     _, place, count = torch.unique(values, return_inverse=True, return_counts=True)
     middle = count.cumsum(0).double() - count / 2
     return middle[place] / max(len(values), 1)
-
-
-def fewer_draws(pairs: GroupedPairs, draws: int) -> int:
-    """Return how many draws of pairs can be computed in a few minutes: all of them up to a million pairs or so."""
-    return min(draws, max(_FEWEST_DRAWS, _MOST_DRAWN // max(len(pairs.factuality), 1)))
-
-
-def measure(
-    pairs: GroupedPairs, uses: Collection[str], draws: int = 1000, seed: int = 0, facts: int | None = None
-) -> dict[str, Interval | None]:
-    from lovec.metrics.functional import brier_score, ece_m, spearman, auroc
-    from lovec.metrics.risk import aurc
-    F={"brier":brier_score,"ece_m":ece_m,"spearman":spearman,"auroc":auroc,"aurc":aurc,"mean_confidence":lambda c,f:c.mean(),"mean_factuality":lambda c,f:f.mean()}
-    out={}
-    for k,fn in F.items():
-        v=float(fn(pairs.confidence,pairs.factuality))
-        out[k]= Interval(v,math.nan,math.nan) if v==v and METRICS[k].uses in uses else None
-    return out

@@ -13,7 +13,8 @@ from rich.console import Console
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.files import atomic_folder, write_text
 from lovec.metrics.bootstrap import Interval
-from lovec.metrics.grouped import GroupedPairs, fewer_draws, group_means, measure, ranks
+from lovec.metrics.grouped import GroupedPairs, group_means, ranks
+from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.table import METRICS
 from lovec.reports.page import Picture, page
 from lovec.reports.reliability import reliability, reliability_diagram
@@ -83,16 +84,15 @@ class Scores:
     draws: int
 
 
-def measured_files(files: Sequence[ScoredFile], draws: int = 1000, facts: int = 64) -> Scores:
+def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
     """Compute all metrics of all methods, with intervals.
 
     Args:
         files: what was read.
         draws: number of bootstrap draws behind the intervals; 0 gives none. Very large files are drawn less often.
-        facts: K of F1@K, the number of facts that an answer should have.
 
     Raises:
-        LovecError: a setting is out of range.
+        LovecError: ``draws`` is negative.
     """
     rows: list[Measured] = []
     notes: list[str] = []
@@ -102,8 +102,8 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000, facts: int = 
     for name, method in _named(files).items():
         pairs, uses = _pairs(method)
         notes += _notes(name, method, pairs)
-        used = min(used, fewer_draws(pairs, draws))
-        values = measure(pairs, uses, draws, facts=facts if method.facts else None)
+        used = min(used, draws_of(pairs, draws))
+        values = measure(pairs, uses, draws)
         if "order" in uses:
             missing = method.missing / len(method.factuality)
             values["malformed"] = Interval(missing, math.nan, math.nan)

@@ -50,8 +50,8 @@ def run(words: list[str]) -> None:
     scores = measured_files(files, options.draws)
     print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"
-    write_scores(scores, folder, title, f"{_MARK} {import_module('lovec').__version__}.")
-    print(f"\nwritten to {folder}: index.html, results.json, tables (csv, json, md, tex), plots (svg, png)")
+    written = write_scores(scores, folder, title, f"{_MARK} {import_module('lovec').__version__}.")
+    print(f"\n{written}")
 
 
 def _parser() -> OneLineParser:

@@ -122,7 +122,7 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
 def scores_table(scores: Scores) -> Table:
     """Return all metrics of all methods: a line per method and level, a column per metric that a method has."""
     applied = {name for row in scores.measured for name in row.values}
-    infos = [info for name, info in METRICS.items() if name in applied]
+    infos = [info for name, info in METRICS.items() if name in applied and (scores.orders or info.uses == "labels")]
     infos.sort(key=lambda info: list(_USES).index(info.uses or "labels"))
     several = len({row.level for row in scores.measured}) > 1
     lines, levels = [], []
@@ -161,7 +161,7 @@ def print_scores(scores: Scores, console: Console | None = None) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> None:
+def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
     """Write results.json, the table in four formats, the plots and the page, all of them or nothing.
 
     Args:
@@ -169,6 +169,9 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> None:
         folder: folder to write; what it held before is gone.
         title: heading of the page.
         foot: a sentence at the end of the page.
+
+    Returns:
+        What was written.
 
     Raises:
         OSError: the folder cannot be written.
@@ -187,6 +190,8 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> None:
         shown = transposed(table, "metric")
         html = page(title, [Path(file).name for file in scores.files], [shown], pictures, (), scores.notes, foot)
         write_text(fresh / "index.html", html, errors="replace")
+    plots = f", {len(pictures)} plots (svg, png)" if pictures else ""
+    return f"written to {folder}: index.html, results.json, the table (csv, json, md, tex){plots}"
 
 
 def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:

@@ -116,7 +116,7 @@ def _check_folder(folder: Path, redo: bool) -> None:
     Raises:
         LovecError: it holds something.
     """
-    if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
         ours = _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace")

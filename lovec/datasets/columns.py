@@ -57,6 +57,10 @@ class Columns:
         return (*self.confidence, *self.uncertainty)
 
 
+GUESSED = Columns()
+"""Nothing is named: all columns are guessed."""
+
+
 def guessed(columns: Columns, rows: Sequence[Row], path: str) -> tuple[Columns, str]:
     """Fill in the columns that are not named, from the names that the first rows have.
 
@@ -122,8 +126,10 @@ def _confidences(by_plain: Mapping[str, str], rows: Sequence[Row]) -> tuple[str,
         column
         for plain, column in by_plain.items()
         if plain == "confidence"
-        or (plain in SCORERS or plain.startswith("confidence_") or plain.endswith("_confidence"))
-        and _has_numbers(row.get(column) for row in rows)
+        or (
+            (plain in SCORERS or plain.startswith("confidence_") or plain.endswith("_confidence"))
+            and _has_numbers(row.get(column) for row in rows)
+        )
     ]
     return tuple(family) or tuple(by_plain[name] for name in CONFIDENCES if name in by_plain)[:1]
 

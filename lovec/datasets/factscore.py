@@ -66,8 +66,8 @@ def labelled(row: Row, reading: Reading) -> Iterator[Record]:
 def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a biography fact by fact, with the confidences that users have added under the key ``confidence``.
 
-    Where its sentences have confidences, they are read as by `labelled`; otherwise every atomic fact becomes a sentence:
-    S is true, NS false, and IR has no label.
+    Where its sentences have confidences, they are read as by `labelled`; otherwise every atomic fact becomes a
+    sentence: S is true, NS false, and IR has no label.
     """
     annotations = row["annotations"] or ()
     by_sentence = any("confidence" in annotation for annotation in annotations)

@@ -221,9 +221,7 @@ def _confidences(record: Record, units: bool) -> Iterable[float | None]:
     return [sentence.confidence for sentence in record.sentences] if scores is None else scores
 
 
-def _foreign(
-    rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str], units: bool
-) -> Iterator[Record]:
+def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str], units: bool) -> Iterator[Record]:
     """Yield the records of rows in any layouts but lovec's own, and count the rows of each layout."""
     ids: set[str] = set()
     for number, row in rows:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 import torch
 from torch import Tensor
 
-from lovec.datasets.columns import Columns, guessed, missing_column, value_at
+from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, value_at
 from lovec.datasets.jsonl import short_json
 from lovec.datasets.layouts import LAYOUTS, OWN, Layout, known_layout, read_any
 from lovec.datasets.rows import Row, read_rows
@@ -72,7 +72,9 @@ class ScoredFile:
 
 
 def read_scored(
-    path: str | os.PathLike[str], columns: Columns = Columns(), layout: str | None = None  # noqa: B008 - frozen
+    path: str | os.PathLike[str],
+    columns: Columns = GUESSED,
+    layout: str | None = None,
 ) -> ScoredFile:
     """Read the confidences and labels of a file that was made elsewhere.
 
@@ -98,10 +100,9 @@ def read_scored(
         raise LovecError(f"{name} holds no row, expected rows with a confidence and a label")
     rows = chain(first, rows)
     given = bool(columns.methods or columns.label)
+    found = None if given else _recognised(first[0][1])
     if layout is not None:
         found = _checked_layout(layout, first[0], name)
-    else:
-        found = None if given else _recognised(first[0][1])
     collected: dict[str, _Collected] = {}
     if found is not None:
         said = ""  # reading logs the layout
@@ -186,8 +187,9 @@ def _checked_layout(short: str, first: tuple[int, Row], path: str) -> Layout:
     """
     named = [layout for layout in LAYOUTS if layout.short == short]
     number, row = first
-    if (layout := known_layout(row)) in named and layout is not None:
-        return layout
+    found = known_layout(row)
+    if found is not None and found in named:
+        return found
     nearest = min(named, key=lambda layout: len(layout.missing(row)))
     lacks = ", ".join(map(repr, nearest.missing(row))) or "something of its form"
     raise LovecError(f"{path}:{number}: has not the layout {short}: {nearest.name} also needs {lacks}")

@@ -66,7 +66,8 @@ def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     scores = {name: [_share(units[place].get(name), name) for place in places] for name in names}
     confidences = next(iter(scores.values()), [])
     kept = [
-        Sentence(texts[place], grades[place], confidence) for place, confidence in zip(places, confidences, strict=False)
+        Sentence(texts[place], grades[place], confidence)
+        for place, confidence in zip(places, confidences, strict=False)
     ]
     reading.left_out["answers without a score"] += not names
     meta: dict[str, Any] = {"scores": scores} if scores else {}
@@ -126,9 +127,9 @@ def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
 def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the estimations of a manager of LM-Polygraph, written as JSON: a record per answer, and its claims.
 
-    A manager has ``estimations`` by (level, estimator) and ``gen_metrics`` by (level, metric), of which the first one of
-    a level is the label; a text is expected in place of the pair, such as "claim PTrueClaim". ``OpenAIFactCheck`` is 1
-    where a claim is false, so the label is 1 less it. Estimations of tokens have no labels and are left out.
+    A manager has ``estimations`` by (level, estimator) and ``gen_metrics`` by (level, metric), of which the first one
+    of a level is the label; a text is expected in place of the pair, such as "claim PTrueClaim". ``OpenAIFactCheck`` is
+    1 where a claim is false, so the label is 1 less it. Estimations of tokens have no labels and are left out.
 
     Raises:
         LovecError: a key names no level, or there are not as many numbers as labels.

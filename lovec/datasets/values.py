@@ -1,4 +1,4 @@
-"""Values of files made elsewhere, read as confidences and labels: numbers on any scale, and the words for true and false.
+"""Values of files made elsewhere, read as confidences and labels: numbers on any scale, words for true and false.
 
 A confidence is a number; a label is a number or a word. What says nothing (an empty cell, "unknown") is None.
 """
@@ -19,7 +19,9 @@ LABELS = (
 )
 """Names of keys and columns that are taken for the label, the first one that a row has."""
 
-_TRUE = frozenset("true t yes y s supported correct right accurate factual valid entailed entailment pass passed".split())
+_TRUE = frozenset(
+    "true t yes y s supported correct right accurate factual valid entailed entailment pass passed".split()
+)
 _FALSE = frozenset(
     "false f no n ns not_supported unsupported incorrect wrong inaccurate not_factual non_factual nonfactual invalid "
     "refuted contradicted contradiction not_entailed hallucinated hallucination fail failed".split()
@@ -51,7 +53,7 @@ def confidence_of(value: Any, scale: float | None = None) -> float | None:
     """
     if type(value) is not float:  # most values are
         number = _number(value, "confidence")
-        if number is None or isinstance(value, str) and value.rstrip().endswith("%"):
+        if number is None or (isinstance(value, str) and value.rstrip().endswith("%")):
             return number
         value = number
     elif not math.isfinite(value):
@@ -89,7 +91,7 @@ def label_of(value: Any, scale: float | None = None) -> float | None:
     number = _number(value, "label")
     if number is None:
         return None
-    top = 1.0 if scale is None or isinstance(value, str) and value.rstrip().endswith("%") else scale
+    top = 1.0 if scale is None or (isinstance(value, str) and value.rstrip().endswith("%")) else scale
     if not 0 <= number <= top:
         fix = "as --label_scale says" if scale else "say --label_scale 10 or 100 where labels go up to 10 or 100"
         raise LovecError(f"label is {number:g}, expected a number from 0 to {top:g}; {fix}")

@@ -62,8 +62,8 @@ def group_means(pairs: GroupedPairs) -> GroupedPairs:
         for values in (torch.ones_like(pairs.confidence), pairs.confidence, pairs.factuality)
     )
     there = count > 0
-    means = [((total / count)[there] * 1e12).round() / 1e12 for total in (confidence, factuality)]
-    return GroupedPairs(*means, torch.arange(len(means[0])), len(means[0]))
+    confidence, factuality = (((total / count)[there] * 1e12).round() / 1e12 for total in (confidence, factuality))
+    return GroupedPairs(confidence, factuality, torch.arange(len(confidence)), len(confidence))
 
 
 def ranks(values: Tensor) -> Tensor:
@@ -76,5 +76,5 @@ def ranks(values: Tensor) -> Tensor:
         [N], float64.
     """
     _, place, count = torch.unique(values, return_inverse=True, return_counts=True)
-    middle = count.cumsum(0).double() - count / 2
+    middle: Tensor = count.cumsum(0).double() - count / 2
     return middle[place] / max(len(values), 1)

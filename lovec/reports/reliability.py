@@ -74,9 +74,7 @@ class Reliability:
         return sum(bin_.count for bin_ in self.bins)
 
 
-def reliability(
-    records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False
-) -> Reliability:
+def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False) -> Reliability:
     """Compute bins and metrics over all sentences with a confidence and a factuality.
 
     Args:
@@ -107,8 +105,8 @@ def reliability_diagram(
     A dot is a bin: its mean factuality over its mean confidence. The dashed diagonal is perfect calibration, the thick
     line from it to a dot the gap that ECE-M counts. The thin line is a 95 % bootstrap interval over the questions; a
     hollow dot has none, because its bin holds sentences of fewer than five questions. The strip below shows which share
-    of the sentences each bin holds. The CORP curve, where there is one, needs no bins: it is the isotonic regression of factuality on
-    confidence, and the band holds 95 % of the curves that calibrated confidences would give.
+    of the sentences each bin holds. The CORP curve, where there is one, needs no bins: it is the isotonic regression of
+    factuality on confidence, and the band holds 95 % of the curves that calibrated confidences would give.
 
     Args:
         groups: tagged and labelled records of every method, their pairs, or what `reliability` returned, by its name.
@@ -135,7 +133,7 @@ def _corp_curve(pairs: GroupedPairs) -> CorpCurve:
     from lovec.metrics.corp import corp_reliability  # imported here because it takes SciPy
 
     confidence = pairs.confidence
-    if len(confidence) > _MOST_LEVELS and len(confidence.unique()) > _MOST_LEVELS:
+    if len(confidence) > _MOST_LEVELS and len(set(confidence.tolist())) > _MOST_LEVELS:
         confidence = (confidence * _MOST_LEVELS).round() / _MOST_LEVELS
     return corp_reliability(confidence, pairs.factuality)
 

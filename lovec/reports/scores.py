@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.files import atomic_folder, write_text
@@ -198,10 +200,11 @@ def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
     """Draw the plots that the methods have numbers for, as SVG and PNG."""
     words = texts()["plots"]
     diagrams = {name: reliability(pairs, corp=True) for name, pairs in scores.probabilities.items()}
-    for name, groups, write in (
+    drawn: tuple[tuple[str, Mapping[str, Any], Callable[..., Path]], ...] = (
         ("reliability", diagrams, reliability_diagram),
         ("risk-coverage", scores.orders, risk_coverage_curves),
-    ):
+    )
+    for name, groups, write in drawn:
         if groups:
             title, caption = words[name]["title"], words[f"{name}-of-rows"]["caption"]
             for suffix in ("png", "svg"):
@@ -254,7 +257,11 @@ def _notes(name: str, method: ScoredMethod, pairs: GroupedPairs) -> Iterable[str
         yield f"{name}: {method.missing} of {len(method.factuality)} labelled rows have no confidence and are left out."
     if method.unlabelled:
         yield f"{name}: {method.unlabelled} rows have no label and are left out."
-    if len(pairs.factuality) > 1 and len(pairs.factuality.unique()) == 1:
+    if len(pairs.factuality) > 1 and _is_constant(pairs.factuality):
         yield f"{name}: all labels are {float(pairs.factuality[0]):g}, so nothing can be ranked."
-    if len(pairs.confidence) > 1 and len(pairs.confidence.unique()) == 1:
+    if len(pairs.confidence) > 1 and _is_constant(pairs.confidence):
         yield f"{name}: all confidences are equal, so they rank nothing."
+
+
+def _is_constant(values: Tensor) -> bool:
+    return bool((values == values[0]).all())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lovec.datasets.columns import Columns
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
+_MANY = 100_000  # rows of which a reader is told that they take a while
 _LAYOUTS = ("lovec", "uqlm", "lm-polygraph", "factscore", "safe", "veriscore", "rlcr", "conformal")
 _MARK = "Written by lovec"
 
@@ -47,6 +48,8 @@ def run(words: list[str]) -> None:
         files.append(read_scored(path, _columns(options), options.layout))
         if files[-1].said:
             print(f"{path}: {files[-1].said}", file=sys.stderr)
+    if options.draws and (most := max(len(method.factuality) for file in files for method in file.methods)) > _MANY:
+        print(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out", file=sys.stderr)
     scores = measured_files(files, options.draws)
     print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"

@@ -226,7 +226,7 @@ def _named(files: Sequence[ScoredFile]) -> dict[str, ScoredMethod]:
     for name, file in zip(names, files, strict=True):
         for method in file.methods:
             alone = method.name if len(files) == 1 else f"{name}: {method.name}"
-            named[alone if method.name and (len(file.methods) > 1 or len(files) == 1) else name] = method
+            named[alone if method.name and len(file.methods) > 1 else name] = method
     return named
 
 

@@ -49,6 +49,7 @@ def report_tables(run: RunResults, draws: int = 1000, level: float = 0.95, paper
         "short-form": builder.short_form(),
         "readouts": builder.readouts(),
         "risk-coverage": diagnostic_tables.risk_table(builder.cells),
+        "further": diagnostic_tables.further_table(builder.cells),
         "diagnostics": diagnostic_tables.diagnostics_table(builder.cells),
     }
     tables = [(key, _with_seeds_note(run, table)) for key, table in of_rows.items() if table is not None]

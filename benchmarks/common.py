@@ -24,7 +24,7 @@ from lovec.types import ResultRow
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics")
-CALIBRATION = tuple(name for name, info in METRICS.items() if info.bootstrapped)
+CALIBRATION = tuple(name for name, info in METRICS.items() if info.bootstrapped and info.main)
 """Metrics that pages give with intervals: Brier score, ECE-M and Spearman's correlation."""
 HEADINGS = " | ".join(METRICS[name].heading for name in CALIBRATION)
 """Headings of their columns in a Markdown table."""

@@ -35,6 +35,7 @@ _OTHERS = {
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
     "serve": "an OpenAI-compatible server whose answers carry confidences",
     "export": "an adapter or a merged model, with a model card",
+    "score": "the metrics of any file with confidences and labels, made with lovec or not",
     "report": "tables, plots and one HTML page of what tests measured",
     "curves": "print and plot how runs went, by step",
     "world": "build the embedded world: its data and its tiny model",

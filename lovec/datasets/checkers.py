@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row
+from lovec.datasets.values import confidence_of, label_of
 from lovec.types import Record, Sentence
 
 _NO_CLAIM = "No verifiable claim."  # what VeriScore writes in place of a claim
@@ -60,6 +62,21 @@ def safe(row: Row, reading: Reading) -> Iterator[Record]:
         reading.left_out["responses without a result"] += result is None
         sentences = tuple(_checked_sentences(result or {}))
         yield Record(f"{name}/side-{side}", prompt, answer=response, sentences=sentences, meta={"side": side})
+
+
+def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the responses to a prompt fact by fact: supported 1, not supported 0, irrelevant without a label.
+
+    ``meta["scores"]`` has the confidences that users have added to the facts under the key ``confidence``.
+    """
+    for record in safe(row, reading):
+        facts = (row.get(f"side{record.meta['side']}_posthoc_eval_data") or {}).get("checked_statements") or ()
+        texts = [fact.get("self_contained_atomic_fact") or fact["atomic_fact"] for fact in facts]
+        labels = [label_of(fact["annotation"]) for fact in facts]
+        confidences = [confidence_of(fact.get("confidence")) for fact in facts]
+        given = any(confidence is not None for confidence in confidences)
+        meta = {**record.meta, "unit": "claim", **({"scores": {"confidence": confidences}} if given else {})}
+        yield replace(record, sentences=tuple(map(Sentence, texts, labels)), meta=meta)
 
 
 def longfact(row: Row, reading: Reading) -> Iterator[Record]:

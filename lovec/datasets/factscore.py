@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row, read_records_of, read_rows
+from lovec.datasets.values import confidence_of, label_of
 from lovec.types import Record, Sentence
 
 KEYS = ("input", "output", "topic", "cat", "annotations")
@@ -59,6 +61,40 @@ def labelled(row: Row, reading: Reading) -> Iterator[Record]:
         sentences=sentences,
         meta={"topic": row["topic"], "rarity": rarity, "region": region, "abstained": annotations is None},
     )
+
+
+def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a biography fact by fact, with the confidences that users have added under the key ``confidence``.
+
+    Where its sentences have confidences, they are read as by `labelled`; otherwise every atomic fact becomes a
+    sentence: S is true, NS false, and IR has no label.
+    """
+    annotations = row["annotations"] or ()
+    by_sentence = any("confidence" in annotation for annotation in annotations)
+    for record in labelled(row, reading):
+        if by_sentence:
+            confidences = [confidence_of(annotation.get("confidence")) for annotation in annotations]
+            yield _with_scores(record, record.sentences, confidences)
+        else:
+            facts = [fact for annotation in annotations for fact in annotation["human-atomic-facts"] or ()]
+            sentences = tuple(Sentence(fact["text"].strip(), label_of(fact["label"])) for fact in facts)
+            record = replace(record, meta={**record.meta, "unit": "claim"})
+            yield _with_scores(record, sentences, [confidence_of(fact.get("confidence")) for fact in facts])
+
+
+def decided_facts(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read decisions as `decided` does, with the confidences that users have added to the facts."""
+    decisions = row["decisions"]
+    answers = decisions if all(isinstance(facts, list | None) for facts in decisions) else [decisions]
+    for facts, record in zip(answers, decided(row, reading), strict=True):
+        yield _with_scores(record, record.sentences, [confidence_of(fact.get("confidence")) for fact in facts or ()])
+
+
+def _with_scores(record: Record, sentences: tuple[Sentence, ...], confidences: list[float | None]) -> Record:
+    """Return a record with these sentences, and their confidences, which may have any scale, in ``meta["scores"]``."""
+    given = any(confidence is not None for confidence in confidences)
+    scores = {"scores": {"confidence": confidences}} if given else {}
+    return replace(record, sentences=sentences, meta={**record.meta, **scores})
 
 
 def decided(row: Row, reading: Reading) -> Iterator[Record]:

@@ -32,6 +32,9 @@ class Layout:
         read: yields the records of a row; None for lovec's own rows.
         gives: what is read from it, for the documentation.
         fits: what a row must fulfil beside its keys.
+        short: what `lovec score --layout` calls it; "" if it holds no labels.
+        units: yields the records of a row at its finest unit, with the scores of all methods in ``meta["scores"]``, for
+            `lovec score`; None for ``read``.
     """
 
     name: str
@@ -39,13 +42,15 @@ class Layout:
     read: RowReader | None
     gives: str
     fits: Callable[[Row], bool] = lambda row: True
+    short: str = ""
+    units: RowReader | None = None
 
     def missing(self, row: Row) -> list[str]:
         """Return the keys of the layout that a row does not have."""
         return [key for key in self.keys if not any(_has(row, name) for name in key.split("|"))]
 
 
-OWN = Layout("lovec", ("question",), None, "everything")
+OWN = Layout("lovec", ("question",), None, "everything", short="lovec")
 
 LAYOUTS = (
     Layout(
@@ -53,6 +58,7 @@ LAYOUTS = (
         ("question", "response", "abstained", "prompt_source"),
         checkers.veriscore,
         "answers with their claims as sentences: supported 1, any other verdict 0",
+        short="veriscore",
     ),
     Layout(
         "TriviaQA",
@@ -86,18 +92,29 @@ LAYOUTS = (
         authors.outputs,
         "one record per answer, with the scores that it states; the first one with the fact-checker's ratings",
     ),
-    Layout("FActScore: labelled data", factscore.KEYS, factscore.labelled, "labelled answers"),
+    Layout(
+        "FActScore: labelled data",
+        factscore.KEYS,
+        factscore.labelled,
+        "labelled answers",
+        short="factscore",
+        units=factscore.labelled_facts,
+    ),
     Layout(
         "FActScore: decisions",
         ("decisions",),
         factscore.decided,
         "one record per answer, with its atomic facts as sentences: supported 1, otherwise 0",
+        short="factscore",
+        units=factscore.decided_facts,
     ),
     Layout(
         "SAFE: results",
         ("prompt", "side1_response"),
         checkers.safe,
         "one record per side; the factuality of a sentence is the supported share of its relevant facts",
+        short="safe",
+        units=checkers.safe_facts,
     ),
     Layout("LongFact: prompts", ("prompt", "canary"), checkers.longfact, "questions"),
     Layout("WikiBio", wikibio.KEYS, wikibio.passage, "labelled answers with evidence"),
@@ -105,19 +122,30 @@ LAYOUTS = (
         "uqlm: results",
         ("prompt|prompts", "response|responses"),
         uncertainty.uqlm,
-        "answers, or their claims, with a confidence; `response_correct` as label",
+        "answers, or their claims, with a confidence; `response_correct` or `claim_grades` as labels",
+        short="uqlm",
     ),
     Layout(
         "LM-Polygraph: uncertainty",
         ("input_text", "generation_text", "uncertainty"),
         uncertainty.polygraph,
         "answers; the uncertainty stays in `meta`, because it is no confidence in [0, 1]",
+        short="lm-polygraph",
+        units=uncertainty.polygraph_scores,
+    ),
+    Layout(
+        "LM-Polygraph: manager",
+        uncertainty.MANAGER_KEYS,
+        uncertainty.polygraph_manager,
+        "labels without texts, answer by answer; the scores of all estimators in `meta`",
+        short="lm-polygraph",
     ),
     Layout(
         "RLCR: outputs",
         ("problem", "answer", "*-confidence_levels"),
         uncertainty.rlcr,
         "one record per model, with confidence and whether it is right",
+        short="rlcr",
     ),
     Layout(
         "RLCR: numbers",
@@ -125,24 +153,29 @@ LAYOUTS = (
         uncertainty.rlcr_numbers,
         "the same without texts",
         uncertainty.is_rlcr_numbers,
+        short="rlcr",
     ),
     Layout(
         "conformal factuality: claims",
         ("prompt", "claims"),
         uncertainty.subclaims,
-        "claims as sentences, with label and stated confidence; other scores in `meta`",
+        "claims as sentences, with label and stated confidence; all scores in `meta`",
+        short="conformal",
     ),
     Layout(
         "conformal factuality: numbers",
         ("scores", "true"),
         uncertainty.subclaim_numbers,
         "labels without texts; the scores, which lie outside [0, 1], in `meta`",
+        short="conformal",
     ),
 )
 """All layouts; a row has the first one that it fits."""
 
 
-def read_any(path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | None = None) -> Iterator[Record]:
+def read_any(
+    path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | None = None, units: bool = False
+) -> Iterator[Record]:
     """Read the records of a file one by one, whatever its layout, be it JSON Lines, JSON, CSV or Parquet.
 
     The first row says whether the file is lovec's own; in other files every row may have another layout. What was read
@@ -151,6 +184,7 @@ def read_any(path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | Non
     Args:
         path: a file that ``lovec.datasets.rows`` can read, in one of the layouts `LAYOUTS`.
         rows: number and object of every row of the file; default: ``read_rows(path)``.
+        units: whether rows are read at their finest unit with all scores, see ``Layout.units``.
 
     Yields:
         Records in file order.
@@ -166,11 +200,11 @@ def read_any(path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | Non
     layout = layout_of(first[1], f"{path}:{first[0]}")
     reading, counts, rows_of = Reading(path), Counter[str](), Counter[str]()
     rows = chain([first], rows)
-    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of):
+    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of, units):
         counts["records"] += 1
         counts["sentences"] += len(record.sentences)
         counts["labels"] += sum(sentence.factuality is not None for sentence in record.sentences)
-        counts["confidences"] += sum(sentence.confidence is not None for sentence in record.sentences)
+        counts["confidences"] += sum(value is not None for value in _confidences(record, units))
         yield record
     if layout is not OWN:
         _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}")
@@ -179,7 +213,15 @@ def read_any(path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | Non
         _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}; kept in meta: {listed(others)}")
 
 
-def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str]) -> Iterator[Record]:
+def _confidences(record: Record, units: bool) -> Iterable[float | None]:
+    """Return the confidences of a record: those of its sentences, or the scores of the first of several methods."""
+    scores = record.meta.get("scores") if units else None
+    if isinstance(scores, dict):
+        scores = next(iter(scores.values()), ())
+    return [sentence.confidence for sentence in record.sentences] if scores is None else scores
+
+
+def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str], units: bool) -> Iterator[Record]:
     """Yield the records of rows in any layouts but lovec's own, and count the rows of each layout."""
     ids: set[str] = set()
     for number, row in rows:
@@ -188,7 +230,8 @@ def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter
         if layout.read is None:
             raise LovecError(f"{reading.place}: has the layout of lovec's own files, but the rows before have another")
         rows_of[layout.name] += 1
-        for record in read_records_of(row, layout.name, layout.read, reading):
+        read = layout.units if units and layout.units is not None else layout.read
+        for record in read_records_of(row, layout.name, read, reading):
             if record.id in ids:
                 raise LovecError(f"{reading.place}: id {record.id!r} is already that of an earlier row; leave one out")
             ids.add(record.id)

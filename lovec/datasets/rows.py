@@ -33,6 +33,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _BINARY = (b"PK\x03\x04", b"\x80")  # ZIP archives, as PyTorch writes them, and pickles
 _LONGEST_CELL = 2**27  # characters of a CSV cell
+_VALUES = frozenset("0123456789+-.([{tTfF")  # how cells begin that are a number, a truth value, a list or an object
 
 _WRAPPERS = ("per_prompt_data", "data", "Data")
 """Keys under which a document holds its rows: a list of objects, or an object with a list per column."""
@@ -273,11 +274,13 @@ def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Repo
 
 def _cell(column: str, cell: str) -> Any:
     """Return the value of a cell: a number, a truth value, a list or an object where it is written as one."""
-    if column in _TEXTS or "-output" in column:
+    if column in _TEXTS or "-output" in column or cell.lstrip()[:1] not in _VALUES:
         return cell
     for parse in (json.loads, ast.literal_eval):  # the second one for lists as pandas writes them
         try:
             value = parse(cell)
+            if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+                return value
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue

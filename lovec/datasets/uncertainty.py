@@ -4,7 +4,7 @@
   ``responses``, scores); ``to_df()`` has the names without their last s. ``claims_data`` of its long-text scorers holds
   for every answer a list of ``{"claim" or "sentence", "removed", scores}``. Scores are confidences in [0, 1].
 - LM-Polygraph (repository IINemo/lm-polygraph): ``UncertaintyOutput`` of ``estimate_uncertainty``, as JSON. What its
-  managers save are files of Python objects, which are not read.
+  managers save are files of Python objects, which are not read; their ``estimations`` and ``gen_metrics`` are, as JSON.
 - RLCR (Damani et al. 2025, repository damanimehul/RLCR): rows of ``eval_outputs``, with ``<model>-output_0``,
   ``<model>-evals`` and ``<model>-confidence_levels``; or their numbers alone.
 - Conformal factuality (Mohri and Hashimoto 2024, repository tatsu-lab/conformal-factual-lm): prompts with ``claims``,
@@ -15,19 +15,31 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row
+from lovec.datasets.values import LABELS, confidence_of, label_of
 from lovec.types import LovecError, Record, Sentence
 
-_SCORERS = frozenset(
+SCORERS = frozenset(
     "ensemble_score ensemble_scores confidence_score confidence_scores avg semantic_negentropy semantic_density "
     "semantic_sets_confidence noncontradiction entailment contrasted_entailment exact_match cosine_sim bert_score "
     "bleurt normalized_probability min_probability sequence_probability mean_token_negentropy p_true "
-    "monte_carlo_probability verbalized_confidence judge_1".split()
+    "monte_carlo_probability verbalized_confidence judge_1 degree_centrality betweenness_centrality "
+    "closeness_centrality page_rank laplacian_centrality harmonic_centrality".split()
 )
 """Scores of uqlm in [0, 1]."""
+
+MANAGER_KEYS = ("estimations", "gen_metrics")
+"""The keys of a manager of LM-Polygraph."""
+
+_LIKELIHOODS = ("PTrue", "PTrueClaim", "MaximumSequenceProbability", "MaximumClaimProbability")
+_STATED = ("Verbalized1S", "Verbalized2S")
+_ERRORS = ("OpenAIFactCheck",)  # metrics of LM-Polygraph that are 1 where the claim is false
+_LEVEL = re.compile(r"\W*(sequence|claim|token)['\"\s,_/|:]+(.*?)[\s'\")]*")
+_PLACEHOLDERS = "sentences without their text, which the file does not have (a name stands in)"
 
 _FINAL = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _TRUE = ("Y", "S")
@@ -36,21 +48,26 @@ _TRUE = ("Y", "S")
 def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with the confidence in each of its claims, or in all of it where it was scored as a whole.
 
-    ``response_correct``, which users add, labels a whole answer. ``meta["scores"]`` has the scores by all scorers.
-    The first of them is the confidence. Without any score the record has no sentences.
+    ``response_correct``, which users add, labels a whole answer. Claims are labelled by the list ``claim_grades``, as
+    uqlm's own examples name what its ``FactScoreGrader`` returns, or each by a key such as ``correct`` of its own.
+    ``meta["scores"]`` has the scores by all scorers. The first of them is the confidence. Without any score the record
+    has no sentences.
+
+    Raises:
+        LovecError: there are not as many grades as claims, or a score or a label is no number in [0, 1].
     """
     prompt, response = (row[key] if key in row else row[f"{key}s"] for key in ("prompt", "response"))
     claims = row.get("claims_data")
     units = [{**row, "claim": response}] if claims is None else claims
-    names = [name for name in units[0] if name in _SCORERS] if units else []
+    names = [name for name in units[0] if name in SCORERS] if units else []
+    grades = [found_label(unit) for unit in units] if claims is None else _grades(row, units)
     texts = [(unit["claim"] if "claim" in unit else unit["sentence"]).strip() for unit in units]
-    scores = {name: [_share(unit.get(name), name) for unit in units] for name in names}
-    label = row.get("response_correct") if claims is None else None
+    places = [place for place, text in enumerate(texts) if text]
+    scores = {name: [_share(units[place].get(name), name) for place in places] for name in names}
     confidences = next(iter(scores.values()), [])
     kept = [
-        Sentence(text, None if label is None else float(label), confidence)
-        for text, confidence in zip(texts, confidences, strict=False)
-        if text
+        Sentence(texts[place], grades[place], confidence)
+        for place, confidence in zip(places, confidences, strict=False)
     ]
     reading.left_out["answers without a score"] += not names
     meta: dict[str, Any] = {"scores": scores} if scores else {}
@@ -61,6 +78,29 @@ def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     yield Record(reading.ids.of(prompt[:60]), prompt, answer=response, sentences=tuple(kept), meta=meta)
 
 
+def _grades(row: Row, claims: Sequence[Row]) -> list[float | None]:
+    """Return the labels of claims: those of the list of grades of their answer, or those that they hold.
+
+    Raises:
+        LovecError: there are not as many grades as claims.
+    """
+    grades = row.get("claim_grades")
+    if grades is None:
+        return [found_label(claim) for claim in claims]
+    if len(grades) != len(claims):
+        raise LovecError(f"there are {len(grades)} claim_grades and {len(claims)} claims, expected one grade per claim")
+    return [label_of(grade) for grade in grades]
+
+
+def found_label(row: Row) -> float | None:
+    """Return the label that a row has under one of the usual names (`LABELS`), None without one.
+
+    Raises:
+        LovecError: it is no label, see ``lovec.datasets.values.label_of``.
+    """
+    return next((label_of(row[name]) for name in LABELS if name in row), None)
+
+
 def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its uncertainty in ``meta``; it is no confidence, since it has no scale in common."""
     meta: dict[str, Any] = {key: row[key] for key in ("uncertainty", "estimator", "model_path") if key in row}
@@ -68,6 +108,111 @@ def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
     reading.left_out["answers with an uncertainty that is no confidence in [0, 1] (kept in meta)"] += 1
     sentences = (Sentence(answer.strip()),) if answer.strip() else ()
     yield Record(reading.ids.of(question[:60]), question, answer=answer, sentences=sentences, meta=meta)
+
+
+def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with its uncertainty as ``meta["scores"]``, higher for surer, and a label that users have added.
+
+    The probability that an estimator gives the logarithm of is computed; of other estimators only the order counts,
+    which ``meta["order_only"]`` says. ``lovec.datasets.values.LABELS`` has the names of the label.
+    """
+    estimator = str(row.get("estimator") or "uncertainty")
+    scores, order_only = _surer(estimator, [row["uncertainty"]])
+    for record in polygraph(row, reading):
+        sentences = (replace(sentence, factuality=found_label(row)) for sentence in record.sentences)
+        meta = {**record.meta, "scores": {estimator: scores}, "order_only": [estimator] * order_only}
+        yield replace(record, sentences=tuple(sentences), meta=meta)
+
+
+def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the estimations of a manager of LM-Polygraph, written as JSON: a record per answer, and its claims.
+
+    A manager has ``estimations`` by (level, estimator) and ``gen_metrics`` by (level, metric), of which the first one
+    of a level is the label; a text is expected in place of the pair, such as "claim PTrueClaim". ``OpenAIFactCheck`` is
+    1 where a claim is false, so the label is 1 less it. Estimations of tokens have no labels and are left out.
+
+    Raises:
+        LovecError: a key names no level, or there are not as many numbers as labels.
+    """
+    labels: dict[str, list[Any]] = {}
+    for key, values in row["gen_metrics"].items():
+        level, metric = _level(key)
+        wrong = metric in _ERRORS
+        if level not in labels:
+            labels[level] = [[_graded(value, wrong) for value in answer] for answer in _by_answer(values)]
+    for level in dict.fromkeys(_level(key)[0] for key in row["estimations"]):
+        if level == "token" or level not in labels:
+            reading.left_out[f"levels without labels ({level})"] += 1
+            continue
+        scores: dict[str, list[list[float | None]]] = {}
+        order_only: list[str] = []
+        for key, values in row["estimations"].items():
+            if _level(key)[0] == level:
+                name = _level(key)[1]
+                pairs = [_surer(name, answer) for answer in _by_answer(values)]
+                scores[name] = [numbers for numbers, _ in pairs]
+                order_only += [name] * any(only for _, only in pairs)
+        yield from _answers(level, labels[level], scores, order_only, reading)
+
+
+def _answers(
+    level: str,
+    labels: Sequence[Sequence[float | None]],
+    scores: Mapping[str, Sequence[Sequence[float | None]]],
+    order_only: list[str],
+    reading: Reading,
+) -> Iterator[Record]:
+    """Yield a record per answer of a manager; names stand in for the texts.
+
+    Raises:
+        LovecError: an estimator has not as many numbers as there are labels.
+    """
+    for name, numbers in scores.items():
+        if [len(answer) for answer in numbers] != [len(answer) for answer in labels]:
+            raise LovecError(
+                f"{name} has {sum(map(len, numbers))} numbers for {len(numbers)} answers, expected as many as labels, "
+                f"{sum(map(len, labels))} for {len(labels)}"
+            )
+    for at, answer in enumerate(labels):
+        sentences = tuple(Sentence(f"({level} {place})", label) for place, label in enumerate(answer, 1))
+        meta = {"scores": {name: list(numbers[at]) for name, numbers in scores.items()}, "order_only": order_only}
+        reading.left_out[_PLACEHOLDERS] += len(sentences)
+        yield Record(reading.ids.of(f"{level} {at + 1}"), f"({level} {at + 1})", sentences=sentences, meta=meta)
+
+
+def _level(key: str) -> tuple[str, str]:
+    """Return level and name in a key of a manager, such as "claim PTrueClaim" or "('claim', 'PTrueClaim')"."""
+    if not (match := _LEVEL.fullmatch(key)):
+        raise LovecError(f"the key {key!r} names no level, expected one such as 'sequence PTrue' or 'claim PTrueClaim'")
+    return match[1], match[2]
+
+
+def _by_answer(values: Sequence[Any]) -> list[list[Any]]:
+    """Return numbers answer by answer, one each where they are not grouped."""
+    return [value if isinstance(value, list) else [value] for value in values]
+
+
+def _graded(value: Any, wrong: bool) -> float | None:
+    label = label_of(value)
+    return 1.0 - label if wrong and label is not None else label
+
+
+def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], bool]:
+    """Return uncertainties of LM-Polygraph as numbers that are higher for surer, and whether only their order counts.
+
+    The estimators that are minus the logarithm of a probability give that probability, exp(-u), and those that are one
+    less a stated confidence give this confidence, 1 - u. The numbers of all others have no scale: they are negated.
+
+    Raises:
+        LovecError: minus the logarithm of a probability is negative, or a value is no number.
+    """
+    numbers = [confidence_of(value) for value in values]
+    if estimator in _LIKELIHOODS:
+        if wrong := [u for u in numbers if u is not None and u < 0]:
+            raise LovecError(f"{estimator} is {wrong[0]:g}, expected minus the logarithm of a probability, 0 or more")
+        return [None if u is None else math.exp(-u) for u in numbers], False
+    stated = estimator.startswith(_STATED)
+    return [None if u is None else 1.0 - u if stated else -u for u in numbers], not stated
 
 
 def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
@@ -103,13 +248,13 @@ def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
                 f"(answer of {model})", float(values["correct"]), _share(values["confidence"], "confidence")
             )
             yield Record(f"{name}/{model}", f"(question {name})", sentences=(sentence,), meta={"model": model})
-            reading.left_out["sentences without their text, which the file does not have (a name stands in)"] += 1
+            reading.left_out[_PLACEHOLDERS] += 1
 
 
 def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt with its claims; the confidence is the one that the model states (``gpt-score``).
 
-    ``meta["scores"]`` has the other scores of the claims by name.
+    ``meta["scores"]`` has all scores of the claims by name.
     """
     claims = row["claims"]
     sentences = tuple(
@@ -120,7 +265,7 @@ def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
         )
         for claim in claims
     )
-    names = [name for name in (claims[0] if claims else ()) if name.endswith("-score") and name != "gpt-score"]
+    names = [name for name in (claims[0] if claims else ()) if name.endswith("-score")]
     meta = {"unit": "claim", "scores": {name: [claim.get(name) for claim in claims] for name in names}}
     yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], sentences=sentences, meta=meta)
 
@@ -132,7 +277,7 @@ def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
         raise LovecError(f"there are {len(scores)} scores and {len(labels)} labels, expected one each per claim")
     name = reading.ids.of(f"prompt {reading.number}")
     sentences = tuple(Sentence(f"(claim {at})", float(label)) for at, label in enumerate(labels, 1))
-    reading.left_out["sentences without their text, which the file does not have (a name stands in)"] += len(labels)
+    reading.left_out[_PLACEHOLDERS] += len(labels)
     meta = {"unit": "claim", "scores": list(scores)}
     yield Record(name, f"(prompt {reading.number})", sentences=sentences, meta=meta)
 

@@ -8,23 +8,33 @@ beyond the mean over the seeds given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from lovec.metrics.functional import checked_pair, group_of
+from lovec.metrics.corp import Decomposition, decompose
+from lovec.metrics.functional import f1_at_k, group_of, log_losses
+from lovec.metrics.grouped import GroupedPairs
+from lovec.metrics.ranking import auarc_of, auprc_of, aurc_of, auroc_of, c_index_of, prr_of
 from lovec.metrics.records import sentence_pairs
+from lovec.metrics.smooth import smooth_ece_of
 from lovec.metrics.table import METRICS
+from lovec.metrics.weighted import PairLayout, WeightedPairs
 from lovec.types import LovecError, Record, check_count, check_range, check_seed
 
 QuestionPairs: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Confidences and factualities (equally long, in [0, 1]) of the sentences of each question, by the question's id."""
 
 BOOTSTRAPPED = tuple(name for name, info in METRICS.items() if info.bootstrapped)
-"""Names of the metrics that get an interval: Brier score, ECE-M with ten bins and Spearman's correlation."""
+"""Names of all metrics that can get an interval."""
+
+MAIN = tuple(name for name in BOOTSTRAPPED if METRICS[name].main)
+"""Names of those that get one unless others are asked for: Brier score, ECE-M with ten bins, Spearman's correlation."""
 
 _BINS = 10
 _AT_ONCE = 256  # draws computed together at most
@@ -82,22 +92,27 @@ def by_question(records: Iterable[Record], readout: str) -> dict[str, tuple[list
     return pairs
 
 
-def resample(runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0) -> Resampled:
-    """Compute Brier score, ECE-M and Spearman's correlation of a method on ``draws`` draws of the questions.
+def resample(
+    runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0, metrics: Sequence[str] = MAIN
+) -> Resampled:
+    """Compute metrics of a method on ``draws`` draws of the questions.
 
-    The same questions, number of draws and seed give the same draws, whatever the method.
+    The same questions, number of draws and seed give the same draws, whatever the method and the metrics.
 
     Args:
         runs: one per training seed, over the same questions.
         draws: number of draws; each holds as many questions as there are, drawn with replacement.
         seed: seed of the draws.
+        metrics: names out of ``BOOTSTRAPPED``. The ones of ``MAIN`` are quick; all of them take some ten times as long.
 
     Raises:
-        LovecError: there is no run, no question or no draw, or the runs have different questions; a question has not as
-            many confidences as factualities, or one of them is missing or lies outside [0, 1].
+        LovecError: there is no run, no question or no draw, a metric is unknown, or the runs have different questions;
+            a question has not as many confidences as factualities, or one of them is missing or lies outside [0, 1].
     """
     check_count("draws", draws)
     check_seed("seed", seed)
+    if not metrics or not {*metrics} <= {*BOOTSTRAPPED}:
+        raise LovecError(f"metrics of the bootstrap are {metrics!r}, expected some of {', '.join(BOOTSTRAPPED)}")
     questions = tuple(sorted({question for run in runs for question in run}))
     if not questions:
         raise LovecError(f"a bootstrap got {len(runs)} runs without any question; give tagged and labelled records")
@@ -105,14 +120,45 @@ def resample(runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0) ->
         if missing := [question for question in questions if question not in run]:
             raise LovecError(_unequal(len(run), len(questions), missing[0]))
     samples = [_Sample.of(run, questions) for run in runs]
-    at_once = _CELLS // max(len(questions), *(len(sample.owner) for sample in samples))
+    return Resampled(questions, seed, _values(samples, draws, seed, metrics))
+
+
+def resample_groups(
+    pairs: GroupedPairs, draws: int = 1000, seed: int = 0, metrics: Sequence[str] = MAIN
+) -> dict[str, Tensor]:
+    """Compute metrics of pairs on ``draws`` draws of their groups, as `resample` does of questions.
+
+    Args:
+        pairs: what is drawn from, at least one group.
+        draws: number of draws; 0 computes the metrics of the pairs themselves.
+        seed: seed of the draws.
+        metrics: names out of ``BOOTSTRAPPED``, or "mean_confidence" and "mean_factuality".
+
+    Returns:
+        Values by name, [1 + draws], float64; the first is that of the pairs themselves. NaN where it is undefined.
+
+    Raises:
+        LovecError: a metric is unknown, there is no group, or a setting is out of range.
+    """
+    check_count("groups", pairs.groups)
+    check_count("draws", draws, at_least=0)
+    check_seed("seed", seed)
+    if not {*metrics} <= _OF_DRAWS.keys():
+        raise LovecError(f"metrics of the bootstrap are {metrics!r}, expected some of {', '.join(_OF_DRAWS)}")
+    return _values([_Sample.of_groups(pairs)], draws, seed, metrics)
+
+
+def _values(samples: Sequence[_Sample], draws: int, seed: int, metrics: Iterable[str]) -> dict[str, Tensor]:
+    """Compute metrics on the questions themselves and on draws of them, each the mean over samples: [1 + draws]."""
+    questions = len(samples[0].lengths)
+    at_once = _CELLS // max(questions, *(len(sample.owner) for sample in samples))
     at_once = max(_MULTIPLE, min(at_once // _MULTIPLE * _MULTIPLE, _AT_ONCE))
-    means: dict[str, list[Tensor]] = {name: [] for name in BOOTSTRAPPED}
-    for counts in _draws(len(questions), draws, seed, at_once):
-        by_run = [_metrics(sample, counts) for sample in samples]
+    means: dict[str, list[Tensor]] = {name: [] for name in metrics}
+    for counts in _draws(questions, draws, seed, at_once):
+        drawn = [_Drawn(sample, counts) for sample in samples]
         for name, blocks in means.items():
-            blocks.append(torch.stack([metrics[name] for metrics in by_run]).mean(0))
-    return Resampled(questions, seed, {name: torch.cat(blocks) for name, blocks in means.items()})
+            blocks.append(torch.stack([_OF_DRAWS[name](run) for run in drawn]).mean(0))
+    return {name: torch.cat(blocks) for name, blocks in means.items()}
 
 
 def intervals(first: Resampled, second: Resampled | None = None, level: float = 0.95) -> dict[str, Interval | None]:
@@ -128,35 +174,53 @@ def intervals(first: Resampled, second: Resampled | None = None, level: float = 
         level: share of the draws inside the interval.
 
     Returns:
-        One per name of ``BOOTSTRAPPED``; None where the metric is undefined on the questions themselves.
+        One per metric that was drawn; None where the metric is undefined on the questions themselves.
 
     Raises:
-        LovecError: the draws of the two are not the same, or ``level`` is not between 0 and 1.
+        LovecError: the draws or the metrics of the two are not the same, or ``level`` is not between 0 and 1.
     """
     check_range("level", level, above=0, below=1)
     if second is not None:
         _check_same_draws(first, second)
     ends: dict[str, Interval | None] = {}
     for name, values in first.metrics.items():
-        values = values if second is None else values - second.metrics[name]
-        if values[0].isnan():
-            ends[name] = None
-            continue
-        quantiles = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
-        low, high = torch.nanquantile(values[1:], quantiles).tolist()
-        ends[name] = Interval(float(values[0]), low, high)
+        ends[name] = interval_of(values if second is None else values - second.metrics[name], level)
     return ends
+
+
+def interval_of(values: Tensor, level: float = 0.95) -> Interval | None:
+    """Return the percentile interval of a metric.
+
+    Args:
+        values: on the questions themselves, then on draws of them, [1 + draws].
+        level: share of the draws inside the interval.
+
+    Returns:
+        None where the metric is undefined on the questions themselves; without draws both ends are NaN.
+    """
+    if values[0].isnan():
+        return None
+    if len(values) == 1:
+        return Interval(float(values[0]), math.nan, math.nan)
+    quantiles = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
+    low, high = torch.nanquantile(values[1:], quantiles).tolist()
+    return Interval(float(values[0]), low, high)
 
 
 def _check_same_draws(first: Resampled, second: Resampled) -> None:
     """Refuse to subtract draws of different questions.
 
     Raises:
-        LovecError: questions, seeds or numbers of draws differ.
+        LovecError: questions, seeds, numbers of draws or metrics differ.
     """
     if unpaired := sorted(set(first.questions) ^ set(second.questions)):
         raise LovecError(_unequal(len(first.questions), len(second.questions), unpaired[0]))
-    draws = [len(method.metrics[BOOTSTRAPPED[0]]) - 1 for method in (first, second)]
+    if first.metrics.keys() != second.metrics.keys():
+        raise LovecError(
+            f"methods were drawn with the metrics {', '.join(first.metrics)} and {', '.join(second.metrics)}; a paired "
+            "difference needs the same metrics of both"
+        )
+    draws = [len(next(iter(method.metrics.values()))) - 1 for method in (first, second)]
     if first.seed != second.seed or draws[0] != draws[1]:
         raise LovecError(
             f"methods were drawn with seeds {first.seed} and {second.seed}, {draws[0]} and {draws[1]} times; "
@@ -184,24 +248,19 @@ def _draws(questions: int, draws: int, seed: int, at_once: int) -> Iterator[Tens
         yield torch.zeros(rows, questions, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Sample:
     """The sentences of a run, question by question.
 
     Attributes:
-        places: for confidence and for factuality, the number of different values, and the place of every sentence's
-            value among them, [N].
+        layout: the sentences' pairs.
         owner: index of the question that every sentence belongs to, [N].
         lengths: number of sentences of every question, float64.
-        errors: sum of the squared errors of every question.
-        gaps: sums of factuality less confidence of every question, by bin of the confidence, [questions, bins].
     """
 
-    places: tuple[tuple[int, Tensor], ...]
+    layout: PairLayout
     owner: Tensor
     lengths: Tensor
-    errors: Tensor
-    gaps: Tensor
 
     @classmethod
     def of(cls, run: QuestionPairs, questions: Sequence[str]) -> _Sample:
@@ -217,42 +276,111 @@ class _Sample:
                     f"question {question!r} has {len(confidences)} confidences and {len(factualities)} factualities, "
                     "expected one of each per sentence"
                 )
-        confidence, factuality = checked_pair(
+        layout = PairLayout.of(
             [c for confidences, _ in pairs for c in confidences], [f for _, labels in pairs for f in labels]
         )
         lengths = torch.tensor([len(confidences) for confidences, _ in pairs])
-        owner = torch.arange(len(pairs)).repeat_interleave(lengths)
-        errors = torch.zeros(len(pairs), dtype=torch.float64).index_add(0, owner, (confidence - factuality).square())
-        gaps = torch.zeros(len(pairs) * _BINS, dtype=torch.float64).index_add(
-            0, owner * _BINS + group_of(confidence, "bins", _BINS), factuality - confidence
+        return cls(layout, torch.arange(len(pairs)).repeat_interleave(lengths), lengths.double())
+
+    @classmethod
+    def of_groups(cls, pairs: GroupedPairs) -> _Sample:
+        """Return what is drawn from: the groups of pairs.
+
+        Raises:
+            LovecError: a confidence or a factuality lies outside [0, 1].
+        """
+        layout = PairLayout.of(pairs.confidence, pairs.factuality)
+        return cls(layout, pairs.group, torch.bincount(pairs.group, minlength=pairs.groups).double())
+
+    def by_question(self, values: Tensor) -> Tensor:
+        """Return the sums of values [N] by question, [questions]."""
+        return torch.zeros_like(self.lengths).index_add(0, self.owner, values)
+
+    @cached_property
+    def errors(self) -> Tensor:
+        """Sum of the squared errors of every question, [questions]."""
+        return self.by_question((self.layout.confidence - self.layout.factuality).square())
+
+    @cached_property
+    def gaps(self) -> Tensor:
+        """Sums of factuality less confidence of every question, by bin of the confidence, [questions, bins]."""
+        confidence, factuality = self.layout.confidence, self.layout.factuality
+        gaps = torch.zeros(len(self.lengths) * _BINS, dtype=torch.float64).index_add(
+            0, self.owner * _BINS + group_of(confidence, "bins", _BINS), factuality - confidence
         )
-        sides = [torch.unique(values, return_inverse=True) for values in (confidence, factuality)]
-        places = tuple((len(levels), place) for levels, place in sides)
-        return cls(places, owner, lengths.double(), errors, gaps.view(-1, _BINS))
+        return gaps.view(-1, _BINS)
+
+    @cached_property
+    def log_losses(self) -> Tensor:
+        """Sum of the logarithmic losses of every question, [questions]."""
+        return self.by_question(log_losses(self.layout.confidence, self.layout.factuality))
+
+    @cached_property
+    def f1(self) -> Tensor:
+        """F1@K of every question, [questions]; 0 where there is no sentence."""
+        return f1_at_k(self.by_question(self.layout.factuality), self.lengths).nan_to_num(nan=0.0)
 
 
-def _metrics(sample: _Sample, counts: Tensor) -> dict[str, Tensor]:
-    """Compute the metrics of a run on some draws: [draws] each, float64, NaN where undefined."""
-    n = counts @ sample.lengths
-    return {
-        "brier": counts @ sample.errors / n,
-        "ece_m": (counts @ sample.gaps).abs().sum(1) / n,
-        "spearman": _spearman(sample, counts),
-    }
+@dataclass(frozen=True)
+class _Drawn:
+    """Some draws of a sample.
+
+    Attributes:
+        sample: what is drawn from.
+        counts: how often every draw holds every question, [draws, questions], float64.
+    """
+
+    sample: _Sample
+    counts: Tensor
+
+    @cached_property
+    def n(self) -> Tensor:
+        """Number of sentences of every draw, [draws]."""
+        return self.counts @ self.sample.lengths
+
+    @cached_property
+    def pairs(self) -> WeightedPairs:
+        """The sentences, each as often as its question was drawn."""
+        return WeightedPairs(self.sample.layout, self.counts[:, self.sample.owner])
+
+    @cached_property
+    def parts(self) -> Decomposition:
+        """Parts of the Brier score of every draw."""
+        return decompose(self.pairs)
 
 
-def _spearman(sample: _Sample, counts: Tensor) -> Tensor:
+def _spearman(pairs: WeightedPairs) -> Tensor:
     """Compute the rank correlation of every draw.
 
     A sentence drawn w times is w equal sentences: its rank is the middle of all that tie with it, and it counts w
     times in the correlation.
     """
-    weight = counts[:, sample.owner]
-    n = weight.sum(1, keepdim=True)
-    product, spread = weight, []
-    for levels, place in sample.places:
-        mass = weight.new_zeros(len(weight), levels).index_add_(1, place, weight)
-        middle = mass.cumsum(1) - (mass + n) / 2  # rank less the mean rank; halves of integers, so exact
+    product, spread = pairs.weight, []
+    sides = (pairs.layout.by_confidence, pairs.mass), (pairs.layout.by_factuality, pairs.factuality_mass)
+    for (_, place), mass in sides:
+        middle = mass.cumsum(1) - (mass + pairs.n[:, None]) / 2  # rank less the mean rank; halves of integers, so exact
         product = product * middle[:, place]
         spread.append((mass * middle.square()).sum(1))
     return (product.sum(1) / (spread[0] * spread[1]).sqrt()).clamp(-1.0, 1.0)
+
+
+_OF_DRAWS: Mapping[str, Callable[[_Drawn], Tensor]] = {
+    "brier": lambda drawn: drawn.counts @ drawn.sample.errors / drawn.n,
+    "ece_m": lambda drawn: (drawn.counts @ drawn.sample.gaps).abs().sum(1) / drawn.n,
+    "spearman": lambda drawn: _spearman(drawn.pairs),
+    "miscalibration": lambda drawn: drawn.parts.miscalibration,
+    "discrimination": lambda drawn: drawn.parts.discrimination,
+    "uncertainty": lambda drawn: drawn.parts.uncertainty,
+    "smooth_ece": lambda drawn: smooth_ece_of(drawn.pairs),
+    "log_score": lambda drawn: drawn.counts @ drawn.sample.log_losses / drawn.n,
+    "c_index": lambda drawn: c_index_of(drawn.pairs),
+    "auroc": lambda drawn: auroc_of(drawn.pairs),
+    "auprc": lambda drawn: auprc_of(drawn.pairs),
+    "aurc": lambda drawn: aurc_of(drawn.pairs),
+    "auarc": lambda drawn: auarc_of(drawn.pairs),
+    "prr": lambda drawn: prr_of(drawn.pairs),
+    "f1_at_k": lambda drawn: drawn.counts @ drawn.sample.f1 / (drawn.counts @ (drawn.sample.lengths > 0).double()),
+    "mean_confidence": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.confidence) / drawn.n,
+    "mean_factuality": lambda drawn: drawn.counts @ drawn.sample.by_question(drawn.sample.layout.factuality) / drawn.n,
+}
+"""What computes a metric of the draws: [draws], float64, NaN where it is undefined."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lovec.types import N_SCORES, LovecError, check_choice, check_count
+from lovec.types import N_SCORES, LovecError, check_choice, check_count, check_range
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,6 +26,12 @@ Variant: TypeAlias = Literal["bins", "levels", "huang"]
 
 Values: TypeAlias = "Tensor | ArrayLike"
 """Numbers [N]: a tensor, a sequence of Python numbers, or an array with a ``dtype``, such as NumPy's."""
+
+LOG_CLIP = 0.01
+"""Confidences are clipped to [LOG_CLIP, 1 - LOG_CLIP] in the log score, unless told otherwise."""
+
+F1_K = 64
+"""Number of supported facts that F1@K asks for, unless told otherwise: the lower of those that its authors report."""
 
 _MOST_DIGITS = 6  # of the decimals that numbers of less than double precision are read as
 _EDGE = 1e-6  # keeps 0.7, which float32 stores as 0.69999999, in bin 7
@@ -275,28 +281,65 @@ def spearman(confidence: Values, factuality: Values) -> Tensor:
     return ((x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()).clamp(-1.0, 1.0)
 
 
-def auroc(confidence: Values, factuality: Values) -> Tensor:
-    """Compute the area under the ROC curve: how often a true answer has more confidence than a false one.
+def log_score(confidence: Values, factuality: Values, clip: float = LOG_CLIP) -> Tensor:
+    """Compute the logarithmic score: mean of -(f ln c + (1 - f) ln (1 - c)) (Good 1952), the cross-entropy in nats.
 
-    Ties count half. It is defined for hard labels only, as short answers have.
+    A confidence of 0 or 1 would cost infinitely much where it is wrong, so confidences are clipped to [clip, 1 - clip]
+    first: the score depends on the clip wherever confidences lie outside. Lower is better; the lowest for given labels
+    is the mean of their entropies, which is 0 for labels 0 and 1 only (up to the clip: -ln (1 - clip)).
 
     Args:
-        confidence: [N], in [0, 1].
-        factuality: [N], 0 or 1.
+        confidence: c, [N], in [0, 1].
+        factuality: f, [N], in [0, 1].
+        clip: above 0 and below 0.5.
 
     Returns:
-        Scalar in [0, 1], float64; NaN where a label is neither 0 nor 1, or all are the same.
+        Scalar from 0 to -ln clip, in nats, float64.
 
     Raises:
-        LovecError: see ``checked_pair``.
+        LovecError: see ``checked_pair``, or the clip is out of range.
     """
-    confidence, factuality = checked_pair(confidence, factuality)
-    true = factuality == 1
-    n, others = true.sum().double(), (factuality == 0).sum().double()
-    if n + others < factuality.numel():
-        return confidence.new_tensor(float("nan"))
-    # Mann and Whitney (1947): the ranks of the true ones, less what they would be if the true ones came last.
-    return (_midranks(confidence)[true].sum() - n * (n + 1) / 2) / (n * others)
+    return log_losses(*checked_pair(confidence, factuality), clip).mean()
+
+
+def log_losses(confidence: Tensor, factuality: Tensor, clip: float = LOG_CLIP) -> Tensor:
+    """Compute the logarithmic loss of every pair, [N], of tensors from ``checked_pair``; see ``log_score``.
+
+    Raises:
+        LovecError: the clip is out of range.
+    """
+    check_range("clip of the log score", clip, above=0, below=0.5)
+    clipped = confidence.clamp(clip, 1.0 - clip)
+    return -(factuality * clipped.log() + (1.0 - factuality) * (1.0 - clipped).log())
+
+
+def f1_at_k(supported: Values, total: Values, k: int = F1_K) -> Tensor:
+    """Compute F1@K of passages: the harmonic mean of precision and of recall up to K facts (Wei et al. 2024, LongFact).
+
+    Precision is S / N and recall min(S / K, 1), with S the number of supported sentences or claims of a passage and N
+    that of all; see arXiv 2403.18802, eq. 1. It rewards what precision alone does not: saying more that is true. K is
+    how many supported facts a reader wants; the authors report 64 and 178. With graded labels S is their sum.
+
+    Args:
+        supported: S of each passage, [P].
+        total: N of each passage, [P].
+        k: K, at least 1.
+
+    Returns:
+        [P] in [0, 1], float64; 0 where nothing is supported, NaN where N = 0.
+
+    Raises:
+        LovecError: the shapes differ, S is not in [0, N], or K is below 1.
+    """
+    check_count("K of F1@K", k)
+    s, n = (_tensor(name, values).detach().double() for name, values in (("supported", supported), ("total", total)))
+    if s.ndim != 1 or s.shape != n.shape or not ((s >= 0) & (s <= n + _EDGE)).all():
+        raise LovecError(
+            f"supported is {str(s.tolist())[:60]} and total {str(n.tolist())[:60]}, expected one number per passage in "
+            "each, and no more supported than there are"
+        )
+    recall = (s / k).clamp(max=1.0)
+    return (2 * s * recall / (s + n * recall)).where(s > 0, 0.0).where(n > 0, float("nan"))
 
 
 def entropy(counts: Tensor) -> Tensor:

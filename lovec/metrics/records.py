@@ -9,7 +9,7 @@ from typing import TypeAlias, get_args
 
 import torch
 
-from lovec.metrics.functional import mean_confidence, ordinality
+from lovec.metrics.functional import f1_at_k, mean_confidence, ordinality
 from lovec.metrics.text import semantic_diversity, type_token_ratio
 from lovec.types import Embedder, LovecError, Readout, Record, Sentence, check_choice
 
@@ -107,6 +107,8 @@ class AnswerStatistics:
             an embedder.
         abstained: number of the answers that decline to answer, and of all answers; (0, 0) where that is not asked.
         ordinality: sum and number of the ordinalities of the sentences whose distribution has one.
+        f1_at_k: sum and number of F1@K (K = ``lovec.metrics.functional.F1_K``) of the answers with a sentence that has
+            a confidence and a factuality, over these sentences.
     """
 
     scores: tuple[int, ...] = ()
@@ -116,6 +118,7 @@ class AnswerStatistics:
     diversity: Total = (0.0, 0)
     abstained: Total = (0.0, 0)
     ordinality: Total = (0.0, 0)
+    f1_at_k: Total = (0.0, 0)
 
 
 NO_ANSWERS = AnswerStatistics()
@@ -145,6 +148,7 @@ def answer_statistics(
         diversity=_total(() if embedder is None else _diversities(records, embedder)),
         abstained=_total(() if declines is None else (float(declines(text)) for text in texts)),
         ordinality=_total(_ordinalities(sentences)),
+        f1_at_k=_total(_f1s(records)),
     )
 
 
@@ -162,6 +166,12 @@ def _ordinalities(sentences: Iterable[Sentence]) -> list[float]:
     distributions = [s.distribution for s in sentences if s.distribution is not None]
     values = ordinality(torch.tensor(distributions, dtype=torch.float64)).tolist() if distributions else []
     return [value for value in values if not math.isnan(value)]
+
+
+def _f1s(records: Iterable[Record]) -> list[float]:
+    """Return F1@K of every answer with a sentence that has a confidence and a factuality."""
+    labels = [factualities for record in records if (factualities := sentence_pairs([record], "stated")[1])]
+    return f1_at_k([math.fsum(answer) for answer in labels], [len(answer) for answer in labels]).tolist()
 
 
 def _total(values: Iterable[float]) -> Total:

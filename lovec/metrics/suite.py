@@ -1,250 +1,39 @@
-"""Metrics as torchmetrics: each a thin class around a function of ``functional`` or ``text``, and all of them at once.
-
-They accumulate batches on any number of processes, and their values are those of the whole: batches may be empty, and
-a process may have none. Values are float64 scalars, NaN where they are undefined.
-"""
+"""Metrics of answers as torchmetrics, and the metrics of answers and of pairs all at once; see ``pairs``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.utilities.data import dim_zero_cat
 
-from lovec.metrics.functional import (
-    auroc,
-    checked_pair,
-    ece_from_sums,
-    entropy,
-    float64_device,
-    group_count,
-    group_sums,
-    spearman,
+from lovec.metrics.functional import checked_pair, entropy
+from lovec.metrics.pairs import (
+    ECEM,
+    AllPairMetrics,
+    BrierScore,
+    ExactMetric,
+    GradedShare,
+    LogScore,
+    MalformedShare,
+    MeanConfidence,
+    MeanFactuality,
+    PairCount,
+    RatioMetric,
 )
 from lovec.metrics.records import NO_ANSWERS, AnswerStatistics
-from lovec.metrics.risk import aurc
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.types import N_SCORES, LovecError, check_count
 
-
-class ExactMetric(Metric):
-    """Base of metrics whose states keep their precision, whatever the precision of the module that they belong to.
-
-    A model that is cast to half precision casts the states of its metrics with it, and sums of thousands of pairs in
-    bfloat16 are wrong in the second digit. Here ``.to(dtype)`` moves the states and leaves their types alone. On a
-    device without float64 the states stay on the CPU.
-
-    Args:
-        kwargs: options of ``torchmetrics.Metric``.
-    """
-
-    full_state_update = False
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._dtype = torch.float64
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Module:
-        device = float64_device(fn(torch.zeros(1, device=self.device)).device)
-        module = super()._apply(lambda state: state.to(device), exclude_state)
-        # A process without pairs contributes an empty tensor of this type to those of the others.
-        self._dtype = torch.float64
-        return module
-
-
-# Pairs of confidence and factuality
-
-
-class RatioMetric(ExactMetric):
-    """Base of metrics that are a sum divided by a count, NaN where the count is 0.
-
-    Args:
-        kwargs: options of ``torchmetrics.Metric``.
-    """
-
-    sums: Tensor
-    """[2], float64: the sum and the count."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("sums", torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def add(self, total: float | Tensor, count: int) -> None:
-        """Add a sum and the number of values in it."""
-        self.sums += torch.tensor([float(total), count], dtype=torch.float64, device=self.device)
-
-    def compute(self) -> Tensor:
-        """Return the sum divided by the count: scalar, float64."""
-        return self.sums[0] / self.sums[1]
-
-
-class BrierScore(RatioMetric):
-    """Brier score with soft labels, see ``lovec.metrics.functional.brier_score``."""
-
-    higher_is_better = False
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N] in [0, 1].
-
-        Raises:
-            LovecError: see ``lovec.metrics.functional.checked_pair``.
-        """
-        confidence, factuality = checked_pair(confidence, factuality)
-        self.add((confidence - factuality).square().sum(), confidence.numel())
-
-
-class MeanConfidence(RatioMetric):
-    """Mean confidence of the pairs."""
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N] in [0, 1].
-
-        Raises:
-            LovecError: see ``lovec.metrics.functional.checked_pair``.
-        """
-        self.add(checked_pair(confidence, factuality)[0].sum(), confidence.numel())
-
-
-class MeanFactuality(RatioMetric):
-    """Mean factuality of the pairs."""
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N] in [0, 1].
-
-        Raises:
-            LovecError: see ``lovec.metrics.functional.checked_pair``.
-        """
-        self.add(checked_pair(confidence, factuality)[1].sum(), factuality.numel())
-
-
-class MalformedShare(RatioMetric):
-    """Share of labelled items without a valid confidence."""
-
-    higher_is_better = False
-
-    def update(self, confidence: Tensor, malformed: int) -> None:
-        """Add the valid confidences, [N], and the number of items that have none."""
-        self.add(malformed, malformed + confidence.numel())
-
-
-class ECEM(ExactMetric):
-    """Expected calibration error with soft labels, see ``lovec.metrics.functional.ece_m``.
-
-    Args:
-        variant: "bins", "levels" or "huang".
-        bins: number of bins of the variant "bins".
-        levels: number of levels of the scale for the other two variants.
-        kwargs: options of ``torchmetrics.Metric``.
-
-    Raises:
-        LovecError: see ``lovec.metrics.functional.group_count``.
-    """
-
-    higher_is_better = False
-    sums: Tensor
-
-    def __init__(self, variant: str = "bins", bins: int = 10, levels: int = N_SCORES, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.grouping: dict[str, Any] = {"variant": variant, "bins": bins, "levels": levels}
-        self.add_state("sums", torch.zeros(3, group_count(**self.grouping), dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N] in [0, 1].
-
-        Raises:
-            LovecError: see ``lovec.metrics.functional.checked_pair``.
-        """
-        self.sums += group_sums(*checked_pair(confidence, factuality), **self.grouping)
-
-    def compute(self) -> Tensor:
-        """Return ECE-M of all pairs: scalar, float64; NaN without any."""
-        return ece_from_sums(self.sums)
-
-
-class PairMetric(ExactMetric):
-    """Base of metrics that need all pairs at once: keeps every confidence and factuality (16 bytes per pair).
-
-    Args:
-        kwargs: options of ``torchmetrics.Metric``.
-    """
-
-    confidence: list[Tensor]
-    factuality: list[Tensor]
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("confidence", [], dist_reduce_fx="cat")
-        self.add_state("factuality", [], dist_reduce_fx="cat")
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N] in [0, 1].
-
-        Raises:
-            LovecError: see ``lovec.metrics.functional.checked_pair``.
-        """
-        confidence, factuality = checked_pair(confidence, factuality)
-        self.confidence.append(confidence)
-        self.factuality.append(factuality)
-
-    def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return all confidences and factualities so far, [N] each, float64."""
-        empty = torch.zeros(0, dtype=torch.float64, device=self.device)
-        return (
-            dim_zero_cat(self.confidence) if len(self.confidence) else empty,
-            dim_zero_cat(self.factuality) if len(self.factuality) else empty,
-        )
-
-
-class SpearmanCorrelation(PairMetric):
-    """Spearman's rank correlation, see ``lovec.metrics.functional.spearman``."""
-
-    higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Return the rank correlation of all pairs: scalar, float64; NaN without any or where one side is constant."""
-        return spearman(*self.pairs())
-
-
-class AURC(PairMetric):
-    """Area under the risk-coverage curve, see ``lovec.metrics.risk.aurc``."""
-
-    higher_is_better = False
-
-    def compute(self) -> Tensor:
-        """Return the mean risk over all coverages, of all pairs: scalar, float64; NaN without any."""
-        return aurc(*self.pairs())
-
-
-class AUROC(PairMetric):
-    """Area under the ROC curve, see ``lovec.metrics.functional.auroc``."""
-
-    higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Return the area of all pairs: scalar, float64; NaN where the labels are not both 0 and 1."""
-        return auroc(*self.pairs())
-
-
-class PairCount(RatioMetric):
-    """Number of pairs."""
-
-    def update(self, confidence: Tensor, factuality: Tensor) -> None:
-        """Add pairs, both [N]."""
-        self.add(0.0, confidence.numel())
-
-    def compute(self) -> Tensor:
-        """Return the number of pairs: scalar, float64."""
-        return self.sums[1]
-
-
 # What answers are like, whether they are true or not. A policy that states the same score everywhere shows in the
 # entropy and number of its scores, one that earns its reward by saying less in the words and their variety.
+
+
+_ANSWER_MEANS = ("abstained", "words", "diversity", "ttr", "ordinality", "f1_at_k")
 
 
 class AnswerMean(RatioMetric):
@@ -403,16 +192,16 @@ class CalibrationSuite(MetricCollection):
             {
                 "brier": BrierScore(),
                 "ece_m": ECEM(),
-                "spearman": SpearmanCorrelation(),
-                "aurc": AURC(),
-                "auroc": AUROC(),
+                "log_score": LogScore(),
+                "graded": GradedShare(),
+                "_all_pairs": AllPairMetrics(),
                 "malformed": MalformedShare(),
                 "mean_confidence": MeanConfidence(),
                 "mean_factuality": MeanFactuality(),
                 "distinct": DistinctScores(levels),
                 "entropy": ScoreEntropy(levels),
                 "n": PairCount(),
-                **{name: AnswerMean(name) for name in ("abstained", "words", "diversity", "ttr", "ordinality")},
+                **{name: AnswerMean(name) for name in _ANSWER_MEANS},
                 **user_metrics,
             },
             compute_groups=False,

@@ -27,8 +27,11 @@ class MetricInfo:
         digits: digits after the decimal point where it is shown.
         logged: "always": validation logs it for every level and readout; "once": once per mode, since it does not
             depend on the readout; None: only tests measure it.
-        bootstrapped: whether tables give a bootstrap interval for it.
+        bootstrapped: whether the bootstrap gives intervals for it, see ``lovec.metrics.bootstrap``.
         main: whether the short result table, which ``lovec test`` prints, has it.
+        detail: whether it is a column of the table of further metrics in reports.
+        uses: what it uses of pairs of confidence and factuality: the confidences as numbers in [0, 1] ("probability"),
+            their order only ("order"), or the factualities only ("labels"); None for metrics of something else.
     """
 
     name: str
@@ -39,6 +42,8 @@ class MetricInfo:
     logged: Literal["always", "once"] | None = None
     bootstrapped: bool = False
     main: bool = False
+    detail: bool = False
+    uses: Literal["probability", "order", "labels"] | None = None
 
     def text(self, value: float | None) -> str:
         """Return a value as tables show it; "-" where it is undefined (None, NaN or infinite)."""

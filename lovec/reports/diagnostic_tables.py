@@ -57,6 +57,23 @@ def risk_table(cells: CellMaker) -> Table | None:
     return replace(table, notes=tuple(texts()["tables"]["risk-coverage"]))
 
 
+def further_table(cells: CellMaker) -> Table | None:
+    """Return the table of further metrics of calibration and ranking; None if none of them was measured."""
+    infos = [info for info in METRICS.values() if info.detail]
+    rows = list(_sections(cells.run, ("iterative", "free-form"), ("ablation",)))
+    infos = [info for info in infos if any(row.metrics.get(info.name) is not None for _, row in rows)]
+    if not infos:
+        return None
+    lines = [
+        Line(row.method, tuple(metric_cell(row.metrics.get(info.name), info) for info in infos), section)
+        for section, row in rows
+    ]
+    groups = [section if row.mode == "iterative" else f"{section} {row.method}" for section, row in rows]
+    notes = (f"{legend(infos)}; -: undefined.", *texts()["tables"]["further"])
+    columns = tuple(metric_column(info) for info in infos)
+    return mark_best(Table("further", "Further metrics", columns, tuple(lines), notes), groups)
+
+
 def diagnostics_table(cells: CellMaker) -> Table | None:
     """Return the table of what the answers and their scores are like; None if none of it was measured."""
     rows = list(_sections(cells.run, ("free-form", "iterative"), ("ablation", "recalibrated", "hybrid", "constant")))

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import torch
-from torch import Tensor
-
-from lovec.metrics.functional import checked_pair
-from lovec.metrics.records import sentence_pairs
+from lovec.metrics.grouped import GroupedPairs, grouped_pairs
 from lovec.reports.style import SIDE, FilePath, add_title, short, write_plot
 from lovec.types import LovecError, Record
 
@@ -26,6 +22,9 @@ T = TypeVar("T")
 
 Groups: TypeAlias = Mapping[str, Sequence[Record]]
 """Tagged records of every method, by its name."""
+
+PairGroups: TypeAlias = Mapping[str, Sequence[Record] | GroupedPairs]
+"""Tagged records of every method, or their pairs of confidence and factuality, by its name."""
 
 COLUMNS = 4
 """Default number of panels in a full row."""
@@ -95,26 +94,23 @@ def write_panels(
     return write_plot(drawn, path, title)
 
 
-def labelled_pairs(records: Sequence[Record], readout: str) -> tuple[Tensor, Tensor]:
+def labelled_pairs(given: Sequence[Record] | GroupedPairs, readout: str) -> GroupedPairs:
     """Return the confidence and the factuality of every sentence that has both.
 
     Args:
-        records: tagged and labelled records.
-        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
-
-    Returns:
-        Two tensors [N] in [0, 1], float64.
+        given: tagged and labelled records, or their pairs.
+        readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``; not used for pairs.
 
     Raises:
         LovecError: no sentence has both.
     """
-    confidence, factuality, _ = sentence_pairs(records, readout)
-    if not confidence:
+    pairs = given if isinstance(given, GroupedPairs) else grouped_pairs(given, readout)
+    if not pairs.confidence.numel():
         raise LovecError(
-            f"none of {len(records)} records has a sentence with a confidence and a factuality; "
+            f"none of {pairs.groups} records has a sentence with a confidence and a factuality; "
             "give the tagged records that `lovec test` writes"
         )
-    return checked_pair(torch.tensor(confidence, dtype=torch.float64), torch.tensor(factuality, dtype=torch.float64))
+    return pairs
 
 
 def panel_axes(count: int, layout: PanelLayout, title: str) -> tuple[Figure, list[list[Any]]]:

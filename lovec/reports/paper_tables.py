@@ -14,7 +14,7 @@ from lovec.metrics.table import MetricInfo
 from lovec.reports import diagnostic_tables
 from lovec.reports.cells import MODE_TITLES, CellMaker
 from lovec.reports.paper import model_named, paper_table, with_paper
-from lovec.reports.results_table import custom_metrics
+from lovec.reports.results_table import custom_metrics, has_hard_labels
 from lovec.reports.runs import RunResults
 from lovec.reports.table import Line, Table, legend, mark_best, metric_column
 from lovec.types import Kind, ResultRow
@@ -49,6 +49,7 @@ def report_tables(run: RunResults, draws: int = 1000, level: float = 0.95, paper
         "short-form": builder.short_form(),
         "readouts": builder.readouts(),
         "risk-coverage": diagnostic_tables.risk_table(builder.cells),
+        "further": diagnostic_tables.further_table(builder.cells),
         "diagnostics": diagnostic_tables.diagnostics_table(builder.cells),
     }
     tables = [(key, _with_seeds_note(run, table)) for key, table in of_rows.items() if table is not None]
@@ -140,7 +141,7 @@ class _Builder:
 
     def short_form(self) -> Table | None:
         """Build the table of short answers, which are right or wrong as a whole."""
-        hard = [row.domain for row in self.rows if row.level == "sentence" and row.metrics.get("auroc") is not None]
+        hard = [row.domain for row in self.rows if row.level == "sentence" and has_hard_labels(row)]
         if not hard:
             return None
         entries = self._entries(["baseline"], "iterative", "Baselines")

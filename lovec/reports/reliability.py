@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lovec.metrics.functional import brier_score, ece_from_sums, group_sums
-from lovec.metrics.records import sentence_pairs
-from lovec.reports.panels import Groups, PanelLayout, labelled_pairs, write_panels
-from lovec.reports.style import BLUE, FAINT, GROUND, HALVES, INK, ORANGE, SIDE, FilePath, short
+from lovec.metrics.functional import brier_score, ece_from_sums, group_of, group_sums
+from lovec.metrics.grouped import GroupedPairs
+from lovec.reports.panels import PanelLayout, labelled_pairs, write_panels
+from lovec.reports.style import BLUE, FAINT, GREEN, GROUND, HALVES, INK, ORANGE, SIDE, FilePath, short
 from lovec.types import Record
+
+if TYPE_CHECKING:
+    from lovec.metrics.corp import CorpCurve
 
 BINS = 10
 """Number of equal bins of the confidence, the same as for ECE-M."""
 
 DRAWS, LEVEL = 1000, 0.95
 """Number of bootstrap draws behind an interval, and the share of them that lies inside it."""
+
+_FEWEST_DRAWS, _MOST_DRAWN = 100, 50_000_000  # of more than 50,000 groups, fewer draws: they hardly differ
+_MOST_LEVELS = 500  # different confidences that a CORP curve is computed with
 
 _FEWEST = 5  # questions that a bin needs for an interval: draws of fewer hardly differ
 _RANGE = (-0.04, 1.04)  # from 0 to 1, with room for dots at the ends
@@ -54,11 +60,13 @@ class Reliability:
         bins: bins that are not empty, least confident first.
         brier: mean of (c - f)^2 over the sentences.
         ece_m: sum over bins of count / n times |mean factuality - mean confidence|.
+        curve: the CORP curve with its band; None draws none.
     """
 
     bins: tuple[Bin, ...]
     brier: float
     ece_m: float
+    curve: CorpCurve | None = None
 
     @property
     def n(self) -> int:
@@ -66,35 +74,42 @@ class Reliability:
         return sum(bin_.count for bin_ in self.bins)
 
 
-def reliability(records: Sequence[Record], readout: str = "stated") -> Reliability:
+def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False) -> Reliability:
     """Compute bins and metrics over all sentences with a confidence and a factuality.
 
     Args:
-        records: tagged and labelled records.
+        records: tagged and labelled records, or their pairs.
         readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
+        corp: whether to compute the CORP curve, too.
 
     Raises:
         LovecError: no sentence has both a confidence and a factuality.
     """
-    confidence, factuality = labelled_pairs(records, readout)
+    pairs = labelled_pairs(records, readout)
+    confidence, factuality = pairs.confidence, pairs.factuality
     sums = group_sums(confidence, factuality, "bins", BINS)
-    ends = _intervals(records, readout)
+    ends = _intervals(pairs)
     bins = tuple(Bin(int(n), c / n, f / n, *pair) for (n, c, f), pair in zip(sums.T.tolist(), ends, strict=True) if n)
-    return Reliability(bins, float(brier_score(confidence, factuality)), float(ece_from_sums(sums)))
+    brier, ece = float(brier_score(confidence, factuality)), float(ece_from_sums(sums))
+    return Reliability(bins, brier, ece, _corp_curve(pairs) if corp else None)
 
 
 def reliability_diagram(
-    groups: Groups, path: FilePath, readout: str = "stated", title: str = "Sentences: how true against how sure"
+    groups: Mapping[str, Sequence[Record] | GroupedPairs | Reliability],
+    path: FilePath,
+    readout: str = "stated",
+    title: str = "Sentences: how true against how sure",
 ) -> Path:
     """Write a plot with one reliability diagram per method; the same records give the same bytes.
 
     A dot is a bin: its mean factuality over its mean confidence. The dashed diagonal is perfect calibration, the thick
     line from it to a dot the gap that ECE-M counts. The thin line is a 95 % bootstrap interval over the questions; a
     hollow dot has none, because its bin holds sentences of fewer than five questions. The strip below shows which share
-    of the sentences each bin holds.
+    of the sentences each bin holds. The CORP curve, where there is one, needs no bins: it is the isotonic regression of
+    factuality on confidence, and the band holds 95 % of the curves that calibrated confidences would give.
 
     Args:
-        groups: tagged and labelled records of every method, by its name.
+        groups: tagged and labelled records of every method, their pairs, or what `reliability` returned, by its name.
         path: file to write, .svg or .png.
         readout: "stated" or "mean".
         title: title of the plot.
@@ -106,13 +121,31 @@ def reliability_diagram(
         LovecError: there is no method, a method has no sentence with a confidence and a factuality, or the name of the
             file does not end in .svg or .png.
     """
-    panels = [(short(name), reliability(records, readout)) for name, records in groups.items()]
+    panels = [
+        (short(name), given if isinstance(given, Reliability) else reliability(given, readout))
+        for name, given in groups.items()
+    ]
     return write_panels(panels, _draw, _LAYOUT, path, title)
+
+
+def _corp_curve(pairs: GroupedPairs) -> CorpCurve:
+    """Return the CORP curve; of very many different confidences, those that a plot can tell apart."""
+    from lovec.metrics.corp import corp_reliability  # imported here because it takes SciPy
+
+    confidence = pairs.confidence
+    if len(confidence) > _MOST_LEVELS and len(set(confidence.tolist())) > _MOST_LEVELS:
+        confidence = (confidence * _MOST_LEVELS).round() / _MOST_LEVELS
+    return corp_reliability(confidence, pairs.factuality)
 
 
 def _draw(axes: Sequence[Any], panel: Reliability) -> str:
     upper, lower = axes
+    curve = panel.curve
     upper.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    if curve is not None:
+        x, low, high = curve.x.tolist(), curve.low.tolist(), curve.high.tolist()
+        upper.fill_between(x, low, high, color=FAINT, alpha=0.25, linewidth=0, zorder=1)
+        upper.plot(x, curve.recalibrated.tolist(), color=GREEN, linewidth=1.5, zorder=3.5)
     for bin_ in panel.bins:
         upper.vlines(bin_.confidence, bin_.confidence, bin_.factuality, color=ORANGE, alpha=0.45, linewidth=5, zorder=2)
         if bin_.low is not None:
@@ -134,19 +167,20 @@ def _draw(axes: Sequence[Any], panel: Reliability) -> str:
     return f"BS {100 * panel.brier:.1f}, ECE-M {100 * panel.ece_m:.1f} %"
 
 
-def _intervals(records: Sequence[Record], readout: str) -> list[tuple[float, float] | tuple[None, None]]:
-    """Return the percentile interval of every bin's mean factuality, over draws of the records with replacement."""
-    pairs = [sentence_pairs([record], readout) for record in records]
-    double = torch.float64
-    sums = torch.stack(
-        [group_sums(torch.tensor(c, dtype=double), torch.tensor(f, dtype=double), "bins", BINS) for c, f, _ in pairs]
+def _intervals(pairs: GroupedPairs) -> list[tuple[float, float] | tuple[None, None]]:
+    """Return the percentile interval of every bin's mean factuality, over draws of the groups with replacement."""
+    n, double = pairs.groups, torch.float64
+    place = pairs.group * BINS + group_of(pairs.confidence, "bins", BINS)
+    counts, truths = (
+        torch.zeros(n * BINS, dtype=double).index_add(0, place, values).view(n, BINS)
+        for values in (torch.ones_like(pairs.factuality), pairs.factuality)
     )
-    n = len(pairs)
     generator = torch.Generator().manual_seed(0)
-    draws = (torch.randint(n, (n,), generator=generator) for _ in range(DRAWS))
-    times_drawn = torch.stack([torch.bincount(draw, minlength=n) for draw in draws]).double()
-    counts, factualities = times_drawn @ sums[:, 0], times_drawn @ sums[:, 2]
+    means = []
+    for _ in range(min(DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // n))):
+        times_drawn = torch.bincount(torch.randint(n, (n,), generator=generator), minlength=n).double()
+        means.append((times_drawn @ truths) / (times_drawn @ counts))
     ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=double)
-    low, high = torch.nanquantile(factualities / counts, ends, dim=0).clamp(0.0, 1.0).tolist()
-    enough = ((sums[:, 0] > 0).sum(0) >= _FEWEST).tolist()
+    low, high = torch.nanquantile(torch.stack(means), ends, dim=0).clamp(0.0, 1.0).tolist()
+    enough = ((counts > 0).sum(0) >= _FEWEST).tolist()
     return [(a, b) if many else (None, None) for a, b, many in zip(low, high, enough, strict=True)]

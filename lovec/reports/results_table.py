@@ -54,10 +54,18 @@ def custom_metrics(rows: Iterable[ResultRow], metrics: Mapping[str, MetricInfo])
     return [info for name, info in metrics.items() if name not in METRICS and name in names]
 
 
+def has_hard_labels(row: ResultRow) -> bool:
+    """Return whether the labels of a row are 0 and 1, and both occur, as those of short answers are.
+
+    Rows of older results have an AUROC only then, and no share of graded labels.
+    """
+    return row.metrics.get("auroc") is not None and not row.metrics.get("graded")
+
+
 def _columns(rows: Sequence[ResultRow], metrics: Mapping[str, MetricInfo]) -> list[MetricInfo]:
-    """Return the main metrics, AUROC where a row has it (all its labels are 0 or 1), and users' own."""
+    """Return the main metrics, AUROC where the labels of a row are 0 and 1, and users' own."""
     names = [name for name, info in METRICS.items() if info.main]
-    if any(row.metrics.get("auroc") is not None for row in rows):
+    if any(map(has_hard_labels, rows)):
         names.append("auroc")
     return [metrics[name] for name in names] + custom_metrics(rows, metrics)
 

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from lovec.metrics.grouped import GroupedPairs
 from lovec.metrics.risk import aurc, risk_coverage
-from lovec.reports.panels import Groups, PanelLayout, labelled_pairs, write_panels
+from lovec.reports.panels import PairGroups, PanelLayout, labelled_pairs, write_panels
 from lovec.reports.style import BLUE, FAINT, FilePath, short
 from lovec.types import Record
 
 _LAYOUT = PanelLayout("share of the sentences kept, % (grey: the others)", ("risk, %",), (2.0,))
 _POINTS = 72  # least number of points that a curve is drawn with
 _BACKGROUND_POINTS = 40  # most points of another method's curve in the background
+_MOST_THRESHOLDS = 500  # that a curve is drawn with; a plot shows no more
 _MOST_DOTS = 20  # a curve with more dots than these is drawn without them
 
 
@@ -48,23 +51,27 @@ class RiskCurve:
         return [0.0, *xs.tolist()], [self.risk[0], *(np.interp(xs, ends, wrong) / xs).tolist()]
 
 
-def risk_curve(records: Sequence[Record], readout: str = "stated") -> RiskCurve:
+def risk_curve(records: Sequence[Record] | GroupedPairs, readout: str = "stated") -> RiskCurve:
     """Compute the risk-coverage curve over all sentences with a confidence and a factuality.
 
     Args:
-        records: tagged and labelled records.
+        records: tagged and labelled records, or their pairs.
         readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
 
     Raises:
         LovecError: no sentence has both a confidence and a factuality.
     """
-    confidence, factuality = labelled_pairs(records, readout)
+    pairs = labelled_pairs(records, readout)
+    confidence, factuality = pairs.confidence, pairs.factuality
     coverage, risk = risk_coverage(confidence, factuality)
+    if len(coverage) > _MOST_THRESHOLDS:
+        kept = torch.linspace(0, len(coverage) - 1, _MOST_THRESHOLDS).round().long()
+        coverage, risk = coverage[kept], risk[kept]
     return RiskCurve(tuple(coverage.tolist()), tuple(risk.tolist()), float(aurc(confidence, factuality)))
 
 
 def risk_coverage_curves(
-    groups: Groups, path: FilePath, readout: str = "stated", title: str = "How much is wrong in what is kept"
+    groups: PairGroups, path: FilePath, readout: str = "stated", title: str = "How much is wrong in what is kept"
 ) -> Path:
     """Write a plot with one risk-coverage curve per method; the same records give the same bytes.
 
@@ -73,7 +80,7 @@ def risk_coverage_curves(
     of each panel. The curve of a method that knows nothing is flat; a good one falls steeply towards low coverage.
 
     Args:
-        groups: tagged and labelled records of every method, by its name.
+        groups: tagged and labelled records of every method, or their pairs, by its name.
         path: file to write, .svg or .png.
         readout: "stated" or "mean".
         title: title of the plot.

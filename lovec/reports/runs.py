@@ -219,8 +219,8 @@ def _same_metrics(first: ResultRow, second: ResultRow) -> bool:
             a is not None and b is not None and math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
         )
 
-    names = {*first.metrics, *second.metrics}
-    return first.n == second.n and all(same(first.metrics.get(name), second.metrics.get(name)) for name in names)
+    both = first.metrics.keys() & second.metrics.keys()  # older results lack metrics that newer ones have
+    return first.n == second.n and all(same(first.metrics[name], second.metrics[name]) for name in both)
 
 
 def _means(rows: Iterable[ResultRow]) -> Iterator[ResultRow]:

@@ -204,6 +204,23 @@ def mark_best(table: Table, groups: Sequence[str] | None = None) -> Table:
     return replace(table, lines=tuple(map(marked, table.lines, groups)))
 
 
+def transposed(table: Table, corner: str = "") -> Table:
+    """Return a table with lines and columns exchanged: few methods and many metrics read better so.
+
+    Groups of columns become sections of lines, and the other way round.
+
+    Args:
+        table: with whatever is marked in it.
+        corner: heading of the new first column.
+    """
+    columns = tuple(Column(line.name, line.section) for line in table.lines)
+    lines = tuple(
+        Line(column.heading, tuple(line.cells[place] for line in table.lines), column.group)
+        for place, column in enumerate(table.columns)
+    )
+    return replace(table, columns=columns, lines=lines, corner=corner)
+
+
 def print_table(table: Table, console: Console | None = None, intervals: bool = False) -> None:
     """Print a table: sections and the best values in bold, lines of the paper dim; plain text without a terminal.
 

@@ -72,6 +72,7 @@ def test_a_report_imports_no_model_code(files):
         ("label", "--labelled", "LABELLED", "--out", "OUT"),
         ("tag", "--help"),
         ("serve", "--help"),
+        ("score", "--help"),
     ],
 )
 def test_commands_on_files_import_no_model_code(files, words):
@@ -80,6 +81,13 @@ def test_commands_on_files_import_no_model_code(files, words):
     places = {"RUN": "run", "LABELLED": "labelled.jsonl", "OUT": f"labels-{words[0]}"}
     words = [str(files / places[word]) if word in places else word for word in words]
     assert not imported_by(*words) & (TRAINING | ELSEWHERE | MODELS)
+
+
+def test_scoring_a_file_imports_no_model_code(files):
+    assert not imported_by("score", "--help") & {"torch", "numpy", "matplotlib"}
+    (files / "scored.csv").write_text("confidence,label\n0.5,1\n0.2,0\n", encoding="utf-8")
+    modules = imported_by("score", str(files / "scored.csv"))
+    assert "scipy.optimize" in modules and not modules & (TRAINING | ELSEWHERE | MODELS - {"scipy"})
 
 
 def test_loading_a_model_for_the_server_imports_no_trainer(model):

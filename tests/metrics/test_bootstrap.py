@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from lovec.metrics import bootstrap
-from lovec.metrics.bootstrap import BOOTSTRAPPED, Interval, by_question, intervals, resample
-from lovec.metrics.functional import brier_score, ece_m, spearman
+from lovec.metrics.bootstrap import BOOTSTRAPPED, MAIN, Interval, by_question, intervals, resample
+from lovec.metrics.corp import brier_decomposition
+from lovec.metrics.functional import brier_score, ece_m, f1_at_k, log_score, spearman
+from lovec.metrics.ranking import auarc, auprc, auroc, c_index, prr
+from lovec.metrics.risk import aurc
+from lovec.metrics.smooth import smooth_ece
 from lovec.types import LovecError, Record, Sentence
 
 
@@ -22,6 +26,30 @@ def simulated(people=40, bias=0.0, noise=0.15, seed=0, world=0, levels=10):
         c = (np.clip(f + bias + said.normal(0, noise, len(f)), 0, 1) * levels).round() / levels
         run[f"q{i}"] = (c.tolist(), f.tolist())
     return run
+
+
+FURTHER = {
+    "miscalibration": lambda c, f: brier_decomposition(c, f).miscalibration,
+    "discrimination": lambda c, f: brier_decomposition(c, f).discrimination,
+    "uncertainty": lambda c, f: brier_decomposition(c, f).uncertainty,
+    "smooth_ece": smooth_ece,
+    "log_score": log_score,
+    "c_index": c_index,
+    "auroc": auroc,
+    "auprc": auprc,
+    "aurc": aurc,
+    "auarc": auarc,
+    "prr": prr,
+}
+
+
+def further_at_length(run, drawn):
+    """The other metrics of a draw, in the order of ``BOOTSTRAPPED``."""
+    c, f = ([x for question in drawn for x in run[question][side]] for side in (0, 1))
+    labels = [run[question][1] for question in drawn if run[question][1]]
+    f1 = f1_at_k([sum(answer) for answer in labels], [len(answer) for answer in labels]).mean()
+    found = {name: float(function(c, f)) for name, function in FURTHER.items()} | {"f1_at_k": float(f1)}
+    return [found[name] for name in BOOTSTRAPPED if name not in MAIN]
 
 
 def at_length(run, drawn):
@@ -40,7 +68,52 @@ def test_every_draw_is_what_it_is_at_length(levels):
     for at, row in enumerate([torch.arange(12), *choices]):
         asked = [drawn.questions[i] for i in row.tolist()]
         expected = np.mean([at_length(run, asked) for run in runs], axis=0)
-        assert [float(drawn.metrics[name][at]) for name in BOOTSTRAPPED] == pytest.approx(expected, abs=1e-9)
+        assert [float(drawn.metrics[name][at]) for name in MAIN] == pytest.approx(expected, abs=1e-9)
+    assert tuple(drawn.metrics) == MAIN == ("brier", "ece_m", "spearman")
+
+
+@pytest.mark.parametrize("levels", [10, 10**6])
+@pytest.mark.parametrize("hard", [False, True])
+def test_every_draw_of_the_other_metrics_is_what_it_is_at_length(levels, hard):
+    runs = [simulated(people=8, seed=seed, levels=levels) for seed in range(2)]
+    if hard:
+        runs = [{q: (c, [float(x > 0.6) for x in f]) for q, (c, f) in run.items()} for run in runs]
+    runs[0]["q3"] = ([], [])
+    names = [name for name in BOOTSTRAPPED if name not in MAIN]
+    drawn = resample(runs, draws=30, seed=4, metrics=names)
+    choices = torch.randint(8, (30, 8), generator=torch.Generator().manual_seed(4))
+    for at, row in enumerate([torch.arange(8), *choices]):
+        asked = [drawn.questions[i] for i in row.tolist()]
+        expected = np.mean([further_at_length(run, asked) for run in runs], axis=0)
+        assert [float(drawn.metrics[name][at]) for name in names] == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+def test_metrics_are_chosen():
+    run = simulated(people=6)
+    both = resample([run], 40, metrics=["auroc", "brier"])
+    assert tuple(both.metrics) == ("auroc", "brier")
+    assert torch.equal(both.metrics["brier"], resample([run], 40).metrics["brier"])  # the draws are the same
+    everything = intervals(resample([run], 40, metrics=BOOTSTRAPPED))
+    assert tuple(everything) == BOOTSTRAPPED
+    for name, found in everything.items():
+        assert found is not None and found.low <= found.value + 0.2 and found.value - 0.2 <= found.high, name
+    with pytest.raises(LovecError, match="with the metrics auroc, brier and brier, ece_m, spearman; a paired"):
+        intervals(both, resample([run], 40))
+    for wrong in ([], ["words"], "brier"):
+        with pytest.raises(LovecError, match=r"metrics of the bootstrap are .*, expected some of brier, ece_m"):
+            resample([run], metrics=wrong)
+
+
+def test_one_question_and_constants_have_intervals_or_none():
+    names = [name for name in BOOTSTRAPPED if name not in MAIN]
+    undefined = {"c_index", "auroc", "prr"}
+    alone = intervals(resample([{"q": ([0.4], [1.0])}], 20, metrics=names))
+    assert {name for name, found in alone.items() if found is None} == undefined | {"auarc"}
+    same = {f"q{i}": ([0.1 * i, 0.5], [0.3, 0.3]) for i in range(5)}
+    found = intervals(resample([same], 20, metrics=names))
+    assert {name for name, interval in found.items() if interval is None} == undefined | {"auprc"}
+    nothing = {f"q{i}": ([], []) for i in range(3)}
+    assert set(intervals(resample([nothing], 20, metrics=names)).values()) == {None}
 
 
 def test_intervals_are_the_percentiles_of_the_draws():
@@ -78,7 +151,7 @@ def test_blocks_of_draws_change_nothing(people, monkeypatch):
     monkeypatch.setattr(bootstrap, "_CELLS", 1)
     small = resample([run], draws=300, seed=2)
     assert sizes == [16] * 18 + [13]
-    for name in BOOTSTRAPPED:
+    for name in MAIN:
         np.testing.assert_allclose(small.metrics[name], whole.metrics[name], rtol=1e-13)  # NaN equals NaN
     counts = torch.cat(list(draw(people, 300, 2, 16)))
     choices = torch.randint(people, (300, people), generator=torch.Generator().manual_seed(2))

@@ -14,18 +14,39 @@ from scipy.stats import spearmanr
 from sklearn.metrics import brier_score_loss
 from torchmetrics import Metric
 
-from lovec.metrics import AURC, AUROC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
+from lovec.metrics import (
+    AUARC,
+    AUPRC,
+    AURC,
+    AUROC,
+    ECEM,
+    BrierScore,
+    CalibrationSuite,
+    CIndex,
+    Discrimination,
+    F1AtK,
+    LogScore,
+    Miscalibration,
+    PredictionRejectionRatio,
+    SmoothECE,
+    SpearmanCorrelation,
+    Uncertainty,
+)
+from lovec.metrics.corp import brier_decomposition
 from lovec.metrics.functional import (
-    auroc,
     brier_score,
     ece_m,
     entropy,
     expected_confidence,
+    f1_at_k,
+    log_score,
     mean_confidence,
     spearman,
 )
+from lovec.metrics.ranking import auarc, auprc, auroc, c_index, prr
 from lovec.metrics.records import AnswerStatistics, answer_statistics, confidence_of, passage_pairs, sentence_pairs
 from lovec.metrics.risk import aurc
+from lovec.metrics.smooth import smooth_ece
 from lovec.metrics.suite import user_metric_infos
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.types import LovecError, Record, Sentence
@@ -40,6 +61,19 @@ CLASSES = {
     "three levels": (ECEM, {"variant": "levels", "levels": 3}, lambda c, f: ece_m(c, f, "levels", levels=3)),
     "spearman": (SpearmanCorrelation, {}, spearman),
     "aurc": (AURC, {}, aurc),
+    "auroc": (AUROC, {}, auroc),
+    "strict auroc": (AUROC, {"threshold": 0.9}, lambda c, f: auroc(c, f, 0.9)),
+    "auprc": (AUPRC, {}, auprc),
+    "strict auprc": (AUPRC, {"threshold": 0.9}, lambda c, f: auprc(c, f, 0.9)),
+    "c_index": (CIndex, {}, c_index),
+    "auarc": (AUARC, {}, auarc),
+    "prr": (PredictionRejectionRatio, {}, prr),
+    "smooth_ece": (SmoothECE, {}, smooth_ece),
+    "miscalibration": (Miscalibration, {}, lambda c, f: brier_decomposition(c, f).miscalibration),
+    "discrimination": (Discrimination, {}, lambda c, f: brier_decomposition(c, f).discrimination),
+    "uncertainty": (Uncertainty, {}, lambda c, f: brier_decomposition(c, f).uncertainty),
+    "log_score": (LogScore, {}, log_score),
+    "clipped": (LogScore, {"clip": 0.2}, lambda c, f: log_score(c, f, 0.2)),
 }
 TENTHS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=2, max_size=40)
 
@@ -172,6 +206,20 @@ def test_batched_equals_whole_equals_twin(name):
 
 
 @pytest.mark.parametrize("name", CLASSES)
+def test_merged_states_and_any_order_equal_the_whole(name):
+    cls, options, twin = CLASSES[name]
+    c, f = random_pairs(101, seed=2)
+    expected = twin(c, f).item()
+    first, second = cls(**options), cls(**options)
+    first.update(c[:30], f[:30])
+    second.update(c[30:], f[30:])
+    first.merge_state(second)
+    assert first.compute().item() == pytest.approx(expected, abs=1e-12)
+    order = torch.randperm(101, generator=torch.Generator().manual_seed(0))
+    assert twin(c[order], f[order]).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CLASSES)
 def test_forward_gives_the_batch_value_and_accumulates(name):
     cls, options, twin = CLASSES[name]
     c, f = random_pairs(60)
@@ -290,7 +338,8 @@ def test_auroc_by_hand_and_where_there_is_none():
     c = torch.tensor([0.9, 0.4, 0.4, 0.1])
     assert float(auroc(c, torch.tensor([1.0, 1.0, 0.0, 0.0]))) == 3.5 / 4
     assert float(auroc(torch.full((4,), 0.7), torch.tensor([1.0, 0.0, 0.0, 1.0]))) == 0.5
-    for f in ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.5, 0.0, 0.0]):
+    assert float(auroc(c, torch.tensor([1.0, 0.5, 0.0, 0.0]))) == 3.5 / 4  # half true is true
+    for f in ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.4, 0.3, 0.0, 0.0]):
         assert math.isnan(auroc(c, torch.tensor(f)))
     assert math.isnan(auroc(torch.zeros(0), torch.zeros(0)))
 
@@ -305,9 +354,11 @@ def values(suite):
 
 def test_suite_by_hand():
     suite = CalibrationSuite()
-    answers = AnswerStatistics((9, 0, 9), missing=1, words=(30, 4), ttr=(2.5, 4), abstained=(1.0, 4))
+    answers = AnswerStatistics((9, 0, 9), 1, words=(30, 4), ttr=(2.5, 4), abstained=(1.0, 4), f1_at_k=(0.3, 1))
     suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, answers)
-    suite.update(torch.tensor([0.0]), torch.tensor([0.0]), answers=replace(answers, words=(1, 1), ttr=(0.5, 1)))
+    suite.update(
+        torch.tensor([0.0]), torch.tensor([0.0]), answers=replace(answers, words=(1, 1), ttr=(0.5, 1), f1_at_k=(0.2, 1))
+    )
     suite.update(torch.zeros(0), torch.zeros(0), malformed=1)
     assert all(value.dtype == torch.float64 and value.ndim == 0 for value in suite.compute().values())
     assert values(suite) == pytest.approx(
@@ -316,7 +367,18 @@ def test_suite_by_hand():
             "ece_m": 0.1,
             "spearman": 1.0,
             "aurc": (0 + 0.5 / 2 + 1.5 / 3) / 3,
-            "auroc": math.nan,
+            "auroc": 1.0,
+            "auprc": 1.0,
+            "c_index": 1.0,
+            "auarc": ((1 + 0.75) / 2 + (0.75 + 0.5) / 2) / 2,
+            "prr": 1.0,
+            "miscalibration": 0.05 / 3,
+            "discrimination": 0.5 / 3,
+            "uncertainty": 0.5 / 3,
+            "smooth_ece": smooth_ece([0.9, 0.3, 0.0], [1.0, 0.5, 0.0]).item(),
+            "log_score": -(math.log(0.9) + 0.5 * math.log(0.3) + 0.5 * math.log(0.7) + math.log(0.99)) / 3,
+            "graded": 1 / 3,
+            "f1_at_k": (0.3 + 0.2) / 2,
             "malformed": 2 / 5,
             "mean_confidence": 0.4,
             "mean_factuality": 0.5,
@@ -343,6 +405,46 @@ def test_suite_of_nothing_and_of_malformed_only():
     suite.update(torch.zeros(0), torch.zeros(0), malformed=4)
     metrics = values(suite)
     assert metrics["malformed"] == 1.0 and math.isnan(metrics["brier"])
+
+
+def test_the_suite_measures_what_the_functions_do():
+    c, f = random_pairs(200, seed=3)
+    suite = CalibrationSuite()
+    for part in (slice(0, 0), slice(0, 90), slice(90, 200)):
+        suite.update(c[part], f[part])
+    found = values(suite)
+    names = set(CLASSES) & set(found)
+    assert len(names) == 13  # all that take pairs, by their names
+    for name in names:
+        assert found[name] == pytest.approx(CLASSES[name][2](c, f).item(), abs=1e-12), name
+    assert found["ece_m"] == pytest.approx(ece_m(c, f).item(), abs=1e-12)
+    assert found["graded"] == pytest.approx(((f > 0) & (f < 1)).double().mean().item())
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_f1_at_k_is_a_mean_over_passages():
+    metric = F1AtK(k=3)
+    assert math.isnan(metric.compute().item())
+    metric.update([2, 0, 0], [4, 1, 0])  # the last one has no sentence
+    other = F1AtK(k=3)
+    other.update(torch.tensor([3.0]), torch.tensor([3.0]))
+    metric.merge_state(other)
+    metric.update([1], [1])
+    assert metric.compute().item() == pytest.approx((f1_at_k([2, 1], [4, 1], 3).sum().item() + 1) / 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AUROC(threshold=0.0), "threshold is 0.0, expected above 0"),
+        (lambda: AUPRC(threshold=2.0), "threshold is 2.0, expected above 0 and at most 1"),
+        (lambda: LogScore(clip=0.5), "clip is 0.5, expected above 0 and below 0.5"),
+        (lambda: F1AtK(k=0), "k is 0, expected at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(make, words):
+    with pytest.raises(LovecError, match=words):
+        make()
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
@@ -462,6 +564,7 @@ def _feed(metrics, parts):
     for part in parts:
         scores = tuple((10 * c[part]).round().long().tolist())
         totals = {"ttr": (part.stop / 7, 2), "diversity": (0.3, 1), "abstained": (1.0, 2), "ordinality": (2.2, 3)}
+        totals["f1_at_k"] = (0.4, 2)
         answers = AnswerStatistics(scores, missing=2, words=(7 * part.stop, 2), **totals)
         for metric in metrics:
             suite = isinstance(metric, CalibrationSuite)
@@ -474,7 +577,7 @@ def _values(metrics):
 
 def _all_metrics():
     suites = [CalibrationSuite(), CalibrationSuite([AbsoluteError()])]
-    return [*suites, BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC(), AUROC()]
+    return [*suites, BrierScore(), ECEM(), ECEM("levels"), SpearmanCorrelation(), AURC(), AUROC(), LogScore()]
 
 
 def _process(rank, folder):
@@ -565,7 +668,8 @@ def test_sentence_pairs():
 
 def test_answer_statistics_count_sentences_with_and_without_labels():
     statistics = answer_statistics(RECORDS)
-    assert statistics == AnswerStatistics((9, 4, 9, 3, 8), missing=4, words=(8, 5), ttr=(4.0, 4))
+    f1 = f1_at_k([1.5, 0.2], [2, 1]).sum().item()  # of the sentences with a confidence and a factuality
+    assert statistics == AnswerStatistics((9, 4, 9, 3, 8), missing=4, words=(8, 5), ttr=(4.0, 4), f1_at_k=(f1, 2))
     assert answer_statistics(RECORDS[:2]).scores + answer_statistics(RECORDS[2:]).scores == statistics.scores
     record = Record("r", "q", sentences=(Sentence(" two  words\n"), Sentence("")))
     assert answer_statistics([record]).words == (2, 1)

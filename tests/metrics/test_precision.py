@@ -10,9 +10,11 @@ from torch.utils.data import DataLoader
 
 from lovec.metrics import AURC, AUROC, ECEM, BrierScore, CalibrationSuite, SpearmanCorrelation
 from lovec.metrics.bootstrap import intervals, resample
-from lovec.metrics.functional import auroc, brier_score, ece_m, exact_values, float64_device, group_of, spearman
+from lovec.metrics.functional import brier_score, ece_m, exact_values, float64_device, group_of, log_score, spearman
+from lovec.metrics.ranking import auarc, auprc, auroc, c_index, prr
 from lovec.metrics.records import AnswerStatistics
 from lovec.metrics.risk import aurc, risk_coverage, thresholds
+from lovec.metrics.smooth import smooth_ece
 from lovec.types import LovecError
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -142,7 +144,20 @@ def test_a_device_without_float64_is_replaced_by_the_cpu():
         assert float64_device(torch.device("mps")) == torch.device("cpu")
 
 
-@pytest.mark.parametrize("twin", [brier_score, ece_m, spearman, aurc, risk_coverage, thresholds])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_half_precision_changes_no_ranking(dtype):
+    c, f = pairs(20_000)
+    for twin in (auroc, auprc, c_index, auarc, prr, smooth_ece, log_score):
+        assert twin(c.to(dtype), f.to(dtype)).item() == pytest.approx(twin(c, f).item(), abs=1e-9), twin.__name__
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [
+        *(brier_score, ece_m, spearman, aurc, risk_coverage, thresholds),
+        *(auroc, auprc, c_index, auarc, prr, smooth_ece, log_score),
+    ],
+)
 def test_sequences_and_arrays_are_taken_as_tensors_are(twin):
     c, f = [0.1, 0.7, 0.9], [0.0, 0.5, 1.0]
     expected = twin(torch.tensor(c, dtype=torch.float64), torch.tensor(f, dtype=torch.float64))

@@ -153,11 +153,12 @@ def test_passages_have_a_table_of_their_own(run):
 
 def test_only_tables_with_data_are_there(run, tmp_path):
     assert [table.name for table in report_tables(read_run(run), draws=0)] == [
-        "main", "passage", "no-previous-scores", "hybrid", "recalibrated", "risk-coverage", "diagnostics",
+        "main", "passage", "no-previous-scores", "hybrid", "recalibrated", "risk-coverage", "further",
+        "diagnostics",
     ]  # fmt: skip
     alone = write(tmp_path / "alone", usual()("SFT"))
     assert [table.name for table in report_tables(read_run(alone), draws=0)] == [
-        "main", "passage", "risk-coverage", "diagnostics",
+        "main", "passage", "risk-coverage", "further", "diagnostics",
     ]  # fmt: skip
 
 
@@ -240,7 +241,7 @@ def test_the_papers_lines_stand_in_the_same_columns(run):
 def test_other_data_have_the_papers_table_behind_ours(tmp_path):
     run = write(tmp_path / "run", usual(domains=["in-domain"])("DPO"))
     names = [table.name for table in report_tables(read_run(run), draws=0, paper="gemma")]
-    assert names == ["main", "main-paper", "passage", "passage-paper", "risk-coverage", "diagnostics"]
+    assert names == ["main", "main-paper", "passage", "passage-paper", "risk-coverage", "further", "diagnostics"]
 
 
 def test_sft_regression_is_shown_where_it_was_measured(tmp_path):
@@ -485,6 +486,36 @@ def test_thresholds_are_averaged_over_seeds(tmp_path):
         write(tmp_path / f"{seed}", usual(domains=["Bios"])("DPO", scores), seed=seed)
     table = named(report_tables(read_run(tmp_path), draws=0), "risk-coverage")
     assert table.lines[0].cells[1].text == "37.5"
+
+
+def test_further_metrics_have_a_table(run):
+    table = named(report_tables(read_run(run), draws=20), "further")
+    headings = [column.heading for column in table.columns]
+    assert headings == [
+        "MCB", "DSC", "UNC", "smECE", "log score", "C-index", "AUROC", "AUPRC", "AUARC", "PRR", "F1@64",
+    ]  # fmt: skip
+    assert {line.name for line in table.lines} >= {"Best constant", "LUQ", "DPO", "DPO + isotonic", "LUQ + DPO"}
+    cells = texts(table)["Iterative tagging, Bios", "DPO"]
+    main = texts(named(report_tables(read_run(run), draws=0), "main"))["Iterative tagging", "DPO"]
+    mcb, dsc, unc = next(line.cells[:3] for line in table.lines if line.name == "DPO")
+    assert f"{100 * (mcb.value - dsc.value + unc.value):.1f}" == main[0]
+    assert cells[headings.index("C-index")] == cells[headings.index("AUROC")] == "100.0"
+    assert all(not cell.interval for line in table.lines for cell in line.cells)
+    assert not any(cell.best for line in table.lines if line.section.startswith("Free") for cell in line.cells)
+
+
+def test_older_results_lack_further_metrics(tmp_path):
+    path = write(tmp_path / "run", usual(domains=["Bios"], hard=True)("DPO")) / "test" / "results.json"
+    content = json.loads(path.read_text())
+    older = ("brier", "ece_m", "spearman", "auroc", "aurc", "malformed", "mean_confidence", "mean_factuality")
+    for row in content["rows"]:
+        row["metrics"] = {name: row["metrics"][name] for name in older}
+    path.write_text(json.dumps(content))
+    names = [table.name for table in report_tables(read_run(tmp_path / "run"), draws=0)]
+    assert names == ["main", "passage", "short-form", "risk-coverage", "further"]
+    newer = write(tmp_path / "newer", usual(domains=["Bios"], hard=True)("DPO"))
+    both = named(report_tables(read_run(tmp_path / "run", newer), draws=0), "main")
+    assert [line.name for line in both.lines] == ["DPO"]  # the same run, with and without them
 
 
 def test_diagnostics_leave_out_what_was_not_measured(run):

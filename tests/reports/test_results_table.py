@@ -79,6 +79,8 @@ def test_auroc_has_a_column_where_labels_are_hard():
         row({"auroc": None}, method="Best constant", domain="out-of-domain", mode="free-form"),
     ]
     assert "AUROC" not in printed([row({"auroc": None}), row()])
+    assert "AUROC" not in printed([row({"auroc": 0.75, "graded": 0.4})])  # which says little of graded labels
+    assert "AUROC" in printed([row({"auroc": 0.75, "graded": 0.0})])
     lines = [line.split() for line in printed(rows, width=108).splitlines()]
     assert ["DPO", "in-domain", "iterative", "12.3", "100.0", "-", "0.1", "99.0", "70.0", "75.0", "15680"] in lines
     head, _, first, second = markdown_results(rows).splitlines()

@@ -1,0 +1,203 @@
+"""``lovec score``: published figures come out; whatever a file holds is measured, or refused in one clear line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+from commandline import error_of
+from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+from lovec.cli import main
+from lovec.cli.score import _LAYOUTS
+from lovec.datasets.scored import LAYOUT_NAMES
+
+RLCR = Path(__file__).resolve().parents[3] / "shared" / "data" / "rlcr_gpqa" / "confidences.jsonl"
+PUBLISHED = {
+    "Base": (0.5035332589285714, 0.5094419642857144, 0.4920361915483561, 0.3950892857142857),
+    "RLCR": (0.266725, 0.155, 0.5496798818025117, 0.41517857142857145),
+}
+
+
+def made(n: int, seed: int = 0) -> list[dict[str, object]]:
+    """Rows with a passage, a confidence and a label, four rows per passage."""
+    draw = random.Random(seed)
+    rows = [{"passage": f"p{at // 4}", "confidence": round(draw.random(), 2)} for at in range(n)]
+    return [{**row, "label": int(draw.random() < row["confidence"])} for row in rows]
+
+
+def write(path: str, rows: list[dict[str, object]]) -> str:
+    """Write rows as CSV or as JSON Lines."""
+    with open(path, "w", newline="") as file:
+        if path.endswith(".csv"):
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return path
+
+
+def results(folder: str) -> dict[tuple[str, str], dict[str, float | None]]:
+    """The metrics in results.json, by method and level."""
+    rows = json.loads(Path(folder, "results.json").read_text())["rows"]
+    return {(row["method"], row["level"]): row["metrics"] for row in rows}
+
+
+@pytest.mark.skipif(not RLCR.exists(), reason=f"needs {RLCR}")
+def test_published_figures_come_out(here):
+    Path("confidences.jsonl").symlink_to(RLCR)
+    assert main(["score", "confidences.jsonl", "--draws", "0"]) == 0
+    found = results("confidences.score")
+    for method, published in PUBLISHED.items():
+        metrics = found[method, "sentence"]
+        ours = [metrics[name] for name in ("brier", "ece_m", "auroc", "mean_factuality")]
+        assert ours == pytest.approx(published, abs=1e-9, rel=0)
+
+
+def test_all_metrics_are_measured_with_intervals_over_passages(here, capsys):
+    rows = made(400)
+    write("made.csv", rows)
+    assert main(["score", "made.csv", "--draws", "50"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "made.csv: columns guessed: confidence = confidence; label = label; group = passage\n"
+    assert "50 draws of the groups" in out and out.splitlines()[-1].startswith("written to made.score: index.html")
+    metrics = results("made.score")["made", "sentence"]
+    confidence, label = ([row[name] for row in rows] for name in ("confidence", "label"))
+    assert metrics["brier"] == pytest.approx(brier_score_loss(label, confidence))
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(label, confidence))
+    assert metrics["auprc"] == pytest.approx(average_precision_score(label, confidence))
+    assert metrics["spearman"] == pytest.approx(spearmanr(confidence, label).statistic)
+    parts = metrics["miscalibration"] - metrics["discrimination"] + metrics["uncertainty"]
+    assert parts == pytest.approx(metrics["brier"])
+    groups = results("made.score")["made", "passage"]
+    means = [sum(confidence[at : at + 4]) / 4 - sum(label[at : at + 4]) / 4 for at in range(0, 400, 4)]
+    assert groups["brier"] == pytest.approx(sum(gap * gap for gap in means) / 100)
+    (line, _) = json.loads(Path("made.score/tables/scores.json").read_text())["lines"]
+    assert line["cells"][0]["low"] < metrics["brier"] < line["cells"][0]["high"]
+    assert {path.suffix for path in Path("made.score/tables").iterdir()} == {".csv", ".json", ".md", ".tex"}
+    png = Path("made.score/plots/reliability.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and Path("made.score/plots/risk-coverage.svg").read_text().startswith("<?xml")
+    page = Path("made.score/index.html").read_text()
+    assert page.count("<svg") == 2 and "smECE" in page and "95 % of such curves" in page
+    assert main(["report", "made.score", "--no_intervals"]) == 0  # what it writes can be reported like a test
+
+
+def test_several_files_and_columns_are_methods_side_by_side(here, capsys):
+    rows = [{**row, "other": 100 * row["confidence"], "worse": -row["confidence"]} for row in made(40)]
+    write("a.jsonl", rows)
+    Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
+    words = ["--confidence", "confidence", "--confidence", "other", "--uncertainty", "worse", "--label", "label"]
+    assert main(["score", "a.jsonl", *words, "--draws", "0", "--group", "", "--out", "out"]) == 0
+    out, err = capsys.readouterr()
+    found = results("out")
+    assert list(found) == [(name, "sentence") for name in ("confidence", "other", "worse")] and err == ""
+    first, other, worse = found.values()
+    assert other["auroc"] == worse["auroc"] == first["auroc"] and other["spearman"] == pytest.approx(first["spearman"])
+    assert other["brier"] is worse["brier"] is worse["smooth_ece"] is None is not first["brier"]
+    assert "other: its confidences lie between" in out and "say --confidence_scale 100 if" in out
+    assert "worse: its numbers are uncertainties without a scale" in out
+    words = ["a.jsonl", "b.jsonl.gz", "--confidence", "other", "--confidence_scale", "100", "--draws", "0"]
+    assert main(["score", *words, "--redo"]) == 0
+    found = results("a.score")
+    assert found["a", "sentence"] == found["b", "sentence"]
+    assert found["a", "sentence"]["brier"] == pytest.approx(first["brier"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "said"),
+    [
+        ("x.jsonl", b"", "", "x.jsonl is empty, expected JSON Lines, JSON, CSV or Parquet"),
+        ("x.csv", b"confidence,label\n", "", "x.csv holds no row, expected rows with a confidence and a label"),
+        ("x.npy", b"\x93NUMPY\0\0", "", "x.npy is a binary file"),
+        ("x.pkl", b"\x80\x04\x95", "", "runs code when it is opened"),
+        ("x.csv", b"a,b\n1,2\n", "", "cannot tell which column is the confidence (a, b); name it with --confidence CO"),
+        ("x.csv", b"confidence,b\n1,2\n", "", "which column is the label (confidence, b); name it with --label COLUMN"),
+        ("x.csv", b"confidence,label\n1,\n", "--label label", "x.csv: no row has a label in the column 'label'; "),
+        ("x.csv", b"confidence,label\n1,1\n", "--label labl", "no row has a label in the column 'labl'; did you mean"),
+        ("x.csv", b"confidence,label\n1,1\n", "--confidence p", "no row has a confidence in the column 'p'; its colu"),
+        ("x.csv", b"confidence,label\n1,1\n", "--group p", "no row has a group in the column 'p'"),
+        ("x.csv", b"confidence,label\n1,unknown\n", "", "x.csv has no row with a label"),
+        ("x.csv", b"confidence,label\nhigh,1\n", "", 'x.csv:2: confidence is "high", expected a number'),
+        ("x.csv", b"confidence,label\n.5,maybe\n", "", 'x.csv:2: label is "maybe", expected a number, true or fal'),
+        ("x.csv", b"confidence,label\n.5,7\n", "", "x.csv:2: label is 7, expected a number from 0 to 1; say --label_"),
+        ("x.csv", b"confidence,label\n.5,7\n", "--label_scale 5", "from 0 to 5; as --label_scale says"),
+        ("x.csv", b"confidence,label\n11,1\n", "--confidence_scale 10", "confidence is 11, expected a number from"),
+        ("x.csv", b"confidence,label\ninf,1\n", "", 'x.csv:2: confidence is "inf", expected a number'),
+        ("x.csv", b"confidence,label\n1e999,1\n", "", "expected a number"),
+        ("x.jsonl", b'{"confidence": NaN, "label": 1}', "", "NaN is not JSON; an unknown value is null"),
+        ("x.jsonl", b'{"confidence": true, "label": 1}', "", "x.jsonl:1: confidence is true, expected a number"),
+        ("x.jsonl", b'{"confidence": [1], "label": [1, 0]}', "", "confidence is [1], expected a list of 2 numbers"),
+        ("x.jsonl", b'{"prompt": 1}', "--layout rlcr", "x.jsonl:1: has not the layout rlcr: RLCR: numbers also needs"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_one_line(here, capsys, name, content, words, said):
+    Path(name).write_bytes(content)
+    code, error = error_of(capsys, "score", name, *words.split())
+    assert code == 1 and said in error and name in error
+    assert [path.name for path in Path().iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("none.csv", 1, "cannot read none.csv (No such file or directory)"),
+        ("made.csv --draws -1", 1, "--draws is -1"),
+        ("made.csv --label_scale 0", 1, "--label_scale is 0.0"),
+        ("made.csv --confidence_scale nan", 1, "--confidence_scale is nan"),
+        ("made.csv --out made.csv", 1, "the output made.csv is also the input"),
+        ("made.csv --out .", 1, "the output . holds the input made.csv"),
+        ("made.csv --out mine --redo", 1, "mine exists and `lovec score` has not written it; give another --out"),
+        ("made.csv --labl x", 2, "unknown option --labl; did you mean --label?"),
+        ("made.csv --layout uqml", 2, "uqml"),
+        ("", 2, "must be given"),
+    ],
+)
+def test_wrong_options_are_one_line(here, capsys, words, code, said):
+    write("made.csv", made(4))
+    Path("mine").mkdir()
+    Path("mine/index.html").write_text("Written by me.")
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    found, error = error_of(capsys, "score", *words.split())
+    assert found == code and said in error
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_what_says_little_is_measured_and_said(here, capsys):
+    write("one.csv", [{"confidence": 0.5, "label": 1}])
+    assert main(["score", "one.csv", "--draws", "5"]) == 0
+    metrics = results("one.score")["one", "sentence"]
+    assert metrics["brier"] == 0.25 and metrics["spearman"] is metrics["auroc"] is None
+    rows = [{"confidence": 0.5, "label": "S"}, {"confidence": 0.5, "label": "S"}, {"confidence": "", "label": "S"}]
+    write("same.csv", [*rows, {"confidence": 0.1, "label": "IR"}])
+    capsys.readouterr()
+    assert main(["score", "same.csv", "--draws", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "same: all labels are 1, so nothing can be ranked." in out
+    assert "same: all confidences are equal, so they rank nothing." in out
+    assert "same: 1 of 3 labelled rows have no confidence and are left out." in out
+    assert "same: 1 rows have no label and are left out." in out
+    assert results("same.score")["same", "sentence"]["malformed"] == pytest.approx(1 / 3)
+
+
+def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, capsys):
+    write("made.csv", made(20))
+    words = ["score", "made.csv", "--draws", "5"]
+    assert main(words) == 0
+    first = {path: path.read_bytes() for path in Path("made.score").rglob("*") if path.is_file()}
+    code, error = error_of(capsys, *words)
+    assert code == 1 and error == "made.score exists; give --redo to replace it, or another --out"
+    assert main([*words, "--redo"]) == 0
+    assert {path: path.read_bytes() for path in Path("made.score").rglob("*") if path.is_file()} == first
+    write("made.csv", made(20, seed=1))
+    assert main([*words, "--redo"]) == 0
+    assert Path("made.score/results.json").read_bytes() != first[Path("made.score/results.json")]
+
+
+def test_the_command_knows_all_layouts():
+    assert sorted(_LAYOUTS) == sorted(LAYOUT_NAMES)

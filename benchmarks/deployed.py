@@ -268,8 +268,8 @@ def page(results: Mapping[str, Any]) -> str:
         "## What a guarantee keeps",
         "",
         "Thresholds from the validation people, applied to the test people: how often all kept sentences of an answer "
-        "are true (factuality of at least one half), and the share of sentences that are kept. The promise is about such "
-        "draws of both, not about these people: one pair of draws can lie below it.",
+        "are true (factuality of at least one half), and the share of sentences that are kept. The promise is about "
+        "such draws of both, not about these people: one pair of draws can lie below it.",
         "",
         "| Method | Mode | Promised | Held | Kept | Answers |",
         "|---|---|--:|--:|--:|--:|",

@@ -524,7 +524,12 @@ Readout: TypeAlias = Literal["stated", "mean"]
 """How a confidence is read: "stated" is the score that the model states, "mean" the expected score of its distribution
 over all scores; both as a share of the highest score."""
 
-ITERATIVE, FREE_FORM = MODES = ("iterative", "free-form")
+Mode: TypeAlias = Literal["iterative", "free-form"]
+"""A way to tag, see ``MODES``."""
+
+ITERATIVE: Mode = "iterative"
+FREE_FORM: Mode = "free-form"
+MODES = (ITERATIVE, FREE_FORM)
 """Ways to tag: "iterative" scores a given text sentence by sentence, "free-form" writes text and scores together."""
 
 Kind: TypeAlias = Literal["method", "baseline", "constant", "recalibrated", "hybrid", "ablation", "variation"]

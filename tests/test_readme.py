@@ -32,7 +32,7 @@ DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.glob("**/*.md"))]
 EXTENDING = DOCS / "extending.md"
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
-PLAIN = ("label", "agreement", "calibrate", "sweep", "curves", "world", "demo", "report", "tag", "serve", "export", "score")  # fmt: skip
+PLAIN = set("label agreement calibrate sweep curves world demo report score tag serve export".split())
 """Commands with a parser of their own."""
 NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,22 +27,12 @@ from lovec.calibration.plain import (
     wrong,
 )
 from lovec.calibration.stack import Stack
-from lovec.files import write_text
-from lovec.metrics.bootstrap import BOOTSTRAPPED
+from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence, check_choice, check_range
-
-FILE = "calibration.json"
-"""Name of the file, which lies in the folder of the adapter."""
+from lovec.types import DEFAULT_SCALE, LovecError, Mode, Record, Sentence, check_choice, check_range
 
 VERSION = 1
 """Version of the file format."""
-
-MOST_BYTES = 8_000_000
-"""Largest file that is read."""
-
-Mode: TypeAlias = Literal["iterative", "free-form", "both"]
-"""How the answers that a calibration was fitted to were tagged."""
 
 Metrics: TypeAlias = Mapping[str, Mapping[str, Sequence[float] | None]]
 """By "before", "after" and "difference": by the metric's name [value, low, high], None where it is undefined."""
@@ -128,8 +116,7 @@ class Calibration:
     Attributes:
         readout: what is mapped: "mean" or "stated", or the names of several features.
         map: a map of confidences, or a stack of features.
-        adapter: SHA-256 of the adapter's weights that it was fitted for, see ``file_digest``; of the base model without
-            an adapter.
+        adapter: digest of the weights that it was fitted for, see ``lovec.calibration.weights_digest``.
         base: name of the base model.
         mode: how the answers that it was fitted to were tagged.
         fitted: what it was fitted on.
@@ -219,23 +206,21 @@ class Calibration:
         ranks = ([self.rank(sentence) for sentence in record.sentences] for record in records)
         return self.histogram.unlike([[rank for rank in own if rank is not None] for own in ranks])
 
-    def threshold(self, keep_factual: float, kind: Promise = "all-true", share: float = 1.0) -> Guarantee:
+    def threshold(self, keep_factual: float) -> Guarantee:
         """Return the guarantee that was computed for a probability.
 
         Args:
-            keep_factual: probability 1 - alpha that the promise holds.
-            kind: what is promised.
-            share: for "share", the share of the kept sentences that is true.
+            keep_factual: probability 1 - alpha that the promise holds, or 1 less the bound on the share of errors.
 
         Raises:
             LovecError: there is none for it; the message lists those that there are.
         """
         check_range("keep_factual", keep_factual, above=0, below=1)
         for found in self.guarantees:
-            if found.kind == kind and found.share == share and abs(found.keep_factual - keep_factual) < 1e-9:
+            if abs(found.keep_factual - keep_factual) < 1e-9:
                 return found
         there = ", ".join(
-            f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind}, {found.share:g})")
+            f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind})")
             for found in self.guarantees
         )
         raise LovecError(
@@ -293,60 +278,6 @@ class Calibration:
             levels=checked_integer(found["levels"], "levels of a calibration", 2, 10_000),
         )
 
-    def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the calibration beside an adapter, whole or not at all.
-
-        Args:
-            folder: folder of the adapter.
-
-        Returns:
-            The path of the file.
-        """
-        path = Path(folder) / FILE
-        write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-        return path
-
-    @classmethod
-    def read(cls, folder: str | os.PathLike[str], adapter_digest: str | None = None) -> Calibration:
-        """Read the calibration beside an adapter.
-
-        Args:
-            folder: folder of the adapter.
-            adapter_digest: SHA-256 of the adapter's weights; None does not compare it.
-
-        Raises:
-            LovecError: there is none, it is not whole, or it was fitted for another adapter.
-        """
-        path = Path(folder) / FILE
-        try:
-            with open(path, "rb") as file:
-                content = file.read(MOST_BYTES + 1)
-        except OSError as error:
-            raise LovecError(f"cannot read {path} ({error.strerror}); write one with `lovec calibrate`") from None
-        if len(content) > MOST_BYTES:
-            raise LovecError(f"{path} has more than {MOST_BYTES} bytes, expected a calibration; {_FIX}")
-        try:
-            found = cls.from_dict(json.loads(content.decode("utf-8")))
-        except LovecError as error:
-            raise LovecError(f"{path} is no calibration: {error}; {_FIX}") from None
-        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
-            raise LovecError(f"{path} is no JSON ({str(error)[:100]}); {_FIX}") from None
-        if adapter_digest is not None and found.adapter != adapter_digest:
-            raise LovecError(
-                f"{path} was fitted for another adapter ({found.adapter[:12]}, this one is {adapter_digest[:12]}); "
-                f"{_FIX}"
-            )
-        return found
-
-    @classmethod
-    def find(cls, folder: str | os.PathLike[str], adapter_digest: str | None = None) -> Calibration | None:
-        """Read the calibration beside an adapter, or return None where there is none.
-
-        Raises:
-            LovecError: there is one, but it is not whole, or it was fitted for another adapter.
-        """
-        return cls.read(folder, adapter_digest) if os.path.lexists(Path(folder) / FILE) else None
-
     def _row(self, sentence: Sentence) -> list[float] | None:
         row = feature_row(sentence, self.features)
         if row is not None and sentence.levels != self.levels:
@@ -380,7 +311,7 @@ def calibrate(
 
     Args:
         records: tagged and labelled records.
-        adapter: SHA-256 of the adapter's weights, see ``file_digest``.
+        adapter: digest of the adapter's weights, see ``lovec.calibration.weights_digest``.
         base: name of the base model; of a path only the last part is kept.
         mode: how the records were tagged.
         readout: see ``fit_map``.
@@ -426,19 +357,6 @@ def calibrate(
     return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, 64 hexadecimal digits.
-
-    Raises:
-        LovecError: the file cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise LovecError(f"cannot read {path} ({error.strerror}); give the weights of an adapter") from None
-
-
 def _confidence(fitted: FeatureMap, row: list[float]) -> float:
     """Return what a map makes of the features of a sentence, in [0, 1]."""
     mapped = fitted([row]) if isinstance(fitted, Stack) else fitted(row)
@@ -459,7 +377,7 @@ def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Re
 
 
 def _metrics(data: Any) -> dict[str, list[float] | None]:
-    found = checked_object(data, "metrics of a calibration", BOOTSTRAPPED)
+    found = checked_object(data, "metrics of a calibration", MAIN)
     rows: dict[str, list[float] | None] = {}
     for name, ends in found.items():
         ends = None if ends is None else checked_list(ends, f"{name} of a calibration", 3)

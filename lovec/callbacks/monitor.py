@@ -19,8 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.callbacks.probe import PROBE_PREFIX, Probe
-from lovec.evaluation.evaluator import MODES
-from lovec.types import check_count, check_range
+from lovec.types import MODES, check_count, check_range
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -10,13 +11,23 @@ import numpy as np
 import pytest
 from answers import answers, sigmoid, tagged
 
-from lovec.calibration import FILE, Calibration, Identity, Promised, calibrate, file_digest
+from lovec.calibration import (
+    FILE,
+    Calibration,
+    Identity,
+    Promised,
+    calibrate,
+    read_calibrations,
+    weights_digest,
+    write_calibrations,
+)
 from lovec.calibration.drift import Histogram
 from lovec.metrics.functional import ece_m
 from lovec.metrics.records import sentence_pairs
 from lovec.types import LovecError, Sentence
 
-DIGEST = "ab" * 32
+WEIGHTS = b"weights of an adapter"
+DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
 OPTIONS = {"adapter": DIGEST, "base": "org/model", "mode": "iterative", "draws": 50}
 STACK = ("mean", "entropy", "logp_mean")
 
@@ -28,7 +39,7 @@ def labelled():
 
 @pytest.fixture(scope="module")
 def made(labelled):
-    promised = [Promised.keep_factual(0.9), Promised.keep_factual(0.8), Promised(0.1, "share", 0.7)]
+    promised = [Promised.keep_factual(0.9), Promised.keep_factual(0.8), Promised(0.3, "share", 0.7)]
     return calibrate(labelled, **OPTIONS, promised=promised, data=["/somewhere/else/dev.jsonl"])[0]
 
 
@@ -102,11 +113,11 @@ def test_it_says_what_a_confidence_is(made, stacked):
 
 def test_thresholds_are_found_by_their_probability(made):
     assert made.threshold(0.9) == made.guarantees[0] and made.threshold(1 - 0.2) == made.guarantees[1]
-    assert made.threshold(0.9, "share", 0.7) == made.guarantees[2]
+    assert made.threshold(0.7) == made.guarantees[2] and made.guarantees[2].kind == "share"
     with pytest.raises(LovecError) as error:
         made.threshold(0.95)
     assert str(error.value) == (
-        "there is no threshold for --keep-factual 0.95, only for 0.9, 0.8, 0.9 (share, 0.7); add one with "
+        "there is no threshold for --keep-factual 0.95, only for 0.9, 0.8, 0.7 (share); add one with "
         "`lovec calibrate --keep-factual 0.95`"
     )
     with pytest.raises(LovecError, match="only for none"):
@@ -121,43 +132,63 @@ def test_thresholds_are_found_by_their_probability(made):
 # ---------------------------------------------------------------- the file
 
 
-def test_it_comes_back_from_its_file_as_it_was(made, stacked, tmp_path):
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of an adapter."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(WEIGHTS)
+    return tmp_path
+
+
+def test_they_come_back_from_their_file_as_they_were(made, stacked, folder):
     for calibration in (made, stacked, replace(made, map=Identity(), guarantees=())):
-        path = calibration.write(tmp_path)
-        again = Calibration.read(tmp_path, DIGEST)
-        assert again == calibration and path == tmp_path / FILE
+        both = {"iterative": calibration, "free-form": replace(made, mode="free-form")}
+        path = write_calibrations(folder, both)
+        again = read_calibrations(folder)
+        assert again == both and list(again) == list(both) and path == folder / FILE
         sentence = answers(1)[0].sentences[0]
-        assert again.confidence(sentence) == calibration.confidence(sentence)
-        assert again.to_dict() == json.loads(path.read_text())
-    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+        assert again["iterative"].confidence(sentence) == calibration.confidence(sentence)
+        assert [again[mode].to_dict() for mode in both] == json.loads(path.read_text())["calibrations"]
+    assert sorted(file.name for file in folder.iterdir()) == ["adapter_model.safetensors", FILE]
 
 
-def test_the_file_names_no_folder(made, tmp_path):
-    text = made.write(tmp_path).read_text()
+def test_the_file_names_no_folder(made, folder):
+    text = write_calibrations(folder, {"iterative": made}).read_text()
     assert made.fitted.data == ("dev.jsonl",) and "somewhere" not in text
     assert calibrate(answers(4), **{**OPTIONS, "base": "/somewhere/model"})[0].base == "model"
 
 
-def test_the_file_of_another_adapter_is_refused(made, tmp_path):
-    made.write(tmp_path)
-    weights = tmp_path / "adapter_model.safetensors"
-    weights.write_bytes(b"weights")
+def test_the_file_of_other_weights_is_refused(made, folder):
+    write_calibrations(folder, {"iterative": made})
+    assert weights_digest(folder) == DIGEST
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
     with pytest.raises(LovecError) as error:
-        Calibration.read(tmp_path, file_digest(weights))
-    assert "was fitted for another adapter (abababababab, this one is 9a129038d9a0)" in str(error.value)
-    assert str(error.value).endswith("calibrate again, or --raw")
-    assert Calibration.find(tmp_path, DIGEST) == made == Calibration.find(tmp_path)
-    with pytest.raises(LovecError, match=r"cannot read .*give the weights of an adapter"):
-        file_digest(tmp_path / "none")
+        read_calibrations(folder)
+    assert f"was fitted to other weights ({DIGEST[:12]}, here they are 9a129038d9a0)" in str(error.value)
+    assert str(error.value).endswith("calibrate again, or leave confidences as they are with --raw")
 
 
-def test_a_missing_file_is_none_or_an_error(tmp_path):
-    assert Calibration.find(tmp_path) is None and Calibration.find(tmp_path / "none") is None
-    with pytest.raises(LovecError, match=r"cannot read .*calibration.json \(No such file.*`lovec calibrate`"):
-        Calibration.read(tmp_path)
-    (tmp_path / FILE).mkdir()
+def test_a_model_in_several_files_has_a_digest(tmp_path):
+    with pytest.raises(LovecError, match=r"there are no weights in .*, expected adapter_model.safetensors or"):
+        weights_digest(tmp_path)
+    seen = set()
+    for name, content in (("a", b"1"), ("b", b"2"), ("b", b"3"), ("b", b"33"), ("b", bytes(3 << 20) + b"4")):
+        (tmp_path / f"{name}.safetensors").write_bytes(content)
+        seen.add(weights_digest(tmp_path))
+    assert len(seen) == 5
+    assert weights_digest(tmp_path) in seen
+
+
+def test_without_a_file_there_is_no_calibration(folder):
+    assert read_calibrations(folder) == {} == read_calibrations(folder / "none")
+    (folder / FILE).mkdir()
     with pytest.raises(LovecError, match="cannot read"):
-        Calibration.find(tmp_path)
+        read_calibrations(folder)
+
+
+def test_two_calibrations_of_one_mode_are_refused(made, folder):
+    (folder / FILE).write_text(json.dumps({"calibrations": [made.to_dict()] * 2}))
+    with pytest.raises(LovecError, match="has two calibrations for iterative tagging"):
+        read_calibrations(folder)
 
 
 @pytest.mark.parametrize(
@@ -165,20 +196,21 @@ def test_a_missing_file_is_none_or_an_error(tmp_path):
     [
         (b"", "is no JSON"),
         (b"\xff\xfe", "is no JSON"),
-        (b"[" * 100_000, "is no JSON|is no calibration"),
-        (b"9" * 10_000, "is no JSON|is no calibration"),
-        (b"[]", "a calibration is a list of 0 items, expected an object"),
-        (b"{}", "version of a calibration is None, expected 1"),
-        (b'{"version": 2}', "version of a calibration is 2, expected 1"),
-        (b'{"version": 1}', "a calibration lacks 'adapter'"),
+        (b"[" * 100_000, "is no JSON|holds no calibrations"),
+        (b"9" * 10_000, "is no JSON|holds no calibrations"),
+        (b"[]", "the file is a list of 0 items, expected an object"),
+        (b"{}", "the file lacks 'calibrations'"),
+        (b'{"calibrations": [1, 2, 3]}', "calibrations is a list of 3 items, expected a list of at most 2"),
+        (b'{"calibrations": [{"version": 2}]}', "version of a calibration is 2, expected 1"),
+        (b'{"calibrations": [{"version": 1}]}', "a calibration lacks 'adapter'"),
         (b" " * 8_000_001, "has more than 8000000 bytes"),
     ],
 )
-def test_what_is_no_calibration_is_refused(content, line, tmp_path):
-    (tmp_path / FILE).write_bytes(content)
+def test_what_is_no_calibration_is_refused(content, line, folder):
+    (folder / FILE).write_bytes(content)
     with pytest.raises(LovecError, match=line) as error:
-        Calibration.read(tmp_path)
-    assert str(error.value).endswith("calibrate again, or --raw") and "\n" not in str(error.value)
+        read_calibrations(folder)
+    assert str(error.value).endswith("as they are with --raw") and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -205,10 +237,10 @@ def test_what_is_no_calibration_is_refused(content, line, tmp_path):
         ({"__reduce__": "os.system"}, "unknown key '__reduce__'"),
     ],
 )
-def test_a_changed_file_is_refused(made, change, line, tmp_path):
-    (tmp_path / FILE).write_text(json.dumps(made.to_dict() | change))
+def test_a_changed_file_is_refused(made, change, line, folder):
+    (folder / FILE).write_text(json.dumps({"calibrations": [made.to_dict() | change]}))
     with pytest.raises(LovecError, match=line) as error:
-        Calibration.read(tmp_path)
+        read_calibrations(folder)
     assert "\n" not in str(error.value) and "\x1b" not in str(error.value)
 
 

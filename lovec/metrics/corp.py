@@ -113,8 +113,10 @@ def corp_reliability(
     parts = decompose(pairs)
     brier = (pairs.layout.confidence - pairs.layout.factuality).square().mean()
     return CorpCurve(
-        levels,
-        *(torch.from_numpy(values).to(levels.device) for values in (recalibrated, low, high)),
+        x=levels,
+        recalibrated=torch.from_numpy(recalibrated).to(levels.device),
+        low=torch.from_numpy(low).to(levels.device),
+        high=torch.from_numpy(high).to(levels.device),
         count=pairs.mass[0].long(),
         brier=float(brier),
         miscalibration=float(parts.miscalibration),

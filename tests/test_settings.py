@@ -18,6 +18,7 @@ import lovec
 from lovec.cli.label import LabelSettings
 from lovec.cli.serve import listen
 from lovec.modules import PolicyConfig
+from lovec.taggers.deployment import Deployment
 from lovec.tags import TagFormat
 from lovec.types import LovecError
 
@@ -118,6 +119,8 @@ class Setting:
 
 class Session:
     """What ``TextTagger`` reads of a session before it tags."""
+
+    deployment = Deployment()
 
     class engine:
         context_length = 8

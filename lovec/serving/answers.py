@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple
 
 from lovec.encoding import Encoder
 from lovec.serving.worker import CompletionJob
-from lovec.taggers.freeform import AnswerReader
+from lovec.taggers.freeform import AnswerReader, sentence_spans
 from lovec.taggers.scoring import Passage, Step
-from lovec.tags import TaggedSentence, TaggedText
+from lovec.tags import TaggedSentence, TaggedText, parse
 from lovec.types import Engine
 
-ScoredSpan: TypeAlias = tuple[TaggedSentence, list[float] | None]
-"""A tagged span of an answer, and the log-probabilities of all scores at its tag; None where it has no valid tag, or
-does not fit the model's context."""
+
+class ScoredSpan(NamedTuple):
+    """A tagged span of an answer, and what the model tells about it.
+
+    Attributes:
+        span: the span.
+        logps: log-probabilities of all scores at its tag; None where it has no valid tag, or does not fit the model's
+            context.
+        token_logps: log-probabilities of the sentence's own tokens; None where they are not known.
+    """
+
+    span: TaggedSentence
+    logps: list[float] | None
+    token_logps: tuple[float, ...] | None = None
 
 
 @dataclass(eq=False)
@@ -28,11 +39,14 @@ class GrowingAnswer:
         encoder: the encoder of the model that writes it.
         prompt: token ids of its prompt.
         on_sentences: called with the spans that are complete and scored, in their order.
+        likelihoods: whether spans get the log-probabilities of their tokens; they are those of the distribution that
+            is sampled from, so the temperature must be 0 or 1.
     """
 
     encoder: Encoder
     prompt: Sequence[int]
     on_sentences: Callable[[list[ScoredSpan]], None]
+    likelihoods: bool = False
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
@@ -59,11 +73,21 @@ class GrowingAnswer:
         """Store the log-probabilities of that sentence's scores."""
         self._passage.advance(self.encoder, "scores", logps)
 
-    def release(self) -> None:
-        """Hand over the spans that are scored."""
-        scored = self._passage.logps[len(self._steps) - len(self._spans) :]
+    def release(self, ids: Sequence[int], logps: Sequence[float]) -> None:
+        """Hand over the spans that are scored.
+
+        Args:
+            ids: all tokens of the answer so far.
+            logps: their log-probabilities.
+        """
+        first = len(self._steps) - len(self._spans)
+        tokens: list[tuple[float, ...] | None] = [None] * len(self._spans)
+        if self.likelihoods:
+            text = parse(self.encoder.decode(ids), self.encoder.tags)
+            places = sentence_spans(text, ids, self.encoder)[first : len(self._steps)]
+            tokens = [None if place is None else tuple(logps[place]) for place in places]
         spans, self._spans = self._spans, []
-        self.on_sentences(list(zip(spans, scored, strict=True)))
+        self.on_sentences(list(map(ScoredSpan, spans, self._passage.logps[first:], tokens)))
 
     def rest(self) -> TaggedText:
         """Return what follows the spans that were handed over; for the end of the answer."""
@@ -91,11 +115,12 @@ def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
         engine: scores contexts.
         jobs: answers of one model that have paused; the sentences of those that nobody waits for are left out.
     """
-    answers = [job.growing for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
+    waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
+    answers = [job.growing for job in waited_for]
     room = engine.context_length
     while due := [(answer, ids) for answer in answers if (ids := answer.next_context(room)) is not None]:
         tails = due[0][0].encoder.tails
         for (answer, _), logps in zip(due, engine.score([ids for _, ids in due], tails), strict=True):
             answer.advance(logps)
-    for answer in answers:
-        answer.release()
+    for job in waited_for:
+        job.growing.release(job.ids, job.logps)

@@ -23,7 +23,7 @@ from lovec.serving.worker import EngineWorker, StepsJob, queue_full, shutting_do
 from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.freeform import read_sentence
 from lovec.taggers.scoring import with_score
-from lovec.tags import TaggedSentence, TaggedText
+from lovec.tags import TaggedText
 from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Sentence
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ class Service:
         ) -> None:  # in the engine's thread, whose tokenizer the answer is read with
             put((growing.rest(), item) if isinstance(item, Completion) else item)
 
-        growing = GrowingAnswer(self.session.encoder, prompt, put)
+        likelihoods = self.session.deployment.needs_likelihoods(FREE_FORM) and request.temperature in (0, 1)
+        growing = GrowingAnswer(self.session.encoder, prompt, put, likelihoods)
         key = uuid.uuid4().hex if request.seed is None else ""
         job = AnswerJob(prompt, request.sampling, key, growing.on_token, end, growing=growing)
         self.worker.submit(job)
@@ -199,13 +200,13 @@ class Service:
         pieces = wire.AnswerPieces(self._keeps(answer.request, FREE_FORM))
         try:
             while isinstance(item := await self._before(answer.deadline, answer.events.get()), list):
-                for span, logps in item:
-                    yield pieces.piece(span.raw, self._sentence(span, logps), span.problem)
+                for scored in item:
+                    yield pieces.piece(scored.span.raw, self._sentence(scored), scored.span.problem)
             if isinstance(item, Exception):
                 raise _visible(item)
             rest, completion = item
             for span in rest.sentences:
-                yield pieces.piece(span.raw, self._sentence(span, None), span.problem)
+                yield pieces.piece(span.raw, self._sentence(ScoredSpan(span, None)), span.problem)
             if tail := rest.tail.strip():
                 yield pieces.piece(rest.tail, Sentence(tail), "untagged tail")
             self.counters.count_tokens(len(answer.job.prompt), len(completion.ids))
@@ -213,11 +214,11 @@ class Service:
         finally:
             answer.job.cancelled.set()  # also where the client has disconnected
 
-    def _sentence(self, span: TaggedSentence, logps: list[float] | None) -> Sentence:
+    def _sentence(self, scored: ScoredSpan) -> Sentence:
         """Return a span of an answer as a sentence with the confidence that is deployed."""
-        sentence = read_sentence(span, self.encoder.scale)
-        if logps is not None and sentence.score is not None:
-            sentence = with_score(sentence, sentence.score, logps, self.encoder.scale, "mean")
+        sentence = replace(read_sentence(scored.span, self.encoder.scale), token_logps=scored.token_logps)
+        if scored.logps is not None and sentence.score is not None:
+            sentence = with_score(sentence, sentence.score, scored.logps, self.encoder.scale, "mean")
         else:
             sentence = replace(sentence, confidence=None)
         return self.session.deployment.sentence(sentence, FREE_FORM)
@@ -267,7 +268,9 @@ class Service:
         """
         deadline = asyncio.get_running_loop().time() + self.limits.timeout
         request, record = await self._read(body, self._read_tag)
-        steps = IterativeTagger(self.session.engine, self.session.encoder, "mean").steps([self._cut(record)])
+        needed = self.session.deployment.needs_likelihoods(ITERATIVE)
+        tagger = IterativeTagger(self.session.engine, self.session.encoder, "mean", likelihoods=needed)
+        steps = tagger.steps([self._cut(record)])
         (tagged,) = await self._run_in_worker(steps, deadline)
         return await self._in_thread(len(body), lambda: self._tagged(request, record, tagged))
 

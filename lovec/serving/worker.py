@@ -30,9 +30,9 @@ class CompletionJob:
         key: names the random stream, together with the seed.
         on_token: called with every token; returns False to pause the completion, see ``EngineWorker``.
         on_end: called once, with the completion or with the error that prevented it; not called for a cancelled job.
-            The completion's log-probabilities are left out.
         cancelled: to be set when nobody waits for the completion any more.
         ids: the tokens so far.
+        logps: their log-probabilities, up to the last pause.
         turn: number of the turn in which it has run last; of a job that has not run yet, of its arrival.
     """
 
@@ -43,6 +43,7 @@ class CompletionJob:
     on_end: Callable[[Completion | Exception], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
     ids: list[int] = field(default_factory=list, init=False)
+    logps: list[float] = field(default_factory=list, init=False)
     turn: int = field(default=0, init=False)
 
 
@@ -243,6 +244,8 @@ class EngineWorker:
             keys=[f"{job.key}\x1f{len(job.ids)}" if job.ids else job.key for job in jobs],
             on_token=on_token,
         )
+        for job, (completion,) in zip(jobs, completions, strict=True):
+            job.logps += completion.logps
         if paused:
             self.on_paused([jobs[at] for at in sorted(paused)])
         for at, (job, (completion,)) in enumerate(zip(jobs, completions, strict=True)):
@@ -251,7 +254,7 @@ class EngineWorker:
                     job.turn = next(self._turns)
                     self._paused.append(job)
             else:
-                self._end(job, Completion(tuple(job.ids), (), completion.finished))
+                self._end(job, Completion(tuple(job.ids), tuple(job.logps), completion.finished))
 
     def _has_room(self, job: CompletionJob) -> bool:
         """Return whether a completion may have another token."""

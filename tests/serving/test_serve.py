@@ -319,8 +319,9 @@ def cut(encoder: Encoder, answer: str, keeps: Any) -> list[list[Piece]]:
         if not growing.on_token(token):
             while growing.next_context(None) is not None:
                 growing.advance([-1.0] * encoder.scale.size)
-            growing.release()
-            came.append([pieces.piece(s.raw, read_sentence(s, encoder.scale), s.problem) for s, _ in scored.pop()])
+            growing.release([], [])
+            spans = [new.span for new in scored.pop()]
+            came.append([pieces.piece(s.raw, read_sentence(s, encoder.scale), s.problem) for s in spans])
     rest = growing.rest()
     return [*came, [pieces.piece(rest.tail, Sentence(rest.tail.strip()), "untagged tail")] if rest.tail.strip() else []]
 

@@ -110,7 +110,7 @@ def decided(row: Row, reading: Reading) -> Iterator[Record]:
             id=reading.ids.of(topic),
             question=row.get("input") or f"({topic})",
             answer=row.get("output") or "",
-            sentences=tuple(Sentence(fact["atom"].strip(), float(fact["is_supported"])) for fact in facts or ()),
+            sentences=tuple(Sentence(fact["atom"].strip(), label_of(fact["is_supported"])) for fact in facts or ()),
             meta={"topic": topic, "abstained": facts is None, "unit": "claim"},
         )
         reading.left_out["abstentions"] += facts is None

@@ -119,7 +119,8 @@ def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
     estimator = str(row.get("estimator") or "uncertainty")
     scores, order_only = _surer(estimator, [row["uncertainty"]])
     for record in polygraph(row, reading):
-        sentences = (replace(sentence, factuality=found_label(row)) for sentence in record.sentences)
+        whole = record.sentences or (Sentence("(empty answer)"),)
+        sentences = (replace(sentence, factuality=found_label(row)) for sentence in whole)
         meta = {**record.meta, "scores": {estimator: scores}, "order_only": [estimator] * order_only}
         yield replace(record, sentences=tuple(sentences), meta=meta)
 
@@ -227,7 +228,9 @@ def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
             output = row.get(f"{model}-output_{at}") or ""
             match = _FINAL.search(output)
             text = ((match[1] if match else "").strip() or output.strip()) or f"({model})"
-            sentence = Sentence(text, float(evals[at]) if at < len(evals) else None, _share(confidence, "confidence"))
+            sentence = Sentence(
+                text, label_of(evals[at]) if at < len(evals) else None, _share(confidence, "confidence")
+            )
             record_id = f"{name}/{model}" + (f"/{at + 1}" if at else "")
             meta = {"model": model, "correct_answer": row["answer"]}
             yield Record(record_id, row["problem"], answer=output, sentences=(sentence,), meta=meta)
@@ -245,7 +248,7 @@ def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     for model, values in row.items():
         if model != "id":
             sentence = Sentence(
-                f"(answer of {model})", float(values["correct"]), _share(values["confidence"], "confidence")
+                f"(answer of {model})", label_of(values["correct"]), _share(values["confidence"], "confidence")
             )
             yield Record(f"{name}/{model}", f"(question {name})", sentences=(sentence,), meta={"model": model})
             reading.left_out[_PLACEHOLDERS] += 1
@@ -276,7 +279,7 @@ def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     if len(scores) != len(labels):
         raise LovecError(f"there are {len(scores)} scores and {len(labels)} labels, expected one each per claim")
     name = reading.ids.of(f"prompt {reading.number}")
-    sentences = tuple(Sentence(f"(claim {at})", float(label)) for at, label in enumerate(labels, 1))
+    sentences = tuple(Sentence(f"(claim {at})", label_of(label)) for at, label in enumerate(labels, 1))
     reading.left_out[_PLACEHOLDERS] += len(labels)
     meta = {"unit": "claim", "scores": list(scores)}
     yield Record(name, f"(prompt {reading.number})", sentences=sentences, meta=meta)

@@ -195,6 +195,64 @@ _LINES = st.lists(
 )
 
 
+def scored(data: bytes) -> None:
+    """Confidences and labels are numbers where they should be, or the file is refused in one line that names it."""
+    import math
+
+    from lovec.datasets.scored import read_scored
+
+    for name in ("scored.jsonl", "scored.csv"):
+        path = folder() / name
+        path.write_bytes(data)
+        try:
+            file = read_scored(path)
+        except LovecError as error:
+            assert str(path) in one_line(error)
+            continue
+        for method in file.methods:
+            labels, confidences = method.factuality.tolist(), method.confidence.tolist()
+            assert 0 < len(labels) == len(confidences) == len(method.group)
+            assert all(0 <= label <= 1 for label in labels) and not any(map(math.isinf, confidences))
+            assert method.order_only or all(not (c < 0 or c > 1) for c in confidences)
+
+
+_NUMBER = st.floats(0, 1) | st.sampled_from([0, 1, 7, "0.5", "90%", "S", "NS", "IR", True, "", None, "unknown"]) | _JSON
+_CLAIM = st.fixed_dictionaries({"claim": st.text(max_size=4)}, optional={"entailment": _NUMBER, "correct": _NUMBER})
+_FACT = st.fixed_dictionaries(
+    {"atom": st.text(max_size=4), "is_supported": st.booleans()}, optional={"confidence": _NUMBER}
+)
+_SCORED = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "confidence": _NUMBER | st.lists(_NUMBER, max_size=2),
+            "label": _NUMBER | st.lists(_NUMBER, max_size=2),
+            "group": _NUMBER,
+            "prompt": st.text(max_size=4),
+            "response": st.text(max_size=4),
+            "claims_data": st.lists(_CLAIM, max_size=2) | _JSON,
+            "claim_grades": st.lists(st.booleans(), max_size=2) | _JSON,
+        },
+    )
+    | st.fixed_dictionaries({"decisions": st.lists(_FACT, max_size=2) | _JSON})
+    | st.fixed_dictionaries(
+        {"id": st.integers(0, 3), "m": st.fixed_dictionaries({"confidence": _NUMBER, "correct": _NUMBER})}
+    )
+    | st.fixed_dictionaries(
+        {"input_text": st.just("Q?"), "generation_text": st.text(max_size=4), "uncertainty": _NUMBER},
+        optional={"estimator": st.sampled_from(["PTrue", "Verbalized1S", "Other"]), "correct": _NUMBER},
+    )
+    | st.fixed_dictionaries(
+        {
+            "estimations": st.dictionaries(st.sampled_from(["claim PTrueClaim", "sequence X", "x"]), st.lists(_NUMBER)),
+            "gen_metrics": st.dictionaries(st.sampled_from(["claim Y", "sequence Z"]), st.lists(_NUMBER)) | _JSON,
+        }
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
+
+
 # Recipes
 
 
@@ -601,6 +659,9 @@ _REQUEST |= st.tuples(_LINE, _HEADERS, (_JSON | _CHAT | _TAG).map(json.dumps).ma
 _HTTP = _REQUEST.map(lambda parts: b"\n".join([parts[0], *parts[1], b"", parts[2]]))
 
 TARGETS = {
+    "scored": Target(
+        scored, _SCORED | _LINES.map(b"\n".join) | pieces("confidence,label", "\n", ",", "0.5", "S", "1", '"')
+    ),
     "tags": Target(
         tags,
         pieces(

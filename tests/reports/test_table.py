@@ -30,6 +30,7 @@ from lovec.reports.table import (
     metric_cell,
     metric_column,
     print_table,
+    transposed,
 )
 
 HOSTILE = 'a|b & 50% of_#1 $x$ {y} ~z^ \\end{tabular} <b>[bold]*\n"new" line'
@@ -254,3 +255,16 @@ def test_no_text_can_break_out_of_its_cell(text):
     rest = re.sub(known, "", written)
     assert rest.isprintable()
     assert not set(rest) & set('\\%_&#${}~^<>|"[]*\n\r')
+
+
+def test_lines_and_columns_are_exchanged():
+    cells = (Cell("1.0", 1.0, best=True), Cell("2.0", 2.0), None)
+    columns = (Column("BS", "a", "lower"), Column("SC", "a"), Column("n", "b"))
+    table = Table("t", "Title", columns, (Line("x", cells, "rows"), Line("y", cells[::-1], "groups")), ("Note.",))
+    turned = transposed(table, "metric")
+    assert [(line.section, line.name, line.cells) for line in turned.lines] == [
+        ("a", "BS", (cells[0], None)), ("a", "SC", (cells[1], cells[1])), ("b", "n", (None, cells[0]))
+    ]  # fmt: skip
+    assert [(column.group, column.heading) for column in turned.columns] == [("rows", "x"), ("groups", "y")]
+    assert (turned.corner, turned.notes, turned.title) == ("metric", ("Note.",), "Title")
+    assert [line.cells for line in transposed(turned).lines] == [line.cells for line in table.lines]

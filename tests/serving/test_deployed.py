@@ -1,0 +1,183 @@
+"""What a server says of sentences: calibrated confidences, the same as by the taggers, and guarantees."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Server, chat, post, until
+
+from lovec.calibration import Calibration, Promised, calibrate
+from lovec.engines import TransformersEngine
+from lovec.serving import RequestLimits, make_app
+from lovec.serving.connections import make_server
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.deployment import Deployment
+from lovec.tagging import TextTagger
+from lovec.types import Completion, OnToken, Record, Sampling, Sentence
+
+QUESTIONS = [f"Who was {name}?" for name in ("Ada", "Bob", "Eve", "Mia", "Tom", "Ann", "Max", "Ida", "Joe", "Kim")]
+TEXT = "Ada ran. She wrote a note. It was noon in London. The rain fell on the engines."
+
+
+class Writer(TransformersEngine):
+    """Writes tagged sentences, a different answer for each prompt; random models write no tags. It scores as always."""
+
+    tokenizer: Any = None
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        keys: Sequence[str] | None = None,
+        on_token: OnToken | None = None,
+    ) -> list[list[Completion]]:
+        groups = []
+        for row, prompt in enumerate(prompts):
+            begin, answer = self._answer(list(prompt), stop_ids[0])
+            written: list[int] = []
+            for token in answer[len(prompt) - begin :]:
+                written.append(token)
+                if (on_token and not on_token(row, 0, token)) or len(written) == sampling.max_new_tokens:
+                    break
+            logps = tuple(-0.01 * (1 + token % 50) for token in written)
+            groups.append([Completion(tuple(written), logps, written[-1] in stop_ids)])
+        return groups
+
+    def _answer(self, prompt: list[int], end: int) -> tuple[int, list[int]]:
+        """The length of the prompt that an answer continues, and the answer."""
+        for begin, answer in self.known:
+            if prompt[: len(begin)] == begin and answer[: len(prompt) - len(begin)] == prompt[len(begin) :]:
+                return len(begin), answer
+        draw = random.Random(str(prompt))
+        words = ("Ada ran", "She wrote a note on engines", "It was noon", "London is a town")
+        parts = [f"{draw.choice(words)}. <confidence> {draw.choice('0123456789x')} </confidence>" for _ in range(4)]
+        answer = [*self.tokenizer(" ".join([*parts, "And"]), add_special_tokens=False)["input_ids"], end]
+        self.known.append((prompt, answer))
+        return len(prompt), answer
+
+    def __init__(self) -> None:
+        super().__init__(max_rows=4)
+        self.known: list[tuple[list[int], list[int]]] = []
+
+
+@pytest.fixture(scope="module")
+def session(model: str) -> Iterator[Session]:
+    writer = Writer()
+    with open_session(model, engine=writer, instruction="Rate.", device="cpu") as session:
+        writer.tokenizer = session.encoder.tokenizer
+        yield session
+
+
+def made(session: Session, mode: Any, **options: Any) -> Calibration:
+    """A calibration on answers with random labels."""
+    rng = random.Random(0)
+    records = [Record(f"q{i}", question) for i, question in enumerate(QUESTIONS)]
+    tagger: Any = FreeFormTagger(session.engine, session.encoder, Sampling(60), "mean", True, likelihoods=True)
+    if mode == "iterative":
+        records = [replace(r, sentences=tuple(map(Sentence, TEXT.split(". ")))) for r in records]
+        tagger = IterativeTagger(session.engine, session.encoder, "mean", likelihoods=True)
+    tagged = [r.with_factuality([float(rng.random() < 0.6) for _ in r.sentences]) for r in tagger.tag(records)]
+    return calibrate(tagged, adapter="-", base="tiny", mode=mode, draws=50, **options)[0]
+
+
+@contextmanager
+def served(session: Session) -> Iterator[Server]:
+    """Run a server in a thread; the session stays open."""
+    limits = RequestLimits()
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = make_server(make_app(replace(session), "tiny", limits), limits)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    until(lambda: server.started)
+    process: Any = None
+    try:
+        yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", process, Path())
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("readout", ["mean", ("mean", "entropy", "logp_mean", "logp_min")], ids=["mean", "features"])
+def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, readout: Any) -> None:
+    deployment = Deployment({mode: made(session, mode, readout=readout) for mode in ("iterative", "free-form")})
+    deployed = replace(session, deployment=deployment)
+    tagger = TextTagger(deployed, max_new_tokens=60)
+    [answer] = tagger.answer_questions([Record("a", "Who was Zoe?")])
+    [text] = tagger.tag_texts([Record("t", "Who was Ada?", answer=TEXT)])
+    assert {s.confidence is None for s in answer.sentences} == {True, False}  # a broken tag or a tail, and valid ones
+    with served(deployed) as server:
+        whole = post(server, chat("Who was Zoe?", max_tokens=60))[1]["choices"][0]["message"]["confidence"]
+        with server.send(chat("Who was Zoe?", max_tokens=60, stream=True)) as stream:
+            lines = stream.makefile("rb").read().decode().splitlines()
+        given = post(server, json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode(), "/v1/tag")[1][
+            "confidence"
+        ]
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    streamed = [entry for event in events for entry in event["choices"][0]["delta"].get("confidence", [])]
+    assert streamed == whole
+    for entries, record in ((whole, answer), (given, text)):
+        assert [entry["text"] for entry in entries] == [s.text for s in record.sentences]
+        assert [entry["score"] for entry in entries] == [s.score for s in record.sentences]
+        for entry, sentence in zip(entries, record.sentences, strict=True):
+            assert entry["confidence"] == (
+                None if sentence.confidence is None else pytest.approx(sentence.confidence, abs=1e-5)
+            )
+
+
+def test_a_guarantee_leaves_sentences_out(session: Session) -> None:
+    calibration = made(session, "free-form", promised=[Promised.keep_factual(0.5), Promised.keep_factual(0.3)])
+    deployed = replace(session, deployment=Deployment({"free-form": calibration}))
+    [answer] = TextTagger(deployed, max_new_tokens=60).answer_questions([Record("a", "Who was Zoe?")])
+    with served(deployed) as server:
+        for probability in (0.5, 0.3):
+            status, data = post(server, chat("Who was Zoe?", max_tokens=60, keep_factual=probability))
+            message = data["choices"][0]["message"]
+            kept = [calibration.keeps(s, calibration.threshold(probability)) for s in answer.sentences]
+            assert status == 200 and [entry["kept"] for entry in message["confidence"]] == kept
+            assert message["content"].split() == [
+                w for s, k in zip(answer.sentences, kept, strict=True) if k for w in s.text.split()
+            ]
+        for body, path, words in (
+            (chat("Who?", keep_factual=0.9), "/v1/chat/completions", "only for 0.5, 0.3"),
+            (chat("Who?", keep_factual=1), "/v1/chat/completions", "less than 1"),
+            (
+                json.dumps({"text": TEXT, "question": "Who?", "keep_factual": 0.5}).encode(),
+                "/v1/tag",
+                "no threshold for",
+            ),
+        ):
+            status, data = post(server, body, path)
+            assert (status, data["error"]["param"]) == (400, "keep_factual") and words in data["error"]["message"]
+
+
+def test_answers_that_run_together_do_not_mix(session: Session) -> None:
+    [*alone] = TextTagger(session, max_new_tokens=60).answer_questions(
+        [Record(f"q{i}", question) for i, question in enumerate(QUESTIONS)]
+    )
+    replies: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        replies[number] = post(server, chat(QUESTIONS[number], max_tokens=60, stream=False))[1]
+
+    with served(session) as server:
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(QUESTIONS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for number, record in enumerate(alone):
+        entries = replies[number]["choices"][0]["message"]["confidence"]
+        assert [(e["text"], e["score"]) for e in entries] == [(s.text, s.score) for s in record.sentences]
+        expected = [s.confidence for s in record.sentences]
+        assert [e["confidence"] for e in entries] == [c if c is None else pytest.approx(c, abs=1e-5) for c in expected]

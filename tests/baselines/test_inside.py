@@ -221,6 +221,37 @@ def test_claim_conditioned_probability_by_hand(model: Any) -> None:
     assert [c is None for c in row] == [False, True, False] and baseline.watch.seconds.keys() == {"scoring", "judging"}
 
 
+def test_tokens_of_the_same_text_are_one(model: Any) -> None:
+    """As "Ada" and " Ada" are at the beginning of an answer."""
+    record = answer("x", "Ada.")
+    logps, ids = plain_logps(model, record, 0)
+    twin = next(token for token in logps[0].topk(3).indices.tolist() if token != ids[0])
+
+    class Twin(Encoder):
+        def decode(self, ids_: Sequence[int]) -> str:
+            return super().decode([ids[0] if i == twin else i for i in ids_])
+
+    class Words:
+        """Other words contradict."""
+
+        def attach(self, resources: Any) -> None:
+            """Needs none."""
+
+        def relations(self, claims: Sequence[Claim]) -> list[Relation]:
+            return ["entailment" if claim.premise == claim.hypothesis else "contradiction" for claim in claims]
+
+    encoder = Twin(model.encoder.tokenizer)
+    baseline = attached(ClaimConditioned(top=3, judge=Words()), SimpleNamespace(engine=model.engine, encoder=encoder))  # type: ignore[arg-type]
+    expected = 1.0
+    for place, (row, token) in enumerate(zip(logps.exp(), ids, strict=True)):
+        if model.encoder.decode([token]).isalnum():
+            others = [o for o in row.topk(3).indices.tolist() if o != token and encoder.decode([o]).strip()]
+            same = [o for o in others if encoder.decode([*ids[:place], o, *ids[place + 1 :]]) == "Ada."]
+            p = float(row[token]) + sum(float(row[o]) for o in same)
+            expected *= p / (p + sum(float(row[o]) for o in others if o not in same))
+    assert baseline.confidences([record]) == [[pytest.approx(expected, rel=1e-4)]]
+
+
 def test_sentences_without_letters_are_certain_and_those_that_the_judge_cannot_read_are_not(model: Any) -> None:
     assert attached(ClaimConditioned(judge=Vowels()), model).confidences([answer("x", "?!")]) == [[1.0]]
     unread = [answer("y", "It was noon.", **PERSON), answer("z", "Ada wrote.")]

@@ -75,14 +75,15 @@ def run(seed: int, runs: Path, out: Path, part: float) -> None:
 
 
 def _with_adapters(value: Any, trained: Path, tuned: Path) -> Any:
-    """Return the recipe with the adapters of a seed instead of runs/NAME/adapter."""
+    """Return the recipe with the adapters of a seed instead of runs/NAME/adapter; "" leaves out one that is missing."""
     if isinstance(value, dict):
         return {key: _with_adapters(inner, trained, tuned) for key, inner in value.items()}
     if isinstance(value, list):
         return [_with_adapters(inner, trained, tuned) for inner in value]
     if isinstance(value, str) and value.startswith("runs/") and value.endswith("/adapter"):
         name = value.split("/")[1]
-        return str((tuned if name == "p-true" else trained / name).resolve() / "adapter")
+        adapter = (tuned if name == "p-true" else trained / name).resolve() / "adapter"
+        return str(adapter) if adapter.exists() else ""
     return value
 
 

@@ -236,6 +236,20 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def short_table(results: Mapping[str, Any]) -> str:
+    """Return README's table: BS / ECE-M / SC of given texts by each readout."""
+    lines = ["| BS / ECE-M / SC | stated | mean | deployed |", "|---|---|---|---|"]
+    for mode, heading in (("iterative", "text given"), ("free-form", "free-form")):
+        for method in METHODS.values():
+            cells = []
+            for readout in READOUTS:
+                rows = select(results["rows"], method=method, mode=mode, readout=readout)
+                cells.append(" / ".join(mean_text(rows, name) for name in NAMES))
+            lines.append(f"| {method}, {heading} | {' | '.join(cells)} |")
+    seeds = len({row.seed for row in results["rows"]})
+    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {versions_text(results)}."])
+
+
 def page(results: Mapping[str, Any]) -> str:
     """Return docs/results/deployed.md."""
     seeds = sorted({row.seed for row in results["rows"] if row.seed is not None})
@@ -318,7 +332,7 @@ def main() -> None:
         readme = ROOT / "README.md"
         text = readme.read_text(encoding="utf-8")
         if BEGIN in text:
-            readme.write_text(replace_between(text, BEGIN, END, table(results)), encoding="utf-8")
+            readme.write_text(replace_between(text, BEGIN, END, short_table(results)), encoding="utf-8")
 
 
 if __name__ == "__main__":

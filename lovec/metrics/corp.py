@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from lovec.metrics.functional import Values
@@ -158,6 +157,8 @@ def decompose(pairs: WeightedPairs) -> Decomposition:
 
 def _isotonic(truth: Array, count: Array) -> Array:
     """Return the isotonic regression of labels with these sums per level, [K]; 0 at levels without any pair."""
+    from scipy.optimize import isotonic_regression  # takes a moment, which reports without the parts need not wait
+
     fitted, there = np.zeros_like(truth), count > 0
     if there.any():
         fitted[there] = isotonic_regression(truth[there] / count[there], weights=count[there]).x.clip(0.0, 1.0)

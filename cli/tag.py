@@ -284,6 +284,8 @@ class TagCommand:
         adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
         notes = [f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
+        share = self.options.keep_factual
+        notes += [tagger.deployment.promise(self.mode, share)] if share is not None else []
         return passages.page("Tagged text", notes, tagged, tagger.keeps(self.mode))
 
     def _continue_jsonl(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from lovec.calibration import Calibration, read_calibrations
+from lovec.calibration import Calibration, Guarantee, read_calibrations
 from lovec.metrics.records import confidence_of
 from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
@@ -84,14 +84,7 @@ class Deployment:
             LovecError: there is no calibration, or none of its thresholds gives that guarantee.
         """
         calibration = self.calibrations.get(mode)
-        guarantee = None
-        if keep_factual is not None:
-            if calibration is None:
-                raise LovecError(
-                    f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
-                    f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
-                )
-            guarantee = calibration.threshold(keep_factual)
+        guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual)
 
         def keeps(sentence: Sentence) -> bool:
             if min_score is not None and (sentence.score is None or sentence.score < min_score):
@@ -99,6 +92,23 @@ class Deployment:
             return guarantee is None or calibration is None or calibration.keeps(sentence, guarantee)
 
         return keeps
+
+    def promise(self, mode: str, keep_factual: float) -> str:
+        """Return one sentence that says what a guarantee promises of the sentences that stay.
+
+        Raises:
+            LovecError: there is no such guarantee.
+        """
+        found = self._guarantee(mode, keep_factual).describe()
+        return f"{found[:1].upper()}{found[1:]}."
+
+    def _guarantee(self, mode: str, keep_factual: float) -> Guarantee:
+        if (calibration := self.calibrations.get(mode)) is None:
+            raise LovecError(
+                f"keep_factual is {keep_factual:g}, and there is no threshold for {mode} tagging with this model; "
+                f"make one with: lovec calibrate RUN --keep_factual {keep_factual:g}"
+            )
+        return calibration.threshold(keep_factual)
 
     def ranks(self, record: Record, mode: str) -> list[float]:
         """Return the numbers of a tagged record's sentences by which `drift` compares texts; none uncalibrated."""

@@ -25,10 +25,10 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Cell ChatReply CorpCurve Entity Estimate "
-    "Example Extent GrowingTensor Histogram Interval LoggedRow Matched Measurement MethodAnswers MetricInfo "
-    "PanelLayout PendingAnswer PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled "
-    "ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample Sentence ServerReply Step TaggedSentence Timing "
-    "TokenQuery TokenReply VllmRequest".split()
+    "Example Extent GroupedPairs GrowingTensor Histogram Interval LoggedRow Matched Measured Measurement "
+    "MethodAnswers MetricInfo PanelLayout PendingAnswer PretrainingStats Progress QuestionExample Reliability "
+    "RequestRefused Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample ScoredMethod Scores "
+    "Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 

@@ -163,7 +163,8 @@ EXPECTED = {
     "polygraph_manager.json": (
         [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], scores={"PTrueClaim": [1.0]}, order_only=[])],
         "1 rows read as LM-Polygraph: manager: 1 records, 1 sentences, 1 labels, 0 confidences; of these "
-        "1 sentences without their text, which the file does not have (a name stands in), 1 levels without labels (token)",
+        "1 sentences without their text, which the file does not have (a name stands in), "
+        "1 levels without labels (token)",
     ),
     "subclaims.jsonl": (
         [answer("tell-me-of-ada", "Tell me of Ada", "",

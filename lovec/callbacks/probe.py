@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import own_share
-from lovec.metrics import suite
+from lovec.metrics import pairs, suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.randomness import seeded
 from lovec.taggers import FreeFormTagger
@@ -96,17 +96,17 @@ def _metrics(module: Any, records: Sequence[Record]) -> dict[str, float]:
     """Compute what is logged of the answers of all processes; NaN where it is undefined."""
     answers, levels = answer_statistics(records), module.scale.size
     scores = torch.tensor(answers.scores, dtype=torch.float64)
-    pairs = [torch.tensor(values, dtype=torch.float64) for values in sentence_pairs(records, "stated")[:2]]
+    both = [torch.tensor(values, dtype=torch.float64) for values in sentence_pairs(records, "stated")[:2]]
     metrics: dict[str, tuple[Metric, Sequence[Any]]] = {
-        "malformed": (suite.MalformedShare(), (scores, answers.missing)),
+        "malformed": (pairs.MalformedShare(), (scores, answers.missing)),
         "entropy": (suite.ScoreEntropy(levels), (answers,)),
         "distinct": (suite.DistinctScores(levels), (answers,)),
         "words": (suite.AnswerMean("words"), (answers,)),
     }
     if module.evaluator.oracle is not None:
-        metrics["confidence"] = suite.MeanConfidence(), pairs
-        metrics["factuality"] = suite.MeanFactuality(), pairs
-        metrics["brier"] = suite.BrierScore(), pairs
+        metrics["confidence"] = pairs.MeanConfidence(), both
+        metrics["factuality"] = pairs.MeanFactuality(), both
+        metrics["brier"] = pairs.BrierScore(), both
     for metric, arguments in metrics.values():
         metric.to(module.device).update(*arguments)
     return {PROBE_PREFIX + name: float(metric.compute()) for name, (metric, _) in metrics.items()}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from lovec.metrics.functional import Values
@@ -113,8 +112,10 @@ def corp_reliability(
     parts = decompose(pairs)
     brier = (pairs.layout.confidence - pairs.layout.factuality).square().mean()
     return CorpCurve(
-        levels,
-        *(torch.from_numpy(values).to(levels.device) for values in (recalibrated, low, high)),
+        x=levels,
+        recalibrated=torch.from_numpy(recalibrated).to(levels.device),
+        low=torch.from_numpy(low).to(levels.device),
+        high=torch.from_numpy(high).to(levels.device),
         count=pairs.mass[0].long(),
         brier=float(brier),
         miscalibration=float(parts.miscalibration),
@@ -156,6 +157,8 @@ def decompose(pairs: WeightedPairs) -> Decomposition:
 
 def _isotonic(truth: Array, count: Array) -> Array:
     """Return the isotonic regression of labels with these sums per level, [K]; 0 at levels without any pair."""
+    from scipy.optimize import isotonic_regression  # takes a moment, which reports without the parts need not wait
+
     fitted, there = np.zeros_like(truth), count > 0
     if there.any():
         fitted[there] = isotonic_regression(truth[there] / count[there], weights=count[there]).x.clip(0.0, 1.0)

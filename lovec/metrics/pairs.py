@@ -335,7 +335,7 @@ class Uncertainty(PairMetric):
 class AllPairMetrics(PairMetric):
     """All metrics that need all pairs at once, by their names in ``lovec.metrics.table``: the pairs are kept once."""
 
-    def compute(self) -> Mapping[str, Tensor]:  # type: ignore[override]
+    def compute(self) -> Mapping[str, Tensor]:
         """Return the metrics of all pairs: scalars, float64, NaN where they are undefined."""
         confidence, factuality = self.pairs()
         pairs = PairLayout(confidence, factuality).whole()

@@ -66,7 +66,7 @@ def _modes(pairs: WeightedPairs) -> Tensor:
     grid.index_add_(1, cell, residual * (1.0 - share)).index_add_(1, cell + 1, residual * share)
     mirrored = torch.cat([grid, grid[:, 1:-1].flip(1)], 1)
     ends = grid[:, :1] + grid[:, -1:] * (1.0 - 2.0 * (torch.arange(_CELLS + 1, device=grid.device) % 2))
-    modes = (torch.fft.rfft(mirrored).real + ends) / 2
+    modes: Tensor = (torch.fft.rfft(mirrored).real + ends) / 2
     return modes.where(pairs.n[:, None] > 0, float("nan"))
 
 

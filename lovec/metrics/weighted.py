@@ -39,12 +39,12 @@ class PairLayout:
     @cached_property
     def by_confidence(self) -> tuple[Tensor, Tensor]:
         """The different confidences [K], ascending, and the place of every pair's confidence among them [N]."""
-        return torch.unique(self.confidence, return_inverse=True)
+        return _levels(self.confidence)
 
     @cached_property
     def by_factuality(self) -> tuple[Tensor, Tensor]:
         """The different factualities [J], ascending, and the place of every pair's factuality among them [N]."""
-        return torch.unique(self.factuality, return_inverse=True)
+        return _levels(self.factuality)
 
     def whole(self) -> WeightedPairs:
         """Return the pairs themselves: one draw that holds each of them once."""
@@ -93,3 +93,9 @@ class WeightedPairs:
         """Return the sums of values [D, N] by confidence, [D, K]."""
         levels, place = self.layout.by_confidence
         return values.new_zeros(len(values), len(levels)).index_add_(1, place, values)
+
+
+def _levels(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different values, ascending, and the place of every value among them."""
+    levels, place = torch.unique(values, return_inverse=True)
+    return levels, place

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lovec.files import check_output, check_writable
-from lovec.types import LovecError, check_count, check_range
+from lovec.types import LovecError, check_count
 
 from .parser import OneLineParser
 
@@ -33,8 +33,7 @@ def run(words: list[str]) -> None:
     """
     options = _parser().read(words)
     check_count("--draws", options.draws, at_least=0)
-    check_range("--confidence_scale", options.confidence_scale, above=0)
-    check_range("--label_scale", options.label_scale, above=0)
+    columns = _columns(options)
     paths = list(dict.fromkeys(options.files))
     folder = Path(options.out) if options.out else _default_folder(paths[0])
     check_output(folder, paths)
@@ -45,7 +44,7 @@ def run(words: list[str]) -> None:
 
     files = []
     for path in paths:
-        files.append(read_scored(path, _columns(options), options.layout))
+        files.append(read_scored(path, columns, options.layout))
         if files[-1].said:
             print(f"{path}: {files[-1].said}", file=sys.stderr)
     if options.draws and (most := max(len(method.factuality) for file in files for method in file.methods)) > _MANY:

@@ -14,7 +14,7 @@ from typing import Any
 from lovec.datasets.rows import Row
 from lovec.datasets.uncertainty import SCORERS
 from lovec.datasets.values import LABELS, plain_name
-from lovec.types import LovecError
+from lovec.types import LovecError, check_range
 
 CONFIDENCES = (
     "confidence conf confidence_score confidences probability prob p p_true ptrue p_correct certainty "
@@ -28,6 +28,7 @@ GROUPS = (
 )
 """Names of columns that are taken for the group, the first one that a file has."""
 
+_HIGHEST = 1e6  # of a scale
 _SHOWN = 12  # columns that a message lists
 
 
@@ -42,6 +43,9 @@ class Columns:
         group: column that names the passage, answer or question a row belongs to; None guesses it, "" is none.
         confidence_scale: highest confidence of the scale, such as 10 or 100; None is 1.
         label_scale: highest label of the scale; None is 1.
+
+    Raises:
+        LovecError: a scale is out of range.
     """
 
     confidence: tuple[str, ...] = ()
@@ -50,6 +54,10 @@ class Columns:
     group: str | None = None
     confidence_scale: float | None = None
     label_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        check_range("confidence_scale", self.confidence_scale, above=0, at_most=_HIGHEST)
+        check_range("label_scale", self.label_scale, above=0, at_most=_HIGHEST)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -148,8 +148,8 @@ def test_bad_files_are_one_line(here, capsys, name, content, words, said):
     [
         ("none.csv", 1, "cannot read none.csv (No such file or directory)"),
         ("made.csv --draws -1", 1, "--draws is -1"),
-        ("made.csv --label_scale 0", 1, "--label_scale is 0.0"),
-        ("made.csv --confidence_scale nan", 1, "--confidence_scale is nan"),
+        ("made.csv --label_scale 0", 1, "label_scale is 0"),
+        ("made.csv --confidence_scale nan", 1, "confidence_scale is nan"),
         ("made.csv --out made.csv", 1, "the output made.csv is also the input"),
         ("made.csv --out .", 1, "the output . holds the input made.csv"),
         ("made.csv --out mine --redo", 1, "mine exists and `lovec score` has not written it; give another --out"),

@@ -160,10 +160,16 @@ EXPECTED = {
         "1 rows read as RLCR: numbers: 2 records, 2 sentences, 2 labels, 2 confidences; of these 2 sentences without "
         "their text, which the file does not have (a name stands in)",
     ),
+    "polygraph_manager.json": (
+        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], scores={"PTrueClaim": [1.0]}, order_only=[])],
+        "1 rows read as LM-Polygraph: manager: 1 records, 1 sentences, 1 labels, 0 confidences; of these "
+        "1 sentences without their text, which the file does not have (a name stands in), "
+        "1 levels without labels (token)",
+    ),
     "subclaims.jsonl": (
         [answer("tell-me-of-ada", "Tell me of Ada", "",
                 [("Ada wrote.", 1.0, 0.9), ("Ada was great.", 1.0, 1.0), ("Ada swam.", 0.0, 0.7)],
-                unit="claim", scores={"frequency-score": [5.0, 4.0, 0.0]})],
+                unit="claim", scores={"gpt-score": [0.9, 1, 0.7], "frequency-score": [5.0, 4.0, 0.0]})],
         "1 rows read as conformal factuality: claims: 1 records, 3 sentences, 3 labels, 3 confidences",
     ),
     "subclaim_numbers.jsonl": (

@@ -29,10 +29,11 @@ def pairs(n: int = 60, groups: int = 12, graded: bool = False) -> GroupedPairs:
 
 def test_records_and_pairs_are_drawn_alike():
     drawn = pairs(graded=True)
+    places = [drawn.group == group for group in range(drawn.groups)]
     by_question = {
-        f"{group:02}": (drawn.confidence[drawn.group == group].tolist(), drawn.factuality[drawn.group == group].tolist())
-        for group in range(drawn.groups)
-    }  # fmt: skip
+        f"{number:02}": (drawn.confidence[place].tolist(), drawn.factuality[place].tolist())
+        for number, place in enumerate(places)
+    }
     names = [name for name in BOOTSTRAPPED if name != "smooth_ece"]
     expected = intervals(resample([by_question], draws=40, metrics=names))
     measured = measure(drawn, ALL, draws=40)

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -178,13 +179,14 @@ def _ways(folder: Path, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def _by_tag(run: Path, records: Sequence[Record], mode: str) -> list[Record]:
     """Return the records as `lovec tag` tags them; in free-form mode it answers their questions."""
-    given, out = run / "tag.in.jsonl", run / "tag.out.jsonl"
     fields = ("id", "question", "sentences") if mode == "iterative" else ("id", "question")
     rows = ({"id": r.id, "question": r.question, "sentences": [{"text": s.text} for s in r.sentences]} for r in records)
-    given.write_text("".join(json.dumps({name: row[name] for name in fields}) + "\n" for row in rows))
-    source = [str(given)] if mode == "iterative" else ["--ask_file", str(given)]
-    lovec("tag", *source, "--adapter", str(run), "--out", str(out), "--redo")
-    tagged = {record.id: record for record in read_records(out)}
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder, "given.jsonl"), Path(folder, "tagged.jsonl")
+        given.write_text("".join(json.dumps({name: row[name] for name in fields}) + "\n" for row in rows))
+        source = [str(given)] if mode == "iterative" else ["--ask_file", str(given)]
+        lovec("tag", *source, "--adapter", str(run), "--out", str(out))
+        tagged = {record.id: record for record in read_records(out)}
     return [replace(record, sentences=tagged[record.id].sentences) for record in records]
 
 

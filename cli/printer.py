@@ -10,9 +10,8 @@ from typing import TextIO
 from rich.console import Console
 
 from lovec.passages import Breaks, sentence_text
-from lovec.taggers.deployment import Keeps
 from lovec.tags import TagFormat, render
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import Keeps, LovecError, Record, Sentence
 
 
 class Printer:

@@ -20,13 +20,14 @@ from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
-from lovec.taggers.deployment import UNCALIBRATED, Deployment, Keeps
+from lovec.taggers.deployment import UNCALIBRATED, Deployment
 from lovec.taggers.scoring import OnSentence, run_to_end
 from lovec.types import (
     FREE_FORM,
     ITERATIVE,
     MODES,
     Engine,
+    Keeps,
     LovecError,
     Readout,
     Record,

@@ -520,6 +520,9 @@ class LossOutput:
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+Keeps: TypeAlias = Callable[[Sentence], bool]
+"""Tells whether a tagged sentence stays in a text."""
+
 Readout: TypeAlias = Literal["stated", "mean"]
 """How a confidence is read: "stated" is the score that the model states, "mean" the expected score of its distribution
 over all scores; both as a share of the highest score."""

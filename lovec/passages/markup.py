@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from lovec.passages.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.templates import load_template
-from lovec.types import Record, Sentence
+from lovec.types import Keeps, Record, Sentence
 
 PALETTES: Mapping[str, Mapping[str, str]] = {
     "light": {
@@ -40,9 +40,6 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Colours of light and dark pages, as ``#rrggbb``; the contrasts of text reach WCAG AA (4.5 to 1) on every tint."""
-
-Keeps = Callable[[Sentence], bool]
-"""Says whether a sentence is kept, or left out of the text."""
 
 _HERE = Path(__file__).parent
 _MOST_PROBLEMS = 5

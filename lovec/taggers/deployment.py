@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from lovec.calibration import Calibration, Guarantee, read_calibrations
 from lovec.metrics.records import confidence_of
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record, Sentence
-
-Keeps: TypeAlias = Callable[[Sentence], bool]
-"""Tells whether a tagged sentence stays in a text."""
+from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Sentence
 
 DEPLOYED = "deployed"
 """Readout of result rows whose confidences are those that users get."""

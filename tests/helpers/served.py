@@ -9,16 +9,22 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from openai import OpenAI
 from tinyrun import tiny
+
+from lovec.serving import RequestLimits, make_app
+from lovec.serving.connections import make_server
+from lovec.taggers import Session
 
 KEY = "a-key-for-tests"
 NAME = "tiny"
@@ -137,3 +143,20 @@ def allow_files(number: int) -> int:
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     return max(soft, wanted)
+
+
+@contextmanager
+def running(session: Session, key: str | None = KEY, **limits: Any) -> Iterator[Server]:
+    """Run a server in a thread of this process; it closes the session at its end."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = make_server(make_app(session, NAME, RequestLimits(**limits), key), RequestLimits(**limits))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    until(lambda: server.started)
+    process: Any = None
+    try:
+        yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", process, Path())
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        assert not thread.is_alive()

@@ -9,17 +9,14 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served import KEY, NAME, Server, allow_files, chat, post, reply, served, until
+from served import KEY, Server, allow_files, chat, post, reply, running, served, until
 from tinyrun import tiny
 
 from lovec.encoding import Encoder
-from lovec.serving import RequestLimits, make_app
-from lovec.serving.connections import make_server
 from lovec.serving.logs import SafeFormatter
 from lovec.serving.service import Service
 from lovec.taggers import Session, open_session
@@ -105,24 +102,6 @@ def test_silent_connections_shut_nobody_out(server: Server) -> None:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return open_session(tiny(tmp_path_factory.mktemp("served"), "llama", max_position_embeddings=1024), rows=4)
-
-
-@contextmanager
-def running(session: Session, key: str | None = KEY, **limits: Any) -> Iterator[Server]:
-    """Run a server in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = make_app(session, NAME, RequestLimits(**limits), key)
-    server = make_server(app, RequestLimits(**limits))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    until(lambda: server.started)
-    process: Any = None
-    try:
-        yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", process, Path())
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        assert not thread.is_alive()
 
 
 def ended(connection: socket.socket) -> bool:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Server, chat, post, until
+from served import chat, post, running
 
 from lovec.calibration import Calibration, Promised, calibrate
 from lovec.engines import TransformersEngine
-from lovec.serving import RequestLimits, make_app
-from lovec.serving.connections import make_server
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.deployment import Deployment
 from lovec.tagging import TextTagger
@@ -90,24 +85,6 @@ def made(session: Session, mode: Any, **options: Any) -> Calibration:
     return calibrate(tagged, adapter="-", base="tiny", mode=mode, draws=50, **options)[0]
 
 
-@contextmanager
-def served(session: Session) -> Iterator[Server]:
-    """Run a server in a thread; the session stays open."""
-    limits = RequestLimits()
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_app(replace(session), "tiny", limits), limits)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    until(lambda: server.started)
-    process: Any = None
-    try:
-        yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", process, Path())
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        assert not thread.is_alive()
-
-
 @pytest.mark.parametrize("readout", ["mean", ("mean", "entropy", "logp_mean", "logp_min")], ids=["mean", "features"])
 def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, readout: Any) -> None:
     deployment = Deployment({mode: made(session, mode, readout=readout) for mode in ("iterative", "free-form")})
@@ -116,7 +93,7 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
     [answer] = tagger.answer_questions([Record("a", "Who was Zoe?")])
     [text] = tagger.tag_texts([Record("t", "Who was Ada?", answer=TEXT)])
     assert {s.confidence is None for s in answer.sentences} == {True, False}  # a broken tag or a tail, and valid ones
-    with served(deployed) as server:
+    with running(replace(deployed)) as server:
         whole = post(server, chat("Who was Zoe?", max_tokens=60))[1]["choices"][0]["message"]["confidence"]
         with server.send(chat("Who was Zoe?", max_tokens=60, stream=True)) as stream:
             lines = stream.makefile("rb").read().decode().splitlines()
@@ -137,7 +114,7 @@ def test_a_guarantee_leaves_sentences_out(session: Session) -> None:
     calibration = made(session, "free-form", promised=[Promised.keep_factual(0.5), Promised.keep_factual(0.3)])
     deployed = replace(session, deployment=Deployment({"free-form": calibration}))
     [answer] = TextTagger(deployed, max_new_tokens=60).answer_questions([Record("a", "Who was Zoe?")])
-    with served(deployed) as server:
+    with running(replace(deployed)) as server:
         for probability in (0.5, 0.3):
             status, data = post(server, chat("Who was Zoe?", max_tokens=60, keep_factual=probability))
             message = data["choices"][0]["message"]
@@ -163,7 +140,7 @@ def test_answers_that_run_together_do_not_mix(session: Session) -> None:
     def ask(number: int) -> None:
         replies[number] = post(server, chat(QUESTIONS[number], max_tokens=60, stream=False))[1]
 
-    with served(session) as server:
+    with running(replace(session)) as server:
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(QUESTIONS))]
         for thread in threads:
             thread.start()

@@ -3,6 +3,7 @@
     python benchmarks/comparison.py --runs runs/benchmark     # the runs of benchmarks/world.py: seed-0, seed-1, ...
     python benchmarks/comparison.py --from-runs               # only collect what finished tests have written
     python benchmarks/comparison.py --page                    # only write docs/results/comparison.md from the file
+    python benchmarks/comparison.py --runs DIR --results benchmarks/results/inside.json    # docs/results/inside.md, too
     python benchmarks/comparison.py --runs DIR --seeds 0 --part 0.1 --out /tmp/try --results /tmp/try/comparison.json
 
 For each seed, `lovec fit --config p-true.yaml` trains the one baseline that is trained, and then one
@@ -23,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import CALIBRATION, ROOT, provenance, read_json, write_json
-from comparison_page import page
+from common import CALIBRATION, ROOT, provenance, read_json, replace_between, write_json
+from comparison_page import baseline_table, page
 
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
@@ -32,7 +33,11 @@ from lovec.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
+INSIDE_RESULTS = RESULTS.with_name("inside.json")
+"""A later run with the baselines from inside the model and maps for all baselines."""
 PAGE = ROOT / "docs" / "results" / "comparison.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- baselines table: written by benchmarks/comparison.py -->", "<!-- end of the baselines table -->"
 RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
@@ -164,8 +169,13 @@ def main() -> None:
             for seed in flags.seeds:  # one after the other: running times are measured
                 run(seed, flags.runs, flags.out, flags.part)
         write_json(flags.results, collect(flags.seeds, flags.out))
-    to = PAGE if flags.results == RESULTS else flags.results.with_suffix(".md")
-    to.write_text(page(read_json(flags.results)), encoding="utf-8")
+    name, results = flags.results.stem, read_json(flags.results)
+    ours = flags.results.resolve().parent == RESULTS.parent
+    to = PAGE.with_name(f"{name}.md") if ours else flags.results.with_suffix(".md")
+    to.write_text(page(results, name), encoding="utf-8")
+    if ours and name == INSIDE_RESULTS.stem:
+        text = README.read_text(encoding="utf-8")
+        README.write_text(replace_between(text, BEGIN, END, baseline_table(results)), encoding="utf-8")
 
 
 if __name__ == "__main__":

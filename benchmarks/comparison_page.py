@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, versions_text
 
 from lovec.metrics.table import METRICS
 
@@ -18,14 +18,23 @@ WRITER = "DPO"
 Entry = Mapping[str, Any]
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return docs/results/comparison.md."""
+CALIBRATED = ("Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
+"""Baselines of README's table, each with and without a map."""
+
+
+def page(results: Mapping[str, Any], name: str = "comparison") -> str:
+    """Return the page of a file of results.
+
+    Args:
+        results: what the file holds.
+        name: its name without the ending.
+    """
     seeds = seeds_of(results["rows"])
     part = "" if results["part"] == 1 else f" Only {100 * results['part']:g} % of the test records: a trial."
     lines = [
         "# Every baseline and every method on the embedded world",
         "",
-        f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
+        f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/{name}.json`. Means over "
         f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "
         f"a seed come from one `lovec test --config comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
@@ -39,6 +48,19 @@ def page(results: Mapping[str, Any]) -> str:
         for mode, description in MODES.items():
             lines += _table(results, domain, mode, description)
     return "\n".join(lines) + "\n"
+
+
+def baseline_table(results: Mapping[str, Any]) -> str:
+    """Return README's table of baselines, as they are and after an isotonic map."""
+    lines = ["| BS / ECE-M / SC | as it is | + isotonic |", "|---|---|---|"]
+    for method in CALIBRATED:
+        cells = []
+        for name in (method, f"{method} + isotonic"):
+            rows = select(results["rows"], method=name, mode="iterative")
+            cells.append(" / ".join(mean_text(rows, metric) for metric in CALIBRATION))
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    seeds = len(seeds_of(results["rows"]))
+    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds, text given. {versions_text(results)}."])
 
 
 def _claims(entries: Sequence[Entry]) -> list[str]:

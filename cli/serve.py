@@ -12,7 +12,7 @@ from pathlib import Path
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.logs import log_to_stderr
 from lovec.taggers import Session, open_session
-from lovec.types import LovecError, check_count
+from lovec.types import MODES, LovecError, check_count
 
 from .arguments import add_working_directory
 from .console import without_progress_bars
@@ -68,6 +68,8 @@ def run(words: list[str]) -> None:
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
+    for note in dict.fromkeys(map(session.deployment.note, MODES)):
+        print(f"lovec: {note}", file=sys.stderr)
     print(f"{name} at {address}/v1 ({guard}); {address}/health, {address}/metrics; stop with Ctrl-C", flush=True)
     try:
         make_server(app, limits).run(sockets=[listener])

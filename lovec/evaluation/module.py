@@ -374,6 +374,8 @@ class EvaluationModule(LightningModule):
             path = self.run_dir / "predictions.jsonl"
             write_records(path, records)
             rank_zero_info(f"{len(records)} tagged records written to {path}")
+            for note in dict.fromkeys(map(self._deployment.note, MODES)):
+                rank_zero_info(note)
 
 
 def _kept_reference(saved: Any) -> bool:

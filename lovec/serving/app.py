@@ -17,7 +17,7 @@ from lovec.serving.limits import RequestLimits
 from lovec.serving.service import FAILED, PendingAnswer, Service
 from lovec.serving.worker import EngineWorker
 from lovec.taggers import Session
-from lovec.types import LovecError
+from lovec.types import MODES, LovecError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -90,7 +90,9 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         return Response(text, media_type=media_type)
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "lovec"}]})
+        notes = {mode: session.deployment.note(mode) for mode in MODES}
+        model = {"id": name, "object": "model", "owned_by": "lovec", "confidence": notes}
+        return JSONResponse({"object": "list", "data": [model]})
 
     class AnswerStream(StreamingResponse):
         """Sends an answer; however that ends, the engine need not go on."""

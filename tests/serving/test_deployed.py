@@ -93,12 +93,15 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
     [answer] = tagger.answer_questions([Record("a", "Who was Zoe?")])
     [text] = tagger.tag_texts([Record("t", "Who was Ada?", answer=TEXT)])
     assert {s.confidence is None for s in answer.sentences} == {True, False}  # a broken tag or a tail, and valid ones
-    with running(replace(deployed)) as server:
+    with running(replace(deployed), key=None) as server:
         whole = post(server, chat("Who was Zoe?", max_tokens=60))[1]["choices"][0]["message"]["confidence"]
         with server.send(chat("Who was Zoe?", max_tokens=60, stream=True)) as stream:
             lines = stream.makefile("rb").read().decode().splitlines()
         body = json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode()
         given = post(server, body, "/v1/tag")[1]["confidence"]
+        (listed,) = json.loads(server.get("/v1/models"))["data"]
+    assert listed["confidence"] == {mode: deployment.note(mode) for mode in ("iterative", "free-form")}
+    assert all("calibrated" in note for note in listed["confidence"].values())
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     streamed = [entry for event in events for entry in event["choices"][0]["delta"].get("confidence", [])]
     for entries, record in ((whole, answer), (streamed, answer), (given, text)):

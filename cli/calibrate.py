@@ -26,6 +26,7 @@ from lovec.metrics.table import METRICS
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.session import adapter_folder
 from lovec.types import (
+    CALIBRATION_FILE,
     FREE_FORM,
     ITERATIVE,
     LovecError,
@@ -120,7 +121,7 @@ def run(words: list[str]) -> None:
         raise UsageError("--data and --config both say what to fit to; give one of them")
     adapter = Path(adapter_folder(options.source))
     digest = weights_digest(adapter)
-    check_output(adapter / "calibration.json", [settings.data, settings.config])
+    check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
     records, oracle, names = _labelled(settings, Path(options.source))
     with quiet():
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)

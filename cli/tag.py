@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from lovec import passages
-from lovec.calibration import FILE
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_unused
@@ -26,7 +25,7 @@ from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
-from lovec.types import FREE_FORM, ITERATIVE, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
@@ -327,7 +326,7 @@ class TagCommand:
 def _calibration(options: Any) -> str | None:
     """Return what tells the calibration that confidences depend on from others; None without one."""
     folder = options["adapter"] or options["model"]
-    file = Path(adapter_folder(folder), FILE)
+    file = Path(adapter_folder(folder), CALIBRATION_FILE) if folder is not None else Path()
     return file_digest(file) if not options["raw"] and file.is_file() else None
 
 

@@ -520,6 +520,9 @@ class LossOutput:
     peaks: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+CALIBRATION_FILE = "calibration.json"
+"""Name of the file with the calibrations of an adapter or a model, in the folder of its weights."""
+
 Keeps: TypeAlias = Callable[[Sentence], bool]
 """Tells whether a tagged sentence stays in a text."""
 

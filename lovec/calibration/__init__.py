@@ -5,13 +5,12 @@ It loads no model and has no command line: records in, records out, and one JSON
 
 from lovec.calibration.calibration import Calibration, Promised, calibrate
 from lovec.calibration.conformal import Guarantee, Promise, guarantee
-from lovec.calibration.files import FILE, read_calibrations, weights_digest, write_calibrations
+from lovec.calibration.files import read_calibrations, weights_digest, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
 from lovec.calibration.stack import Stack
 
 __all__ = [
-    "FILE",
     "Beta",
     "Calibration",
     "Calibrator",

@@ -11,10 +11,7 @@ from pathlib import Path
 from lovec.calibration.calibration import Calibration
 from lovec.calibration.plain import checked_list, checked_object
 from lovec.files import write_text
-from lovec.types import MODES, LovecError
-
-FILE = "calibration.json"
-"""Name of the file, which lies in the folder of the weights."""
+from lovec.types import CALIBRATION_FILE, MODES, LovecError
 
 MOST_BYTES = 8_000_000
 """Largest file that is read."""
@@ -68,7 +65,7 @@ def read_calibrations(folder: str | os.PathLike[str]) -> dict[str, Calibration]:
     Raises:
         LovecError: there is a file, but it is not whole, or it was fitted to other weights.
     """
-    path = Path(folder) / FILE
+    path = Path(folder) / CALIBRATION_FILE
     if not os.path.lexists(path):
         return {}
     try:
@@ -107,7 +104,7 @@ def write_calibrations(folder: str | os.PathLike[str], calibrations: Mapping[str
     Returns:
         The path of the file.
     """
-    path = Path(folder) / FILE
+    path = Path(folder) / CALIBRATION_FILE
     data = {"calibrations": [calibration.to_dict() for calibration in calibrations.values()]}
     write_text(path, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     return path

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lovec.calibration import Calibration, Guarantee, read_calibrations
-from lovec.metrics.records import confidence_of
-from lovec.types import FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Sentence
+
+if TYPE_CHECKING:
+    from lovec.calibration import Calibration, Guarantee
 
 DEPLOYED = "deployed"
 """Readout of result rows whose confidences are those that users get."""
@@ -38,8 +41,11 @@ class Deployment:
         Raises:
             LovecError: the file is broken, or belongs to other weights.
         """
-        folder = Path(weights or "")
-        return cls(read_calibrations(folder)) if weights and folder.is_dir() else cls()
+        if not weights or not os.path.lexists(Path(weights, CALIBRATION_FILE)):
+            return cls()
+        from lovec.calibration import read_calibrations  # here, because it needs scipy
+
+        return cls(read_calibrations(weights))
 
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging; None without any."""
@@ -136,6 +142,7 @@ class Deployment:
 
 def with_mean_readout(records: Sequence[Record]) -> list[Record]:
     """Return tagged records whose confidences are the mean of their distribution, where they have one."""
+    from lovec.metrics.records import confidence_of
 
     def read(sentence: Sentence) -> Sentence:
         return (

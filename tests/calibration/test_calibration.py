@@ -12,7 +12,6 @@ import pytest
 from answers import answers, sigmoid, tagged
 
 from lovec.calibration import (
-    FILE,
     Calibration,
     Identity,
     Promised,
@@ -24,6 +23,7 @@ from lovec.calibration import (
 from lovec.calibration.drift import Histogram
 from lovec.metrics.functional import ece_m
 from lovec.metrics.records import sentence_pairs
+from lovec.types import CALIBRATION_FILE as FILE
 from lovec.types import LovecError, Sentence
 
 WEIGHTS = b"weights of an adapter"

@@ -28,7 +28,9 @@ from common import CALIBRATION, ROOT, provenance, read_json, replace_between, wr
 from comparison_page import baseline_table, page
 
 from lovec.datasets.jsonl import read_records
+from lovec.evaluation.measurement import NO_SCORES
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+from lovec.metrics.table import METRICS
 from lovec.results import read_results
 from lovec.types import ResultRow
 
@@ -101,8 +103,8 @@ def _lovec(*words: str, log: Path) -> None:
             raise SystemExit(f"{words[0]} failed; see {log}")
 
 
-def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
-    """Return rows, times and intervals of all seeds."""
+def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None]) -> dict[str, Any]:
+    """Return rows, times and intervals of all seeds; of rows those with these maps or ablations."""
     folders = [out / f"seed-{seed}" for seed in seeds]
     if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
         raise SystemExit(f"{missing[0]} holds no finished run of this benchmark ({NOTE} is missing)")
@@ -117,9 +119,14 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["test"] for seed, note in zip(seeds, notes, strict=True)},
         "times": times,
-        "rows": [replace(row, file=None) for rows in tests for row in rows if row.level == "sentence"],
+        "rows": [_short(row) for rows in tests for row in rows if row.level == "sentence" and row.variant in variants],
         "intervals": list(_intervals(folders, tests[0])),
     }
+
+
+def _short(row: ResultRow) -> ResultRow:
+    """Return a row with the main metrics only: there are hundreds of rows."""
+    return replace(row, file=None, metrics={n: v for n, v in row.metrics.items() if METRICS[n].main})
 
 
 def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:
@@ -162,13 +169,16 @@ def main() -> None:
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
     parser.add_argument("--page", action="store_true", help="only write the page from the file")
     flags = parser.parse_args()
+    flags.results = flags.results.resolve()
     if not flags.page:
         if not flags.from_runs:
             if flags.runs is None:
                 parser.error("--runs must be given: the folder that benchmarks/world.py wrote to")
             for seed in flags.seeds:  # one after the other: running times are measured
                 run(seed, flags.runs, flags.out, flags.part)
-        write_json(flags.results, collect(flags.seeds, flags.out))
+        every = flags.results != INSIDE_RESULTS  # a file that is kept stays below 300 kB
+        variants = (None, "isotonic", "platt", NO_SCORES) if every else (None, "isotonic")
+        write_json(flags.results, collect(flags.seeds, flags.out, variants))
     name, results = flags.results.stem, read_json(flags.results)
     ours = flags.results.resolve().parent == RESULTS.parent
     to = PAGE.with_name(f"{name}.md") if ours else flags.results.with_suffix(".md")

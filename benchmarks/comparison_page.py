@@ -60,7 +60,11 @@ def baseline_table(results: Mapping[str, Any]) -> str:
             cells.append(" / ".join(mean_text(rows, metric) for metric in CALIBRATION))
         lines.append(f"| {method} | {' | '.join(cells)} |")
     seeds = len(seeds_of(results["rows"]))
-    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds, text given. {versions_text(results)}."])
+    note = (
+        f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
+        f"can read; that rule was found on these people. {versions_text(results)}."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def _claims(entries: Sequence[Entry]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which layers get a LoRA: what PEFT matches, fused layers for their parts, and nothing trained on half of a request."""
+"""Which layers get a LoRA: what PEFT matches, fused layers for their parts, and no training on half of a request."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eo
     Args:
         arch: "llama" (supports system turns), "gemma2" (refuses system turns, ends a turn with a token other than EOS,
             has sliding-window layers), "qwen2" (no BOS, biases; transformers loads it with Qwen's own tokenizer class,
-            which composes decomposed accents) or "qwen3" (no BOS, normalised queries and keys).
+            which composes decomposed accents), "qwen3" (no BOS, normalised queries and keys) or "phi3" (no BOS, fused
+            layers qkv_proj and gate_up_proj).
         path: folder to write, which must not exist or must be empty. It is written whole or not at all.
         seed: seed of the weights.
         pad_is_eos: whether the padding token is the end token, as in many published tokenizers.
@@ -56,7 +57,7 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     """Return the folder of a tiny model, which is built at the first call and cached.
 
     Args:
-        name: "tiny-llama", "tiny-gemma2", "tiny-qwen2" or "tiny-qwen3".
+        name: "tiny-llama", "tiny-gemma2", "tiny-qwen2", "tiny-qwen3" or "tiny-phi3".
         cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
 
     Returns:

@@ -16,7 +16,7 @@ from lovec.tags import parse
 from lovec.tiny import build_tiny, ensure_tiny
 from lovec.types import LovecError
 
-ARCHS = ("llama", "gemma2", "qwen2", "qwen3")
+ARCHS = ("llama", "gemma2", "qwen2", "qwen3", "phi3")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_an_encoder_gives_tagged_answers_back(arch, tokenizers):
     assert prompt.count(bos) == (0 if bos is None else 1)
     text = tokenizers[arch].decode(prompt)
     assert "Say how sure you are." in text
-    assert text.endswith({"llama": "\n\n", "gemma2": "model\n"}.get(arch, "assistant\n"))
+    assert text.endswith({"llama": "\n\n", "gemma2": "model\n", "phi3": "<|assistant|>\n"}.get(arch, "assistant\n"))
 
 
 def test_gemma_refuses_a_system_turn_and_ends_turns_without_eos(tokenizers):

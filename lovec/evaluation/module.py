@@ -154,7 +154,11 @@ class EvaluationModule(LightningModule):
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
                     config.adapter = self.tested_adapter()
-                self.policy = Policy(config, self.uses_dropout, reference=self.needs_reference and fitting)
+                self.policy = Policy(
+                    config, self.uses_dropout, reference=self.needs_reference and fitting, trained=fitting
+                )
+                if fitting and self.policy.adapted_note is not None:
+                    rank_zero_info(self.policy.adapted_note)
             self.policy.train()  # from_pretrained leaves models in eval mode
             if self.trainer.state.fn == TrainerFn.FITTING and self.policy.padded_because is not None:
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")

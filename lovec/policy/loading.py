@@ -30,7 +30,7 @@ class PolicyConfig:
         lora_r: rank of a fresh adapter.
         lora_alpha: LoRA scale of a fresh adapter (the update is multiplied by alpha / r).
         lora_dropout: dropout on the adapter's input; objectives other than SFT force it to 0.
-        target_modules: linear layers that get an adapter.
+        target_modules: linear layers that get a fresh adapter; a fused layer stands for all of its parts.
         dtype: precision of the frozen base (float32 or bfloat16); the adapter stays in float32.
         gradient_checkpointing: recompute activations in the backward pass.
         share_prefixes: compute tokens with which several sequences of a micro-batch begin once; models whose attention

@@ -28,6 +28,7 @@ from lovec.policy.adapters import (
 from lovec.policy.head import target_logps
 from lovec.policy.loading import RANDOM, PolicyConfig, load_base, load_tokenizer
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
+from lovec.policy.targets import Targets
 from lovec.tries import why_not_shared
 from lovec.types import LovecError
 
@@ -45,6 +46,8 @@ class Policy(nn.Module):
         reference: whether the frozen copy of a continued adapter is needed.
         checkpoint_shape: shape of a checkpoint's adapters, see ``shape``. If it is given, ``config.adapter`` is not
             read; the checkpoint is expected to fill in all weights, the reference's included.
+        trained: whether a fresh adapter will be trained. If it will, every name in ``config.target_modules`` must have
+            a layer; otherwise the policy only serves to compute with the base, and names without a layer do not matter.
 
     Attributes:
         tokenizer: the model's tokenizer.
@@ -52,10 +55,12 @@ class Policy(nn.Module):
         continued: whether there is a frozen copy of the adapter that serves as reference.
         max_length: the most tokens that a prompt and its completion may have together.
         padded_because: why sequences that begin alike are computed one by one; None where they are computed as a trie.
+        adapted_note: which layers a fresh adapter is on, where the model has fused layers instead of those that were
+            asked for; else None.
 
     Raises:
         LovecError: the model or the adapter is missing or gated, or the adapter does not fit the model or names another
-            one.
+            one; or an adapter will be trained, and the model has no layers of some of its names.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Policy(nn.Module):
         dropout: bool = False,
         reference: bool = True,
         checkpoint_shape: dict[str, Any] | None = None,
+        trained: bool = True,
     ) -> None:
         super().__init__()
         self._base, self._any_base = config.model.removeprefix(RANDOM), config.any_base
@@ -71,6 +77,7 @@ class Policy(nn.Module):
             check_adapter(config.adapter, self._base, self._any_base)  # before minutes are spent on a large model
         self.tokenizer = load_tokenizer(config)
         base = load_base(config)
+        self.adapted_note: str | None = None
         if checkpoint_shape is not None:
             self.continued = bool(checkpoint_shape["reference"])
             self.peft: Any = fresh_adapter(base, checkpoint_shape["lora"], self.continued)
@@ -79,11 +86,13 @@ class Policy(nn.Module):
             self.peft = continued_adapter(base, config.adapter, self.continued)
         else:
             self.continued = False
+            targets = Targets.of(base, config.target_modules, trained)
+            self.adapted_note = targets.note
             lora = {
                 "r": config.lora_r,
                 "lora_alpha": config.lora_alpha,
                 "lora_dropout": config.lora_dropout,
-                "target_modules": sorted(config.target_modules),
+                "target_modules": targets.names,
                 "base_model_name_or_path": self._base,
             }
             self.peft = fresh_adapter(base, lora, False)

@@ -172,7 +172,7 @@ def open_session(
         running.open(config.model, adapter)
         return Session(running, encoder, name, adapter, deployment=deployment)
     place = device_of(device)
-    policy = Policy(config, reference=False).eval()
+    policy = Policy(config, reference=False, trained=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting)
     policy.to(place)
     running.sync(policy)

@@ -16,7 +16,7 @@ from lovec.tiny import build_tiny
 from lovec.tries import TRIE_ATTENTION
 from lovec.types import LovecError
 
-ARCHS = ["llama", "gemma2", "qwen2", "qwen3"]
+ARCHS = ["llama", "gemma2", "qwen2", "qwen3", "phi3"]
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def counted(policy: Policy) -> list[int]:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3"])
 def test_shared_equals_padded(arch: str, checkpointing: bool, tmp_path: Path) -> None:
     shared, padded = policies(tmp_path, arch, gradient_checkpointing=checkpointing)
     batch = TokenBatch.of(sequences())

@@ -132,7 +132,7 @@ def _checked(options: Any) -> Any:
     if options.shard is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
-        options.shard = Shard.parse(options.shard)
+        Shard.parse(options.shard)  # raises an error before anything is tagged
     if options.out and options.format != "jsonl":
         check_output(options.out, _inputs(options))
         if not options.redo:
@@ -306,7 +306,7 @@ class TagCommand:
             return [Outcome([record], count) for record, count in zip(tagged, counts, strict=True)]
 
         joined: Path = self.options.out
-        shard: Shard | None = self.options.shard
+        shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)
         stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
         for path in [*stage.files(out.parent), joined, manifest_of(joined)]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -102,9 +102,8 @@ def join_folder(folder: Path, redo: bool = False) -> Counts:
     for paths, shard in zip(rows, shards, strict=True):
         if lacking := stages.keys() - {path.name for path in paths}:
             name = min(lacking, key=lambda name: list(order).index(Path(name).stem))
-            other = folder / stages[name].name
             raise LovecError(
-                f"{folder / shard.name} has no {name}, but {other} has; run that stage for --shard {shard}"
+                f"{folder / shard.name} has no {name}, but {stages[name].name} has; run that stage for --shard {shard}"
             )
     if not stages:
         raise LovecError(f"the shards in {folder} hold no files; run lovec label --shard for each of them")
@@ -167,7 +166,7 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
         if (said := root.source.pop("shard", None)) != str(shard):
             what = "holds the whole input" if said is None else f"holds the shard {said}"
             raise LovecError(f"{root.path} {what}, expected the shard {shard}; {_MAKE_AGAIN}")
-        for before, part in zip(row, row[1:], strict=False):
+        for before, part in pairwise(row):
             if part.source != {"file": before.digest}:
                 raise LovecError(
                     f"{part.path} was not made of the {before.path.name} beside it; run the stage again with --redo, "
@@ -179,14 +178,15 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
                 places = (f"in shard {first.shard}", f"in shard {shard}")
                 if unlike := difference(one, other, places, name):
                     raise LovecError(f"{part.path} was made with {unlike}; make one of the two again with --redo")
-    total = sum(row[0].records for row in parts)
+    first = previous = parts[0][0].records
     for row in parts:
-        size = row[0].shard.size(total)
-        if row[0].records != size:
+        root = row[0]
+        if root.records not in (previous, first - 1):  # every shard has as many as the first one, or one less
             raise LovecError(
-                f"{row[0].path} holds {row[0].records} of {total} records, expected {size} in shard {row[0].shard}; "
-                f"{_MAKE_AGAIN}"
+                f"{root.path} holds {root.records} records, expected {previous} or {first - 1} beside the {first} of "
+                f"shard {parts[0][0].shard}; {_MAKE_AGAIN}"
             )
+        previous = root.records
 
 
 def _join(outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], redo: bool) -> Counts:

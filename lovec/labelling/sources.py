@@ -77,10 +77,6 @@ class Shard:
         """What the names of its files and folders hold: "shard-3-of-8"."""
         return f"shard-{self.number}-of-{self.count}"
 
-    def size(self, total: int) -> int:
-        """Return the number of its records, given the number of all records."""
-        return (total - self.number + self.count) // self.count
-
 
 def select(records: Iterable[T], shard: Shard | None, skip: int) -> Iterator[T]:
     """Return the records of a shard, or all records without one, after its first ``skip`` ones."""

@@ -8,6 +8,8 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ from lovec.labelling.sources import select
 from lovec.types import LovecError, Record
 
 ORACLE = (
-    "class Half:\n    def rate(self, records):\n"
+    "from collections.abc import Sequence\nfrom lovec.types import Record\n"
+    "class Half:\n    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:\n"
     "        return [[0.5 if len(r.id) % 2 else 1.0 for _ in r.sentences] for r in records]\n"
 )
-RULES = "def declines(text):\n    return 'sorry' in text\n"
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +56,13 @@ def here(tagged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class inside:  # noqa: N801 - it reads like a function
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
     """Work in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        self.before, self.path = os.getcwd(), list(sys.path)
-        os.chdir(self.folder)
-
-    def __exit__(self, *error: object) -> None:
-        os.chdir(self.before)
-        sys.path[:] = self.path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", list(sys.path))
+        yield
 
 
 def write_documents(path: str, count: int) -> None:
@@ -75,7 +71,9 @@ def write_documents(path: str, count: int) -> None:
 
 
 def tag(model: str, *words: str) -> int:
-    return main(["tag", "in.jsonl", *words, "--about", "Ada", "--model", model, "--instruction", "Rate.", "--rows", "1"])
+    return main(
+        ["tag", "in.jsonl", *words, "--about", "Ada", "--model", model, "--instruction", "Rate.", "--rows", "1"]
+    )
 
 
 def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -119,8 +117,7 @@ def test_shards_take_every_record_once_also_after_some_are_done() -> None:
         for count in (1, 2, 3, 8):
             shards = [Shard(number, count) for number in range(1, count + 1)]
             parts = [list(select(range(total), shard, 0)) for shard in shards]
-            assert sorted(sum(parts, [])) == list(range(total)) and parts[0] == list(range(0, total, count))
-            assert [shard.size(total) for shard in shards] == list(map(len, parts))
+            assert sorted(chain(*parts)) == list(range(total)) and parts[0] == list(range(0, total, count))
             assert all(list(select(range(total), s, 2)) == part[2:] for s, part in zip(shards, parts, strict=True))
     assert list(select(range(5), None, 3)) == [3, 4]
     assert str(Shard.parse("03/8")) == "3/8"
@@ -196,7 +193,7 @@ def test_two_shards_are_written_at_once_but_not_one_twice(
     with FileLock(".tags.shard-2-of-3.jsonl.lock"):
         assert tag(model, "--out", "tags.jsonl", "--shard", "1/3") == 0
         assert tag(model, "--out", "tags.jsonl", "--shard", "2/3") == 1
-    assert "another run writes tags.shard-2-of-3.jsonl" in capsys.readouterr().err
+    assert "writes tags.shard-2-of-3.jsonl; wait for it" in capsys.readouterr().err
 
 
 def test_the_joined_file_must_not_be_the_input(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,11 +255,11 @@ FAULTS: list[tuple[str, Callable[[], object]]] = [
         lambda: Path("tags.shard-1-of-3.jsonl").write_text("{oops\n"),
     ),
     (
-        "holds 2 of 9 records, expected 3 in shard 2/3",
+        "tags.shard-2-of-3.jsonl holds 2 records, expected 4 or 3 beside the 4 of shard 1/3",
         lambda: edited("tags.shard-2-of-3.manifest.json", lambda state: state["counts"].update(records=2)),
     ),
     ("the record 'd1' is in tags.jsonl twice", lambda: doubled(last=True)),
-    ("tags.shard-2-of-3.jsonl was changed since it was written", lambda: doubled(last=False)),
+    ("the record 'd7' is in tags.jsonl twice", lambda: doubled(last=False)),
 ]
 
 
@@ -324,7 +321,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with ten questions, one too long for the model, labelled by one run and by three shards."""
     folder = tmp_path_factory.mktemp("labelled")
     with inside(folder):
-        Path("mine_half.py").write_text(ORACLE + RULES)
+        Path("mine_half.py").write_text(ORACLE)
         questions = [Record(f"q{i}", f"Who is number {i}?") for i in range(9)]
         write_records("q.jsonl", [*questions[:4], Record("long", "x" * 5000), *questions[4:]])
         model = tiny(folder, "llama")

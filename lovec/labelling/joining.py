@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
@@ -40,7 +40,7 @@ class _Part:
     shard: Shard
     source: dict[str, Any]
     settings: dict[str, Any]
-    counts: Counts
+    counts: Counter[str]
     sizes: tuple[int, ...]
     digest: str
 
@@ -178,12 +178,11 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
                 places = (f"in shard {first.shard}", f"in shard {shard}")
                 if unlike := difference(one, other, places, name):
                     raise LovecError(f"{part.path} was made with {unlike}; make one of the two again with --redo")
-    first = previous = parts[0][0].records
-    for row in parts:
-        root = row[0]
-        if root.records not in (previous, first - 1):  # every shard has as many as the first one, or one less
+    most = previous = parts[0][0].records
+    for root, *_ in parts:
+        if root.records not in (previous, most - 1):  # every shard has as many as the first one, or one less
             raise LovecError(
-                f"{root.path} holds {root.records} records, expected {previous} or {first - 1} beside the {first} of "
+                f"{root.path} holds {root.records} records, expected {previous} or {most - 1} beside the {most} of "
                 f"shard {parts[0][0].shard}; {_MAKE_AGAIN}"
             )
         previous = root.records
@@ -215,8 +214,8 @@ def _join(outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], redo: bool)
         for file in files:
             temporary = stack.enter_context(atomic_file(file))
             opened[file] = stack.enter_context(open(temporary, "wb"))
-        for row in zip_longest(*map(_groups, parts)):
-            for group in filter(None, row):
+        for groups in zip_longest(*map(_groups, parts)):
+            for group in filter(None, groups):
                 (name, _), *_ = group[0]
                 if name in ids:
                     raise LovecError(f"the record {name!r} is in {outputs[0]} twice; make the shards again with --redo")
@@ -226,18 +225,28 @@ def _join(outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], redo: bool)
                         opened[file].write(line)
                         digests[file].update(line)
                         sizes[file] += len(line)
-    counts: Counter[str] = Counter()
+    return _save_manifests(outputs, parts, sizes, {file: digest.hexdigest() for file, digest in digests.items()})
+
+
+def _save_manifests(
+    outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], sizes: Mapping[Path, int], digests: Mapping[Path, str]
+) -> Counts:
+    """Write the manifests that one run would have written, and return the counts of the last stage."""
     source = parts[0][0].source
+    counts: Counter[str] = Counter()
     for at, (output, part) in enumerate(zip(outputs, parts[0], strict=True)):
         counts = Counter()
         for row in parts:
             counts.update(row[at].counts)
-        made = [output] if part.failures is None else [output, output.with_name(FAILURES)]
-        identity = {"source": source, "settings": part.settings}
-        digest = digests[output].hexdigest()
-        state = {"counts": counts, "digest": digest, "identity": identity, "sizes": [sizes[file] for file in made]}
+        written = [output] if part.failures is None else [output, output.with_name(FAILURES)]
+        state = {
+            "identity": {"source": source, "settings": part.settings},
+            "counts": counts,
+            "sizes": [sizes[file] for file in written],
+            "digest": digests[output],
+        }
         save_manifest(manifest_of(output), state)
-        source = {"file": digest}
+        source = {"file": digests[output]}
     return counts | Counter(shards=len(parts))
 
 

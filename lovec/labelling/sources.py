@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_count
 
 T = TypeVar("T")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -44,18 +44,17 @@ class Shard:
         count: number of shards.
 
     Raises:
-        LovecError: the number is not one of 1 to ``count``.
+        LovecError: one of them is no integer above 0, or the number is above the count.
     """
 
     number: int
     count: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.count:
-            raise LovecError(
-                f"the shard is {self}, expected i/n with i from 1 to n, such as 3/8; shards are counted from 1 "
-                "(SLURM: --array=1-8)"
-            )
+        check_count("number", self.number)
+        check_count("count", self.count)
+        if self.number > self.count:
+            raise LovecError(f"number is {self.number}, expected at most the count of {self.count}")
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -67,7 +66,13 @@ class Shard:
         match = _SHARD.fullmatch(text)
         if match is None:
             raise LovecError(f"the shard is {text!r}, expected i/n such as 3/8: the third of eight shards")
-        return cls(int(match[1]), int(match[2]))
+        number, count = int(match[1]), int(match[2])
+        if not 1 <= number <= count:
+            raise LovecError(
+                f"the shard is {text}, expected i/n with i from 1 to n, such as 3/8; shards are counted from 1 (SLURM: "
+                "--array=1-8)"
+            )
+        return cls(number, count)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"

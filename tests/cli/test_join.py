@@ -223,6 +223,12 @@ def doubled(last: bool) -> None:
     edited("tags.shard-2-of-3.manifest.json", lambda state: state.update(digest=digest, sizes=[size]))
 
 
+def same_size(path: str) -> None:
+    """Change a word, not the size."""
+    file = Path(path)
+    file.write_bytes(file.read_bytes().replace(b"rained", b"snowed"))
+
+
 FAULTS: list[tuple[str, Callable[[], object]]] = [
     (
         "1 of 3 shards of tags.jsonl are missing; run --shard 2/3",
@@ -260,6 +266,7 @@ FAULTS: list[tuple[str, Callable[[], object]]] = [
     ),
     ("the record 'd1' is in tags.jsonl twice", lambda: doubled(last=True)),
     ("the record 'd7' is in tags.jsonl twice", lambda: doubled(last=False)),
+    ("tags.shard-2-of-3.jsonl was changed since it was written", lambda: same_size("tags.shard-2-of-3.jsonl")),
 ]
 
 

@@ -33,6 +33,7 @@ _OTHERS = {
     "agreement": "how far two label files agree",
     "calibrate": "fit the map from an adapter's scores to how often its sentences are true",
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
+    "join": "one output of the shards that `tag --shard` and `label --shard` have written",
     "serve": "an OpenAI-compatible server whose answers carry confidences",
     "export": "an adapter or a merged model, with a model card",
     "score": "the metrics of any file with confidences and labels, made with lovec or not",

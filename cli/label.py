@@ -14,7 +14,7 @@ import lovec.oracles  # noqa: F401 - options take oracles by their short names o
 from lovec import labelling
 from lovec.files import check_output
 from lovec.imports import import_function
-from lovec.labelling import Counts, Source, Stage
+from lovec.labelling import STAGES, Counts, Shard, Source, Stage
 from lovec.taggers import Session, open_session
 from lovec.types import LovecError, Oracle, Sampling, check_count, check_seed
 
@@ -24,14 +24,6 @@ from .errors import UsageError, unknown
 from .parser import with_underscores
 from .progress import print_summary, progress
 from .signatures import SignatureParser
-
-STAGES = {
-    "answers": ("questions", "answers"),
-    "sentences": ("answers", "sentences"),
-    "label": ("sentences", "labelled"),
-    "pairs": ("labelled", "pairs"),
-}
-"""Stages by their word for ``--stages``, and the files that each reads and writes."""
 
 _BEGINNINGS = ("questions", "answers", "labelled", "data")
 """Options that say what to begin with."""
@@ -66,6 +58,8 @@ class LabelSettings:
             and text.
         out: folder of the files.
         stages: comma list of answers, sentences, label, pairs; null is all that follow what it begins with.
+        shard: work on every n-th record only, in a folder of its own in --out: 3/8 is the third of eight shards, which
+            `lovec join` puts together; null is all records.
         samples: answers per question; more than one need a temperature.
         splitter: function that splits an answer into its sentences.
         abstentions: function that tells whether an answer declines to answer, or a class without arguments that makes
@@ -84,6 +78,7 @@ class LabelSettings:
     evidence: str | None = None
     out: Path = Path("runs/labels")
     stages: str | None = None
+    shard: str | None = None
     samples: int = 1
     splitter: str = "lovec.sentences.split_sentences"
     abstentions: str = "lovec.abstentions.is_abstention"
@@ -159,7 +154,8 @@ class LabelCommand:
         self.parser = parser
         self.options = config
         parser.call(LabelSettings, config)  # checks the numbers
-        self.out: Path = config.out
+        self.shard = None if config.shard is None else Shard.parse(config.shard)
+        self.out: Path = config.out if self.shard is None else config.out / self.shard.name
         self.begin, self.source = self._beginning()
         self.stages = _chosen(config.stages, self.begin)
         self._check_outputs()
@@ -194,6 +190,9 @@ class LabelCommand:
         if not self.counts:
             return
         print_summary(self.counts, self.oracle)
+        if self.shard is not None:
+            print(f"\nwhen all {self.shard.count} shards are done:\n  lovec join {self.options.out}")
+            return
         if not self.counts.get("pairs", {}).get("written"):
             return
         model = f" --model.policy.model {self.options.model}" if self.options.model else ""
@@ -216,7 +215,11 @@ class LabelCommand:
             from lovec.labelling.data_sets import open_data_set
 
             source = open_data_set(
-                options.data.class_path, split=options.split, evidence=options.evidence, **options.data.init_args
+                options.data.class_path,
+                split=options.split,
+                evidence=options.evidence,
+                shard=self.shard,
+                **options.data.init_args,
             )
             return ("answers" if source.answered else "questions"), source
         if options.split is not None:
@@ -225,10 +228,10 @@ class LabelCommand:
             return None, None
         (begin,) = names
         copied = options.evidence is None and Path(options[begin]).resolve() == (self.out / f"{begin}.jsonl").resolve()
-        return begin, None if copied else labelling.open_file(options[begin], options.evidence)
+        return begin, None if copied else labelling.open_file(options[begin], options.evidence, self.shard)
 
     def _check_outputs(self) -> None:
-        """Refuse to write over a file that is read, before anything is paid for.
+        """Refuse to write over a file that is read, also where shards are joined, before anything is paid for.
 
         Raises:
             LovecError: an input lies where a stage writes.
@@ -237,9 +240,10 @@ class LabelCommand:
         written = [STAGES[word][1] for word in self.stages] + ["failed"]
         if self.begin is not None and self.source is not None:
             written.append(self.begin)
-        for name in written:
-            for path in Stage(name, labelling.copy_records, {}).files(self.out):
-                check_output(path, inputs)
+        for folder in dict.fromkeys((self.out, Path(self.options.out))):
+            for name in written:
+                for path in Stage(name, labelling.copy_records, {}).files(folder):
+                    check_output(path, inputs)
 
     def _input(self, word: str) -> Path:
         return self.out / f"{STAGES[word][0]}.jsonl"

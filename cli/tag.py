@@ -19,8 +19,10 @@ from lovec import passages
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_unused
-from lovec.labelling import Outcome, Progress, Source, Stage, run_stage
-from lovec.labelling.sources import file_digest
+from lovec.labelling import Outcome, Progress, Shard, Source, Stage, run_stage
+from lovec.labelling.joining import shard_file
+from lovec.labelling.sources import file_digest, select, shard_identity
+from lovec.labelling.stage import manifest_of
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
@@ -78,6 +80,8 @@ class TagSettings:
         question: the question that the text answers, in other words.
         format: format of the output; None goes by the ending of --out, and is text without one.
         out: file to write; a JSONL file is continued after a kill.
+        shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
+            which `lovec join` puts together; null is all records.
     """
 
     ask_file: str | None = None
@@ -85,6 +89,7 @@ class TagSettings:
     question: str | None = None
     format: Literal["text", "jsonl", "html"] | None = None
     out: Path | None = None
+    shard: str | None = None
 
 
 def _parser() -> SignatureParser:
@@ -123,6 +128,10 @@ def _checked(options: Any) -> Any:
         raise UsageError("--redo is of a file that --out names")
     if options.out and options.format == "jsonl" and ending != "jsonl":
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.shard is not None:
+        if not options.out or options.format != "jsonl":
+            raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
+        Shard.parse(options.shard)  # raises an error before anything is tagged
     if options.out and options.format != "jsonl":
         check_output(options.out, _inputs(options))
         if not options.redo:
@@ -295,12 +304,16 @@ class TagCommand:
             counts = [{"sentences": len(r.sentences), "left out": r.meta.get("left_out", 0)} for r in tagged]
             return [Outcome([record], count) for record, count in zip(tagged, counts, strict=True)]
 
-        out: Path = self.options.out
+        joined: Path = self.options.out
+        shard = None if self.options.shard is None else Shard.parse(self.options.shard)
+        out = joined if shard is None else shard_file(joined, shard)
         stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
-        for path in stage.files(out.parent):
+        for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
             check_output(path, _inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
-        source = Source(self.documents.records, {"files": files})
+        source = Source(
+            lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
+        )
         try:
             with locked(out), progress("tag", None) as self._lines:
                 counts = run_stage(stage, source, out.parent, self.options.redo, self._lines)

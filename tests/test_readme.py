@@ -32,7 +32,7 @@ DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.glob("**/*.md"))]
 EXTENDING = DOCS / "extending.md"
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
-PLAIN = set("label agreement calibrate sweep curves world demo report score tag serve export".split())
+PLAIN = set("label agreement calibrate sweep curves world demo report score tag join serve export".split())
 """Commands with a parser of their own."""
 NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 

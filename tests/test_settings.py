@@ -79,6 +79,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "PairStep": {"seed": 0},
     "Platt": {"slope": 1.0, "intercept": 0.0},
     "Prices": {"tokens_in": 1.0, "tokens_out": 1.0},
+    "Shard": {"number": 1, "count": 1},
     "Stage": {"name": "x", "work": list, "settings": {}},
     "Stack": {
         "features": ("mean",),

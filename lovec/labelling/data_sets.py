@@ -13,7 +13,7 @@ from typing import Any
 import lovec.datamodules
 from lovec.datamodules import RecordsDataModule
 from lovec.imports import import_object
-from lovec.labelling.sources import Source, file_digest, first_source
+from lovec.labelling.sources import Shard, Source, file_digest, first_source
 from lovec.types import LovecError, Record
 
 
@@ -24,7 +24,12 @@ def data_sets() -> dict[str, type[RecordsDataModule]]:
 
 
 def open_data_set(
-    name: str, path: str | None = None, split: str | None = None, evidence: str | None = None, **options: Any
+    name: str,
+    path: str | None = None,
+    split: str | None = None,
+    evidence: str | None = None,
+    shard: Shard | None = None,
+    **options: Any,
 ) -> Source:
     """Build a data set and return its records as a source.
 
@@ -33,6 +38,7 @@ def open_data_set(
         path: a copy of the data set on this machine, where the class takes a path.
         split: one of the splits of the class; default: its first one.
         evidence: file in which evidence is looked up for records that have none.
+        shard: the part of the data set to return; None is all of it.
         **options: other arguments of the class.
 
     Raises:
@@ -51,7 +57,7 @@ def open_data_set(
     if chosen not in cls.splits:
         raise LovecError(f"the split of {name} is {chosen!r}, expected one of {', '.join(cls.splits)}")
     origin = {"data": name, "split": chosen, "options": {key: _identity(value) for key, value in options.items()}}
-    return first_source(lambda: _unique(data.questions(chosen), name), origin, evidence, cls.answered)
+    return first_source(lambda: _unique(data.questions(chosen), name), origin, evidence, cls.answered, shard)
 
 
 def _has_questions(cls: Any) -> bool:

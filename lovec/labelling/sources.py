@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_count
+
+T = TypeVar("T")
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,65 @@ class Source:
     records: Callable[[int], Iterator[Record]]
     identity: Mapping[str, Any]
     answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several parts of an input: every ``count``-th record, from the ``number``-th one on.
+
+    Attributes:
+        number: which of the shards it is, from 1 to ``count``.
+        count: number of shards.
+
+    Raises:
+        LovecError: one of them is no integer above 0, or the number is above the count.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count("number", self.number)
+        check_count("count", self.count)
+        if self.number > self.count:
+            raise LovecError(f"number is {self.number}, expected at most the count of {self.count}")
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Return the shard that a text such as "3/8" names.
+
+        Raises:
+            LovecError: the text is not of this form, or there is no such shard.
+        """
+        match = _SHARD.fullmatch(text)
+        if match is None:
+            raise LovecError(f"the shard is {text!r}, expected i/n such as 3/8: the third of eight shards")
+        number, count = int(match[1]), int(match[2])
+        if not 1 <= number <= count:
+            raise LovecError(
+                f"the shard is {text}, expected i/n with i from 1 to n, such as 3/8; shards are counted from 1 (SLURM: "
+                "--array=1-8)"
+            )
+        return cls(number, count)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def name(self) -> str:
+        """What the names of its files and folders hold: "shard-3-of-8"."""
+        return f"shard-{self.number}-of-{self.count}"
+
+
+def select(records: Iterable[T], shard: Shard | None, skip: int) -> Iterator[T]:
+    """Return the records of a shard, or all records without one, after its first ``skip`` ones."""
+    first, step = (0, 1) if shard is None else (shard.number - 1, shard.count)
+    return islice(records, first + skip * step, None, step)
+
+
+def shard_identity(shard: Shard | None) -> dict[str, str]:
+    """Return what a shard adds to the identity of its source: nothing where there is none."""
+    return {} if shard is None else {"shard": str(shard)}
 
 
 def stage_file(path: Path) -> Source:
@@ -48,31 +111,36 @@ def stage_file(path: Path) -> Source:
     return Source(records, {"file": file_digest(path)})
 
 
-def open_file(path: str, evidence: str | None = None) -> Source:
+def open_file(path: str, evidence: str | None = None, shard: Shard | None = None) -> Source:
     """Return the records of a user's file; only their ids are kept in memory.
 
     Args:
         path: the file, in any layout that ``lovec.datasets.layouts`` recognises.
         evidence: file in which evidence is looked up for records that have none (see ``lovec.datasets.evidence``).
+        shard: the part of the file to return; None is all of it.
 
     Raises:
         LovecError: the file cannot be read.
     """
-    return first_source(lambda: read_any(path), {"file": file_digest(path)}, evidence)
+    return first_source(lambda: read_any(path), {"file": file_digest(path)}, evidence, shard=shard)
 
 
 def first_source(
-    read: Callable[[], Iterable[Record]], origin: Mapping[str, Any], evidence: str | None, answered: bool = False
+    read: Callable[[], Iterable[Record]],
+    origin: Mapping[str, Any],
+    evidence: str | None,
+    answered: bool = False,
+    shard: Shard | None = None,
 ) -> Source:
-    """Return what labelling begins with: records, with evidence looked up for those that have none."""
+    """Return what labelling begins with: the records of a shard, or all, with evidence for those that have none."""
 
     def records(skip: int) -> Iterator[Record]:
-        rest = islice(read(), skip, None)
+        rest = select(read(), shard, skip)
         yield from with_evidence(rest, open_evidence(evidence)) if evidence else rest
 
     # Evidence is identified by name and size, because a digest of all of Wikipedia would take minutes.
     pages = [Path(evidence).name, os.path.getsize(evidence)] if evidence and os.path.exists(evidence) else evidence
-    return Source(records, {**origin, "evidence": pages}, answered)
+    return Source(records, {**origin, "evidence": pages, **shard_identity(shard)}, answered)
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

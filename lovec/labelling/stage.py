@@ -22,6 +22,17 @@ from lovec.files import write_text
 from lovec.labelling.sources import Source, file_digest
 from lovec.types import LovecError, Record, check_count
 
+STAGES = {
+    "answers": ("questions", "answers"),
+    "sentences": ("answers", "sentences"),
+    "label": ("sentences", "labelled"),
+    "pairs": ("labelled", "pairs"),
+}
+"""Stages of ``lovec label`` in their order, and the files that each reads and writes."""
+
+FAILURES = "failed.jsonl"
+"""File in which a stage lists the records that failed."""
+
 Counts: TypeAlias = Mapping[str, float]
 Json: TypeAlias = Mapping[str, Any]
 
@@ -85,8 +96,8 @@ class Stage:
 
     def files(self, folder: Path) -> list[Path]:
         """Return every file that the stage writes in a folder: its output, its failures, its manifest."""
-        failures = [folder / "failed.jsonl"] if self.failures else []
-        return [self.output(folder), *failures, _manifest(folder, self.name)]
+        failures = [folder / FAILURES] if self.failures else []
+        return [self.output(folder), *failures, manifest_of(self.output(folder))]
 
 
 def run_stage(
@@ -123,7 +134,7 @@ def run_stage(
         return counts
 
     def save() -> None:
-        write_text(manifest, json.dumps(state | {"counts": counts}, indent=1, sort_keys=True) + "\n")
+        save_manifest(manifest, state | {"counts": counts})
 
     save()
     before = int(counts["records"])
@@ -150,8 +161,24 @@ def run_stage(
 
 def read_counts(name: str, folder: Path) -> Counts | None:
     """Return the counts of a stage that was run in a folder, or None if it was not."""
-    manifest = _manifest(folder, name)
+    manifest = manifest_of(folder / f"{name}.jsonl")
     return json.loads(manifest.read_text(encoding="utf-8"))["counts"] if manifest.exists() else None
+
+
+def manifest_of(output: Path) -> Path:
+    """Return the manifest beside the output of a stage."""
+    return output.with_name(f"{output.stem}.manifest.json")
+
+
+def save_manifest(path: Path, state: Json) -> None:
+    """Write a manifest, whole or not at all.
+
+    Args:
+        path: the manifest.
+        state: "identity" (source and settings), "counts", "sizes" of the files in bytes, and the "digest" of the
+            output, which is empty while the stage is not finished.
+    """
+    write_text(path, json.dumps(state, indent=1, sort_keys=True) + "\n")
 
 
 def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Json:
@@ -167,17 +194,15 @@ def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Jso
     try:
         state = json.loads(manifest.read_text(encoding="utf-8"))
         counts, sizes, digest = state["counts"], state["sizes"], state["digest"]
-        difference = _difference(state["identity"], identity)
+        unlike = difference(state["identity"], identity)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise LovecError(
             f"{manifest} is no manifest of a stage; give --redo to start again, or another folder with --out"
         ) from None
     if not digest and not counts.get("records"):
         return {}  # the earlier run stopped before its first chunk, so there is nothing to keep
-    if difference:
-        raise LovecError(
-            f"{output} was made with {difference}; give --redo to make it again, or another folder with --out"
-        )
+    if unlike:
+        raise LovecError(f"{output} was made with {unlike}; give --redo to make it again, or another folder with --out")
     current = [path.stat().st_size if path.exists() else 0 for path in files]
     shorter = any(now < size for now, size in zip(current, sizes, strict=True))
     if shorter or (digest and digest != file_digest(output)):
@@ -186,10 +211,6 @@ def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Jso
             "give --redo to make it again"
         )
     return dict(state)
-
-
-def _manifest(folder: Path, name: str) -> Path:
-    return folder / f"{name}.manifest.json"
 
 
 def _open_cut(path: Path, size: int) -> BinaryIO:
@@ -206,14 +227,22 @@ def _chunks(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
         yield chunk
 
 
-def _difference(before: Any, now: Any, key: str = "") -> str | None:
-    """Describe the first difference between two identities; None if they are equal."""
-    if before == now:
+def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), key: str = "") -> str | None:
+    """Describe the first difference between two identities; None if they are equal.
+
+    Args:
+        one: source and settings of a stage.
+        other: those of another run.
+        places: words that say where each of them is from.
+        key: name of the part that is compared, with dots; "" is the whole.
+    """
+    if one == other:
         return None
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*before, *now]):
-            if text := _difference(before.get(name), now.get(name), f"{key}.{name}" if key else name):
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in dict.fromkeys([*one, *other]):
+            inner = f"{key}.{name}" if key else name
+            if text := difference(one.get(name), other.get(name), places, inner):
                 return text
     name = key.removeprefix("settings.").removeprefix("source.")
     what = f"{name} of another input" if key.startswith("source") else f"other settings: {name}"
-    return f"{what} ({short_json(before)} then, {short_json(now)} now)"
+    return f"{what} ({short_json(one)} {places[0]}, {short_json(other)} {places[1]})"

@@ -152,7 +152,7 @@ def _earlier(adapter: Path) -> dict[str, Calibration]:
     try:
         return read_calibrations(adapter)
     except LovecError as error:
-        _say(f"{error}: it is replaced")
+        _say(f"the calibration that is there is replaced: {error}")
         return {}
 
 
@@ -214,11 +214,14 @@ def _tagged(
         _say(f"{len(given)} labelled answers are tagged")
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:
-        _say("no map for answers that the model writes itself: there is no oracle to label them; that of given texts")
+        _say("answers that the model writes itself get the map of given texts: there is no oracle to label them")
         return None
     if (attach := getattr(oracle, "attach", None)) is not None:
         if session.policy is None:
-            _say("no map for answers that the model writes itself: its judge needs --engine transformers")
+            _say(
+                "answers that the model writes itself get the map of given texts: their judge needs the policy in this "
+                "process (--engine transformers)"
+            )
             return None
         attach(session.policy, encoder)
     _say(f"{len(records)} questions are answered, and the answers labelled")

@@ -18,6 +18,12 @@ WRITER = "DPO"
 Entry = Mapping[str, Any]
 
 
+TITLES = {
+    "comparison": "Every baseline and every method on the embedded world",
+    "inside": "Baselines from inside the model, and all baselines with and without a map",
+}
+"""Headings of the pages, by the name of the file."""
+
 CALIBRATED = ("Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines of README's table, each with and without a map."""
 
@@ -32,7 +38,7 @@ def page(results: Mapping[str, Any], name: str = "comparison") -> str:
     seeds = seeds_of(results["rows"])
     part = "" if results["part"] == 1 else f" Only {100 * results['part']:g} % of the test records: a trial."
     lines = [
-        "# Every baseline and every method on the embedded world",
+        f"# {TITLES.get(name, TITLES['comparison'])}",
         "",
         f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/{name}.json`. Means over "
         f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "

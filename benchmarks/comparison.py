@@ -44,6 +44,9 @@ RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
 
+VARIANTS = (None, "isotonic", "platt", NO_SCORES)
+"""Maps and ablations of the rows that are kept; None is a method as it is."""
+
 INSIDE = ("Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines that the paper does not have."""
 
@@ -103,7 +106,7 @@ def _lovec(*words: str, log: Path) -> None:
             raise SystemExit(f"{words[0]} failed; see {log}")
 
 
-def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None]) -> dict[str, Any]:
+def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None] = VARIANTS) -> dict[str, Any]:
     """Return rows, times and intervals of all seeds; of rows those with these maps or ablations."""
     folders = [out / f"seed-{seed}" for seed in seeds]
     if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
@@ -176,8 +179,8 @@ def main() -> None:
                 parser.error("--runs must be given: the folder that benchmarks/world.py wrote to")
             for seed in flags.seeds:  # one after the other: running times are measured
                 run(seed, flags.runs, flags.out, flags.part)
-        every = flags.results != INSIDE_RESULTS  # a file that is kept stays below 300 kB
-        variants = (None, "isotonic", "platt", NO_SCORES) if every else (None, "isotonic")
+        inside = flags.results == INSIDE_RESULTS  # a file that is kept stays below 300 kB
+        variants = (None, "isotonic") if inside else VARIANTS
         write_json(flags.results, collect(flags.seeds, flags.out, variants))
     name, results = flags.results.stem, read_json(flags.results)
     ours = flags.results.resolve().parent == RESULTS.parent

@@ -42,8 +42,8 @@ class World(RecordsDataModule):
     """Questions about the entities of the embedded world, with exactly labelled answers of its untrained model.
 
     Training takes the greedy answer and sampled answers to each question; validation and test take greedy answers only.
-    The test split has people who are not in the training split ("in-domain") and companies ("out-of-domain"). World,
-    model and answers are made on first use, without a network, and kept in the cache.
+    The test split has people who are not in the training split ("in-domain") and companies ("out-of-domain"). The
+    answers are made on first use, without a network, and kept in the cache.
 
     Args:
         variant: "world", or "world-small", which is quicker and less accurate.
@@ -130,7 +130,8 @@ class World(RecordsDataModule):
         """Return the folder of the answers, in that of the world; its name has a digest of all they depend on."""
         settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS]
         digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}".encode())
-        return self.world.model_path.parent / f"answers-{digest.hexdigest()[:12]}"
+        store = self.world.store or Path()
+        return store / f"answers-{digest.hexdigest()[:12]}"
 
     def _answers(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield each split with its labelled answers."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lovec.datasets.world import VARIANTS, EmbeddedWorld, WorldSpec, cache, ensure_world, pretrain
-from lovec.datasets.world.build import encode_corpus
+from lovec.datasets.world.build import corpus_digest, encode_corpus
 from lovec.datasets.world.facts import Entity, make_entities, make_lexicon
 from lovec.datasets.world.grading import factuality, readings, split_sentences
 from lovec.datasets.world.text import INSTRUCTION, make_corpus, true_sentences
@@ -366,6 +366,43 @@ def test_progress_off_a_terminal_is_a_few_lines(capsys):
     assert lines[0].startswith("tiny: step 1/200, loss ") and lines[-1].startswith("tiny: step 200/200, loss ")
 
 
+# ---------------------------------------------------------------- models that come with the package
+
+
+@pytest.mark.parametrize("variant", ["world", "world-small"])
+def test_a_shipped_model_is_as_it_was_written_and_of_this_world(variant):
+    path = cache.shipped(variant, VARIANTS[variant])
+    assert path is not None and cache.damage(path) is None
+    assert json.loads((path / "manifest.json").read_text())["corpus"] == corpus_digest(VARIANTS[variant])
+    assert sum(file.stat().st_size for file in path.rglob("*")) < 5e6
+
+
+def test_a_world_with_other_numbers_is_not_shipped():
+    assert cache.shipped("world", replace(VARIANTS["world"], steps=1)) is None
+
+
+def test_a_shipped_world_is_opened_without_writing_anything(tmp_path):
+    world = ensure_world("world-small", tmp_path)
+    assert world.model_path.is_dir() and not list(tmp_path.iterdir())
+    assert world.store.parent == tmp_path / "world"
+
+
+def test_the_shipped_model_answers_its_questions(small):
+    world = ensure_world("world-small")
+    encoder = Encoder(AutoTokenizer.from_pretrained(world.model_path), instruction=world.instruction)
+    model = AutoModelForCausalLM.from_pretrained(world.model_path)
+    assert model.dtype == torch.float32
+    grades = []
+    for record in world.questions("test")[::4]:
+        prompt = encoder.prompt(record.question, instruct=False)
+        out = model.generate(
+            input_ids=torch.tensor([prompt]), max_new_tokens=160, do_sample=False, eos_token_id=list(encoder.stop_ids)
+        )[0]
+        answer = encoder.decode([token for token in out[len(prompt) :].tolist() if token not in encoder.stop_ids])
+        grades += [world.grade(record.meta["entity"], s) for s in world.split_sentences(answer)]
+    assert 0.3 < sum(grades) / len(grades) < 0.95 and sum(grade > 0 for grade in grades) / len(grades) > 0.8
+
+
 # ---------------------------------------------------------------- the cache
 
 
@@ -408,7 +445,7 @@ def test_a_damaged_file_is_noticed_and_the_same_world_built_again(built, capsys)
 def test_damage_is_told_apart(tmp_path, harm):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    cache._write_manifest(tmp_path, MINI, {})
+    cache.write_manifest(tmp_path, MINI, {})
     assert cache.damage(tmp_path) is None
     if harm == "gone":
         (tmp_path / "model" / "config.json").unlink()

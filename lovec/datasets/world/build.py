@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -37,7 +38,18 @@ def build(spec: WorldSpec, path: Path, progress: bool) -> dict[str, float]:
     with _no_progress_bars():
         model.save_pretrained(path / "model")
         tokenizer.save_pretrained(path / "model")
+    for file in (path / "model").iterdir():
+        file.chmod(0o644)  # safetensors writes files that nobody else may read
     return asdict(stats)
+
+
+def corpus_digest(spec: WorldSpec) -> str:
+    """Return a digest of all documents that a world's model is trained on, and of its vocabulary."""
+    entities = make_entities(spec)
+    digest = hashlib.sha256("\n".join(vocabulary(entities)).encode())
+    for document in make_corpus(spec, entities):
+        digest.update(repr(document).encode())
+    return digest.hexdigest()
 
 
 def encode_corpus(

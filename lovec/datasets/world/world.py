@@ -18,22 +18,30 @@ class EmbeddedWorld:
     Args:
         variant: name of the world.
         spec: the numbers that the world is made from; default: those of the named variant.
-        path: folder in which the world is cached; None opens it without a model, which is enough for questions and
-            grades.
+        path: folder of the world's model; None opens it without a model, which is enough for questions and grades.
+        store: folder in which others may keep what they make with the model, such as its answers; default: ``path``.
 
     Attributes:
         variant: as given.
         spec: as given, or that of the variant.
         path: as given.
+        store: as given, or ``path``.
         instruction: the instruction that the world's model knows.
     """
 
     instruction = INSTRUCTION
 
-    def __init__(self, variant: str = "world", spec: WorldSpec | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        variant: str = "world",
+        spec: WorldSpec | None = None,
+        path: Path | None = None,
+        store: Path | None = None,
+    ) -> None:
         self.variant = variant
         self.spec = spec or spec_of(variant)
         self.path = path
+        self.store = store or path
 
     @property
     def model_path(self) -> Path:

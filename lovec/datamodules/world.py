@@ -145,21 +145,19 @@ class World(RecordsDataModule):
         return labelled + self.keep_unlabelled(unlabelled)
 
     def _folders(self) -> dict[Path, Callable[[], Iterator[tuple[str, list[Record]]]]]:
-        """Return the folders of the answers, in that of the world, and what makes their files.
-
-        The name of each has a digest of all that its answers depend on.
-        """
-        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS]
-        found = {self._folder(settings): self._labelled_answers}
+        """Return the folders that hold answers, and what makes the files of each."""
+        found = {self._folder(): self._answers}
         if self.unlabelled is not None:
-            found[self._folder([*settings, "unlabelled", self.unlabelled])] = self._unlabelled_answers
+            found[self._folder("unlabelled", self.unlabelled)] = self._unlabelled_answers
         return found
 
-    def _folder(self, settings: list[Any]) -> Path:
+    def _folder(self, *more: str) -> Path:
+        """Return the folder of answers, in that of the world; its name has a digest of all they depend on."""
+        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS, *more]
         digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}".encode())
         return self.world.model_path.parent / f"answers-{digest.hexdigest()[:12]}"
 
-    def _labelled_answers(self) -> Iterator[tuple[str, list[Record]]]:
+    def _answers(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield each split with its labelled answers."""
         answer = self._answerer()
         for split in self.splits:

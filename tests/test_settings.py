@@ -26,8 +26,8 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate Cell ChatReply "
-    "CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate Cell "
+    "ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
     "Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
     "PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
@@ -52,7 +52,8 @@ ZERO = set(
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
     "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
-    "Blend.seed Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
+    "Blend.seed Distil.own_share "
+    "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
     "QuadraticReward.bonus RequestLimits.grace listen.port".split()
 )

@@ -200,8 +200,8 @@ class RecordsDataModule(LightningDataModule):
         """
         if empty := [record.id for record in records if not record.sentences]:
             raise LovecError(
-                f"{len(empty)} unlabelled records have no sentences ({empty[0]!r} is the first), expected answers; let a "
-                "model answer with `lovec label`, and give its sentences.jsonl"
+                f"{len(empty)} unlabelled records have no sentences ({empty[0]!r} is the first), expected answers; let "
+                "a model answer with `lovec label`, and give sentences.jsonl"
             )
         if records:
             rank_zero_info(f"{type(self).__name__}: {len(records)} training records without labels")

@@ -75,7 +75,7 @@ class World(RecordsDataModule):
         self.temperature = temperature
         if unlabelled in _WORLD_SPLITS["train"]:
             raise LovecError(
-                f"--data.unlabelled is {unlabelled!r}, whose questions are trained on with labels already; give another "
+                f"--data.unlabelled is {unlabelled!r}, whose questions have labels in training; give another "
                 "split of the world, or leave it out"
             )
         self.unlabelled = unlabelled

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from lovec.evaluation.processes import gather
 from lovec.losses import soft_score_nll
+from lovec.metrics.functional import expected_confidence
 from lovec.modules.scores import ScoreModule
 from lovec.notices import listed
 from lovec.oracles.cache import default_cache
 from lovec.teachers import Teacher, TeacherResources
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, check_range
 
 
 class Distil(ScoreModule):
@@ -32,8 +33,16 @@ class Distil(ScoreModule):
     answers; those that take time are kept in files, see ``lovec.teachers.base.StoredTeacher``. A teacher that uses no
     labels, or a blend of which some are labelled, also gives targets to answers without labels.
 
+    What the model states is its most probable score. Where its state cannot tell answers that the teacher rates 4 from
+    ones that it rates 10, this loss alone makes both scores probable and the mean of the two improbable. Therefore z is
+    moved towards the mean score m of the policy's own present distribution, which has no gradient (soft bootstrapping,
+    Reed et al. 2014, arXiv 1412.6596): z' = (1 - w) z + w m. That leaves the mean that is learned where it is, since at
+    the optimum m is the mean of z, and makes the distribution narrower by the factor 1 - w, so that its mode is near
+    its mean.
+
     Args:
         teacher: estimates how true every sentence of the training answers is.
+        own_share: share w of the policy's own mean in the target, at least 0 and below 1.
         score_weight: weight of the loss per sentence beside that of the text per token.
         kwargs: arguments of ``ScoreModule``.
 
@@ -41,9 +50,11 @@ class Distil(ScoreModule):
         LovecError: before the first step, where the teacher gives no estimate for a sentence.
     """
 
-    def __init__(self, teacher: Teacher, score_weight: float = 5.0, **kwargs: Any) -> None:
+    def __init__(self, teacher: Teacher, own_share: float = 0.5, score_weight: float = 5.0, **kwargs: Any) -> None:
         super().__init__(score_weight=score_weight, **kwargs)
+        check_range("own_share", own_share, at_least=0, below=1)
         self.teacher = teacher
+        self.own_share = own_share
         self._estimates: dict[str, tuple[float, ...]] = {}
 
     def on_fit_start(self) -> None:
@@ -92,4 +103,5 @@ class Distil(ScoreModule):
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
         """Compute the cross-entropy of every sentence to its soft label, [M]."""
-        return soft_score_nll(logps, ratings)
+        own = self.scale.top * expected_confidence(logps.detach().softmax(-1))
+        return soft_score_nll(logps, (1 - self.own_share) * ratings.to(own.dtype) + self.own_share * own)

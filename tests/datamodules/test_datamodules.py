@@ -506,7 +506,7 @@ def test_world_adds_answers_without_labels(invented):
         assert row.sentences and row.rejected is None and all(s.factuality is None for s in row.sentences)
     assert data.load("validation") == World(samples=1, seed=4).load("validation")
     assert World(samples=1, seed=4, unlabelled="companies").load("train") == rows  # read from the files
-    with pytest.raises(LovecError, match="'train', whose questions are trained on with labels already"):
+    with pytest.raises(LovecError, match="'train', whose questions have labels in training"):
         World(unlabelled="train")
     with pytest.raises(LovecError, match="'moons', expected one of train"):
         World(samples=1, seed=4, unlabelled="moons").load("train")
@@ -515,7 +515,9 @@ def test_world_adds_answers_without_labels(invented):
 def test_demonstrations_add_answers_without_labels(tmp_path):
     known, more = tmp_path / "known.jsonl", tmp_path / "more.jsonl"
     write_records(known, [labelled(f"r{i}", 0.2, 0.4) for i in range(20)])
-    write_records(more, [labelled("with", 0.3), labelled("without", None), replace(labelled("pair", 1.0), rejected=(2,))])
+    write_records(
+        more, [labelled("with", 0.3), labelled("without", None), replace(labelled("pair", 1.0), rejected=(2,))]
+    )
     data = Demonstrations(str(known), val_fraction=0.2, unlabelled=str(more))
     plain = Demonstrations(str(known), val_fraction=0.2)
     rows = data.load("train")
@@ -523,7 +525,7 @@ def test_demonstrations_add_answers_without_labels(tmp_path):
     assert [row.id for row in rows[-3:]] == ["with", "without", "pair"]
     assert all(s.factuality is None for row in rows[-3:] for s in row.sentences) and rows[-1].rejected is None
     write_records(more, [labelled("empty")])
-    with pytest.raises(LovecError, match="1 unlabelled records have no sentences .*'empty'.* lovec label"):
+    with pytest.raises(LovecError, match=r"1 unlabelled records have no sentences .*'empty'.* lovec label"):
         data.load("train")
     with pytest.raises(LovecError, match=r"none\.jsonl"):
         Demonstrations(str(known), unlabelled=str(tmp_path / "none.jsonl")).load("train")

@@ -65,9 +65,11 @@ def test_a_score_without_probability_counts_only_where_the_label_needs_it() -> N
     assert soft_score_nll(logps, torch.tensor([3.0, 3.5])).tolist() == [0.0, float("inf")]
 
 
-def test_distil_by_hand(model: str, adapter: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) -> None:
     """Value and gradient against one forward pass per sentence and score string; earlier scores are rounded targets."""
-    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText(), score_weight=3.0, text_weight=0.7))
+    options = {"own_share": share, "score_weight": 3.0, "text_weight": 0.7}
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText(), **options))
     new = replace(records(1)[0], id="new")
     assert set(objective.example(new).ratings) == {5.0}  # an answer that the teacher has not seen: the middle
     encoder, losses, texts = objective.encoder, [], []
@@ -82,6 +84,8 @@ def test_distil_by_hand(model: str, adapter: str, tmp_path: Path) -> None:
             head = encoder.head(sentence.text, first=i == 0)
             batch = TokenBatch.of([TokenSequence((*ids, *head), tuple(tail)) for tail in encoder.tails])
             logps = objective.policy.token_logps(batch).double().sum(-1)
+            probs = logps.detach().softmax(-1)
+            z = (1 - share) * z + share * sum(c * float(p) for c, p in enumerate(probs))
             a = min(int(z), 9)
             losses.append(-(a + 1 - z) * logps[a] - (z - a) * logps[a + 1])
             text += [True] * len(head) + [False] * len(encoder.tails[score])
@@ -109,6 +113,31 @@ def test_answers_without_labels_are_learned_from(model: str, adapter: str, tmp_p
     assert run.logged[0]["train/loss"] == pytest.approx(5 * run.logged[0]["train/score"] + run.logged[0]["train/text"])
     with pytest.raises(LovecError, match="got 0 of 0 questions"):
         fit(tmp_path, module(Distil, model, adapter, teacher=Blend([ByText()])), Unlabelled(4))
+
+
+def test_the_own_mean_makes_one_mode_of_two(model: str, adapter: str, tmp_path: Path) -> None:
+    """One answer, twice a target of 2 and twice of 10: with the own mean in the target, the score between is stated."""
+
+    class Torn(Teacher):
+        def estimates(self, records: Any, resources: Any) -> Any:
+            return [[(0.2, 1.0)[i % 2]] for i, _ in enumerate(records)]
+
+    class Same(Rows):
+        def load(self, split: str) -> list[Record]:
+            first = records(1)[0]
+            one = replace(first, sentences=first.sentences[:1], rejected=first.rejected[:1])
+            return [replace(one, id=f"r{i}") for i in range(4)] if split == "train" else []
+
+    stated = {}
+    for share in (0.0, 0.9):
+        objective = module(Distil, model, adapter, teacher=Torn(), own_share=share, text_weight=0.0, lr=2e-2)
+        fit(tmp_path, objective, Same(batch_size=4), max_epochs=40)
+        (example,) = objective.update_batches(Same().load("train")[:1])
+        with torch.no_grad():
+            batch = Batch.of(example, objective.policy.device).tokens
+            _, logps = objective.policy.choice_logps(batch, [example[0].tag_positions], objective.encoder.tails)
+        stated[share] = int(logps[0].argmax())
+    assert stated[0.0] in (2, 10) and 4 <= stated[0.9] <= 8
 
 
 def test_ragged_micro_batches_equal_one_batch(model: str, adapter: str, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from lovec.oracles.cache import default_cache
 from lovec.teachers import Teacher, TeacherResources
 from lovec.types import LovecError, Record, check_range
 
+_ESTIMATES = "teacher_estimates"
+
 
 class Distil(ScoreModule):
     """Minimises the cross-entropy of the stated score to a soft label around the teacher's estimate t in [0, 1].
@@ -58,9 +60,12 @@ class Distil(ScoreModule):
         self._estimates: dict[str, tuple[float, ...]] = {}
 
     def on_fit_start(self) -> None:
-        """Let the teacher estimate all training answers."""
+        """Let the teacher estimate all training answers, unless a checkpoint has brought its estimates."""
         super().on_fit_start()
         records: Sequence[Record] = self.trainer.datamodule.loaded("train")  # type: ignore[attr-defined]
+        resumed = self.trainer.ckpt_path is not None
+        if resumed and all(len(self._estimates.get(r.id, ())) == len(r.sentences) for r in records):
+            return
         rows = self.teacher.estimates(records, self.teacher_resources)
         missing = [r.id for r, row in zip(records, rows, strict=True) if any(value is None for value in row)]
         if missing:
@@ -81,6 +86,16 @@ class Distil(ScoreModule):
             f"{type(self.teacher).__name__} has estimated {len(values)} sentences of {len(records)} answers: "
             f"mean {math.fsum(values) / max(1, len(values)):.3f}"
         )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the estimates: a run that goes on needs neither the teacher nor the adapter that it started from."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[_ESTIMATES] = {name: list(values) for name, values in self._estimates.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the estimates of the run that goes on."""
+        super().on_load_checkpoint(checkpoint)
+        self._estimates = {str(name): tuple(values) for name, values in checkpoint.get(_ESTIMATES, {}).items()}
 
     @property
     def teacher_resources(self) -> TeacherResources:

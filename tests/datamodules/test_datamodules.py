@@ -521,7 +521,8 @@ def test_demonstrations_add_answers_without_labels(tmp_path):
     data = Demonstrations(str(known), val_fraction=0.2, unlabelled=str(more))
     plain = Demonstrations(str(known), val_fraction=0.2)
     rows = data.load("train")
-    assert rows[:-3] == list(plain.load("train")) and data.load("validation") == plain.load("validation")
+    assert rows[:-3] == list(plain.load("train"))
+    assert list(data.load("validation")) == list(plain.load("validation"))
     assert [row.id for row in rows[-3:]] == ["with", "without", "pair"]
     assert all(s.factuality is None for row in rows[-3:] for s in row.sentences) and rows[-1].rejected is None
     write_records(more, [labelled("empty")])

@@ -189,6 +189,24 @@ def test_a_second_run_reads_what_the_first_has_stored(
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 
+def test_a_resumed_run_needs_no_teacher(model: str, adapter: str, tmp_path: Path) -> None:
+    class Gone(ByText):
+        def estimates(self, records: Any, resources: Any) -> Any:
+            pytest.fail("asked again")
+
+    whole = module(Distil, model, adapter, teacher=ByText())
+    trainer(tmp_path / "whole", max_epochs=2).fit(whole, Rows())
+    half = trainer(tmp_path / "half", max_epochs=2, max_steps=2)
+    half.fit(module(Distil, model, adapter, teacher=ByText()), Rows())
+    half.save_checkpoint(path := tmp_path / "half.ckpt")
+    rest = module(Distil, model, adapter, teacher=Gone())
+    trainer(tmp_path / "rest", max_epochs=2).fit(rest, Rows(), ckpt_path=path)
+    first = module(Distil, model, adapter, teacher=ByText())
+    trainer(tmp_path / "again", max_epochs=2).fit(first, Rows(), ckpt_path=path)
+    assert rest.global_step == 6
+    assert all(torch.equal(a, b) for a, b in zip(rest.policy.trainable(), first.policy.trainable(), strict=True))
+
+
 def test_a_damaged_file_is_written_anew(model: str, adapter: str, tmp_path: Path) -> None:
     teacher = BaselineTeacher(SentenceLikelihood())
     fit(tmp_path, module(Distil, model, adapter, teacher=teacher), max_steps=1)

@@ -104,7 +104,7 @@ class Blend(Teacher):
         """Return the blend of estimates that exist already, those of one teacher after the other."""
         columns = [[value for row in rows for value in row] for rows in estimates]
         x = np.array(columns, dtype=np.float64).T  # None becomes NaN
-        known = ~np.isnan(x).all(1)
+        known = np.asarray(~np.isnan(x).all(1))
         if not known.any():
             raise LovecError(f"none of {len(x)} sentences has an estimate of a teacher to blend; choose other teachers")
         sentences = [(record.question, sentence) for record in records for sentence in record.sentences]
@@ -112,7 +112,7 @@ class Blend(Teacher):
         if self.alike:
             x = _alike(x, [f"{question}\x1f{comparable(sentence.text)}" for question, sentence in sentences])
         y = np.array([s.factuality for _, s in sentences], dtype=np.float64)
-        labelled = known & ~np.isnan(y)
+        labelled = np.asarray(known & ~np.isnan(y))
         questions = list(dict.fromkeys(question for (question, _), has in zip(sentences, labelled, strict=True) if has))
         if len(questions) < 2 or np.ptp(y[labelled]) == 0:
             raise LovecError(

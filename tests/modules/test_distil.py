@@ -203,7 +203,7 @@ def test_a_resumed_run_needs_no_teacher(model: str, adapter: str, tmp_path: Path
     trainer(tmp_path / "rest", max_epochs=2).fit(rest, Rows(), ckpt_path=path)
     first = module(Distil, model, adapter, teacher=ByText())
     trainer(tmp_path / "again", max_epochs=2).fit(first, Rows(), ckpt_path=path)
-    assert rest.global_step == 6
+    assert rest.global_step == first.global_step > 2
     assert all(torch.equal(a, b) for a, b in zip(rest.policy.trainable(), first.policy.trainable(), strict=True))
 
 

@@ -45,15 +45,14 @@ class Distil(ScoreModule):
     Args:
         teacher: estimates how true every sentence of the training answers is.
         own_share: share w of the policy's own mean in the target, at least 0 and below 1.
-        score_weight: weight of the loss per sentence beside that of the text per token.
         kwargs: arguments of ``ScoreModule``.
 
     Raises:
         LovecError: before the first step, where the teacher gives no estimate for a sentence.
     """
 
-    def __init__(self, teacher: Teacher, own_share: float = 0.5, score_weight: float = 5.0, **kwargs: Any) -> None:
-        super().__init__(score_weight=score_weight, **kwargs)
+    def __init__(self, teacher: Teacher, own_share: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         check_range("own_share", own_share, at_least=0, below=1)
         self.teacher = teacher
         self.own_share = own_share

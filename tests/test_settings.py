@@ -52,7 +52,7 @@ ZERO = set(
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
     "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
-    "Blend.seed Distil.own_share "
+    "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
     "QuadraticReward.bonus RequestLimits.grace listen.port".split()
@@ -76,6 +76,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "CellMaker": {"run": None},
     "ConstantTagger": {"score": 1},
     "Cutter": {"budget": 1, "how": "head", "count_tokens": len},
+    "Demonstrations": {"path": "x.jsonl"},
     "FilesDataModule": {"path": "x.jsonl"},
     "NLIJudge": {"model": "x"},
     "OpenAIOracle": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},

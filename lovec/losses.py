@@ -55,6 +55,26 @@ def sft_nll(token_logps: Tensor) -> Tensor:
     return -token_logps
 
 
+def soft_score_nll(logps: Tensor, targets: Tensor) -> Tensor:
+    """Compute the cross-entropy of scores to soft labels: -(a + 1 - z) log p(a) - (z - a) log p(a + 1), a = floor(z).
+
+    The soft label of a real target z is on the two scores next to it, and its mean is z.
+
+    Args:
+        logps: log-probability of every score, [M, K].
+        targets: z, [M], in [0, K - 1].
+
+    Returns:
+        [M], in nats.
+    """
+    targets = targets.to(logps.dtype)
+    lower = targets.floor().clamp(0, logps.shape[-1] - 2)
+    share = targets - lower
+    index = lower.long()[:, None]
+    below, above = (logps.gather(-1, index + step)[:, 0] for step in (0, 1))
+    return -torch.where(share < 1, (1 - share) * below, 0.0) - torch.where(share > 0, share * above, 0.0)
+
+
 def dpo_loss(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, beta: float) -> Tensor:
     """Compute the loss of direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290, eq. 7).
 

@@ -96,6 +96,7 @@ LAYERS = (
         "data, measuring, applications",
         {
             "datamodules": "training and test data",
+            "teachers": "targets to distil",
             "evaluation": "validation and test",
             "tagging": "tag any text",
             "serving": "an endpoint",

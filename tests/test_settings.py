@@ -17,16 +17,17 @@ import torch
 import lovec
 from lovec.cli.label import LabelSettings
 from lovec.cli.serve import listen
-from lovec.modules import PolicyConfig
+from lovec.modules import Distil, PolicyConfig
 from lovec.taggers.deployment import Deployment
 from lovec.tags import TagFormat
+from lovec.teachers import PolicyMean
 from lovec.types import LovecError
 
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
-    "CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate Cell "
+    "ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
     "Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
     "PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
@@ -37,7 +38,7 @@ RESULTS = set(
 CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the two variants of the embedded world."""
 
-PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion"}
+PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion", "TeacherResources"}
 """Classes that are made by classes with the same options, which have checked them."""
 
 IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
@@ -51,6 +52,7 @@ ZERO = set(
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
     "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
+    "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
     "QuadraticReward.bonus RequestLimits.grace listen.port".split()
@@ -70,9 +72,11 @@ OTHER_NAMES = {"Prices.tokens_in": "price_in", "Prices.tokens_out": "price_out",
 
 NEEDED: dict[str, dict[str, Any]] = {
     "Beta": {"a": 1.0, "b": 1.0, "intercept": 0.0},
+    "Blend": {"teachers": [PolicyMean()]},
     "CellMaker": {"run": None},
     "ConstantTagger": {"score": 1},
     "Cutter": {"budget": 1, "how": "head", "count_tokens": len},
+    "Demonstrations": {"path": "x.jsonl"},
     "FilesDataModule": {"path": "x.jsonl"},
     "NLIJudge": {"model": "x"},
     "OpenAIOracle": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
@@ -111,7 +115,7 @@ class Setting:
         needed = NEEDED.get(self.target.__name__, {})
         parents = {parent.__name__ for parent in getattr(self.target, "__mro__", ())}
         if "EvaluationModule" in parents:
-            needed = {"policy": PolicyConfig()}
+            needed = {"policy": PolicyConfig(), **({"teacher": PolicyMean()} if self.target is Distil else {})}
         elif self.target.__name__ == "WarmupCosine":
             needed = {"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)}
         elif self.target.__name__ == "TextTagger":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -190,6 +191,21 @@ class RecordsDataModule(LightningDataModule):
     def training_pairs(self, records: Sequence[Record]) -> list[Record]:
         """Return the fully labelled training records with wrong scores, drawn for those that have none."""
         return [with_rejected(record, self.seed, self.scale) for record in self.keep_labelled(records, "train")]
+
+    def keep_unlabelled(self, records: Sequence[Record]) -> list[Record]:
+        """Return records to train on without labels, whatever labels they have.
+
+        Raises:
+            LovecError: a record has no sentence.
+        """
+        if empty := [record.id for record in records if not record.sentences]:
+            raise LovecError(
+                f"{len(empty)} unlabelled records have no sentences ({empty[0]!r} is the first), expected answers; let "
+                "a model answer with `lovec label`, and give sentences.jsonl"
+            )
+        if records:
+            rank_zero_info(f"{type(self).__name__}: {len(records)} training records without labels")
+        return [replace(r.with_factuality([None] * len(r.sentences)), rejected=None) for r in records]
 
     def batch_done(self) -> None:
         """Count one more optimiser batch as trained on."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from lovec.answers import untag
 from lovec.datamodules.files import FilesDataModule
+from lovec.datasets.layouts import read_any
 from lovec.datasets.pairs import with_rejected
 from lovec.types import Record
 
@@ -18,8 +23,35 @@ class Demonstrations(FilesDataModule):
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
+        unlabelled: JSONL with answers that are added to training without labels, whatever labels they have, for
+            objectives that learn without labels from some answers, such as ``lovec.modules.Distil``; null adds none.
+            ``sentences.jsonl`` of ``lovec label`` is such a file. It is kept in memory.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
+
+    def __init__(
+        self,
+        path: str,
+        val_path: str | None = None,
+        test_path: str | None = None,
+        val_fraction: float = 0.1,
+        unlabelled: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(path, val_path, test_path, val_fraction, **kwargs)
+        self.unlabelled = unlabelled
+
+    def load(self, split: str) -> Sequence[Record]:
+        """Read the file of a split; for training, and the file without labels.
+
+        Raises:
+            LovecError: a file is missing or broken, no test file was given, or an unlabelled record has no sentences.
+        """
+        records = super().load(split)
+        if split != "train" or self.unlabelled is None:
+            return records
+        tags = self.tags
+        return [*records, *self.keep_unlabelled([untag(record, tags)[0] for record in read_any(self.unlabelled)])]
 
     def trainable(self, record: Record) -> Record | None:
         """Return a fully labelled record."""

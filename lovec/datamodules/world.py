@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +21,11 @@ from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import Completion, Engine, Record, Sampling, Sentence, check_count, check_range
+from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, check_count, check_range
 
 _WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
 _MAX_NEW_TOKENS = 192  # the world's model ends its answers after about 100 tokens
+_TAG_WORDS = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
 WORDING = Wording(
     p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
     true=" 10",
@@ -49,19 +50,35 @@ class World(RecordsDataModule):
         variant: "world", or "world-small", which is quicker and less accurate.
         samples: number of sampled answers per training question, besides the greedy one.
         temperature: temperature of the sampled answers.
+        unlabelled: a split of the world (see ``EmbeddedWorld.questions``) whose questions are answered like those of
+            training, and added to it without labels; null adds none. It needs an objective that learns without labels
+            from some answers, such as ``lovec.modules.Distil``.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the answers and wrong scores) of the
             datamodule.
     """
 
     splits = tuple(_WORLD_SPLITS)
 
-    def __init__(self, variant: str = "world", samples: int = 1, temperature: float = 0.7, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        variant: str = "world",
+        samples: int = 1,
+        temperature: float = 0.7,
+        unlabelled: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_count("--data.samples", samples, at_least=0)
         check_range("--data.temperature", temperature, above=0)
         self.variant = variant
         self.samples = samples
         self.temperature = temperature
+        if unlabelled in _WORLD_SPLITS["train"]:
+            raise LovecError(
+                f"--data.unlabelled is {unlabelled!r}, whose questions have labels in training; give another "
+                "split of the world, or leave it out"
+            )
+        self.unlabelled = unlabelled
         self._world: EmbeddedWorld | None = None
 
     @property
@@ -100,16 +117,16 @@ class World(RecordsDataModule):
         """Build the world and write the answers of its model, unless the cache has them."""
         from filelock import FileLock
 
-        folder = self._folder()
-        if folder.exists():
-            return
-        with FileLock(folder.with_name(f"{folder.name}.lock")):
+        for folder, answers in self._folders().items():
             if folder.exists():
-                return
-            print(f"the model of {self.variant!r} answers its questions, once for seed {self.seed}", file=sys.stderr)
-            with atomic_folder(folder) as staging:
-                for split, records in self._answers():
-                    write_records(staging / f"{split}.jsonl", records)
+                continue
+            with FileLock(folder.with_name(f"{folder.name}.lock")):
+                if folder.exists():
+                    continue
+                print(f"the model of {self.variant!r} answers questions, once for seed {self.seed}", file=sys.stderr)
+                with atomic_folder(folder) as staging:
+                    for split, records in answers():
+                        write_records(staging / f"{split}.jsonl", records)
 
     def load(self, split: str) -> list[Record]:
         """Return the labelled answers of a split; for training, with wrong scores.
@@ -117,24 +134,46 @@ class World(RecordsDataModule):
         The untrained model has seen tags when it was pre-trained, and writes one now and then although nothing asks for
         it. Such an answer is no plain text: there is nothing to learn from it.
         """
-        path = self._folder() / f"{split}.jsonl"
-        if not path.exists():
+        answers, *added = self._folders()
+        if not all(folder.exists() for folder in (answers, *added)):
             self.prepare_data()
-        records = list(read_records(path))
+        records = list(read_records(answers / f"{split}.jsonl"))
         if split != "train":
             return records
-        words = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
-        return self.training_pairs([r for r in records if not any(word in r.answer for word in words)])
+        labelled = self.training_pairs(_plain(records))
+        unlabelled = [record for folder in added for record in _plain(read_records(folder / "unlabelled.jsonl"))]
+        return labelled + self.keep_unlabelled(unlabelled)
 
-    def _folder(self) -> Path:
-        """Return the folder of the answers, in that of the world; its name has a digest of all they depend on."""
-        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS]
+    def _folders(self) -> dict[Path, Callable[[], Iterator[tuple[str, list[Record]]]]]:
+        """Return the folders that hold answers, and what makes the files of each."""
+        found = {self._folder(): self._answers}
+        if self.unlabelled is not None:
+            found[self._folder("unlabelled", self.unlabelled)] = self._unlabelled_answers
+        return found
+
+    def _folder(self, *more: str) -> Path:
+        """Return the folder of answers, in that of the world; its name has a digest of all they depend on."""
+        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS, *more]
         digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}".encode())
         store = self.world.store or Path()
         return store / f"answers-{digest.hexdigest()[:12]}"
 
     def _answers(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield each split with its labelled answers."""
+        answer = self._answerer()
+        for split in self.splits:
+            records = answer(self.questions(split), split == "train")
+            ratings = self.oracle.rate(records)
+            yield split, [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
+
+    def _unlabelled_answers(self) -> Iterator[tuple[str, list[Record]]]:
+        """Yield the answers without labels; those without a sentence have nothing to learn from."""
+        assert self.unlabelled is not None
+        records = self._answerer()(self.world.questions(self.unlabelled), True)
+        yield "unlabelled", [record for record in records if record.sentences]
+
+    def _answerer(self) -> Callable[[list[Record], bool], list[Record]]:
+        """Load the world's model; return what answers questions with it, greedily and, where True, by samples too."""
         from transformers import AutoModelForCausalLM, AutoTokenizer  # imported here because it is slow
 
         from lovec.engines import TransformersEngine
@@ -143,14 +182,15 @@ class World(RecordsDataModule):
         engine = TransformersEngine()
         engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(self.world.model_path)))
         greedy = Sampling(_MAX_NEW_TOKENS, seed=self.seed)
-        sampled = Sampling(_MAX_NEW_TOKENS, self.temperature, self.samples, self.seed)
-        for split in self.splits:
-            questions = self.questions(split)
+        sampled = Sampling(_MAX_NEW_TOKENS, self.temperature, max(1, self.samples), self.seed)
+
+        def answer(questions: list[Record], for_training: bool) -> list[Record]:
             records = self._answer(questions, encoder, engine, greedy)
-            if split == "train" and self.samples:
+            if for_training and self.samples:
                 records += self._answer(questions, encoder, engine, sampled)
-            ratings = self.oracle.rate(records)
-            yield split, [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
+            return records
+
+        return answer
 
     def _answer(self, questions: list[Record], encoder: Encoder, engine: Engine, sampling: Sampling) -> list[Record]:
         """Return plain answers, written without the instruction; those to one question are adjacent."""
@@ -170,3 +210,8 @@ class World(RecordsDataModule):
         sentences = self.world.split_sentences(answer)
         unfinished = not completion.finished and sentences and not sentences[-1].endswith(".")
         return sentences[:-1] if unfinished else sentences
+
+
+def _plain(records: Iterable[Record]) -> list[Record]:
+    """Return the answers without confidence tags."""
+    return [record for record in records if not any(word in record.answer for word in _TAG_WORDS)]

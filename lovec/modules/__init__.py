@@ -3,6 +3,7 @@
 from lovec.evaluation import EvaluationConfig
 from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
+from lovec.modules.distil import Distil
 from lovec.modules.dpo import DPO
 from lovec.modules.expected import ExpectedReward
 from lovec.modules.grpo import GRPO
@@ -22,6 +23,7 @@ __all__ = [
     "ORPO",
     "SFT",
     "Batch",
+    "Distil",
     "EvaluationConfig",
     "Example",
     "ExpectedReward",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,12 +26,12 @@ class ScoredExample(Example):
 
     Attributes:
         tag_positions: index into the completion at which the score string of each sentence begins.
-        ratings: true score of each sentence.
+        ratings: true score of each sentence, or in subclasses another target on the scale 0..K-1.
         text_mask: 1 on completion tokens that are text, 0 on score strings, [T].
     """
 
     tag_positions: list[int]
-    ratings: list[int]
+    ratings: Sequence[float]
     text_mask: list[float]
 
 
@@ -44,13 +45,16 @@ class ScoreModule(PolicyModule):
     Args:
         text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. The score
             and closing word of a tag are left to ``score_loss``.
+        score_weight: weight of ``score_loss`` per sentence.
         kwargs: arguments of ``PolicyModule``.
     """
 
-    def __init__(self, text_weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, text_weight: float = 1.0, score_weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_range("text_weight", text_weight, at_least=0)
+        check_range("score_weight", score_weight, above=0)
         self.text_weight = text_weight
+        self.score_weight = score_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
         """Compute the loss of every sentence.
@@ -58,12 +62,20 @@ class ScoreModule(PolicyModule):
         Args:
             logps: log-probability of each whole score string at each tag, [M, K] float64. The probabilities sum to
                 less than 1; the rest is that of malformed tags.
-            ratings: true scores 0..K-1, [M] int64.
+            ratings: what ``targets`` returned for every sentence: here true scores 0..K-1, [M] int64.
 
         Returns:
             [M].
         """
         raise TypeError(f"{type(self).__name__} has no loss of its own: override score_loss")
+
+    def targets(self, row: Record) -> Sequence[float]:
+        """Return what the score of every sentence is learned from: here its true score, an integer.
+
+        Raises:
+            LovecError: a sentence has no label.
+        """
+        return ratings(row, self.scale)
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
         """Yield the rows once, with true scores in their contexts, whatever scores they have."""
@@ -79,8 +91,9 @@ class ScoreModule(PolicyModule):
 
     def encode(self, row: Record) -> ScoredExample:
         """Encode the tagged answer, where its tags are, and which of its tokens are text."""
-        truths = ratings(row, self.scale)
-        scores = [truth if s.score is None else s.score for s, truth in zip(row.sentences, truths, strict=True)]
+        targets = self.targets(row)
+        rounded = [math.floor(target + 0.5) for target in targets]
+        scores = [score if s.score is None else s.score for s, score in zip(row.sentences, rounded, strict=True)]
         completion, positions = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)
         text_mask = [1.0] * len(completion)
         for position, score in zip(positions, scores, strict=True):
@@ -88,7 +101,7 @@ class ScoreModule(PolicyModule):
             text_mask[position : position + length] = [0.0] * length
         sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
         branches = len(ChoiceTree(self.encoder.tails).ids) * len(positions)
-        return ScoredExample((sequence,), row, positions, truths, text_mask, extra_tokens=branches)
+        return ScoredExample((sequence,), row, positions, targets, text_mask, extra_tokens=branches)
 
     def counts(self, examples: Sequence[ScoredExample]) -> dict[str, float]:
         """Count sentences and text tokens as well."""
@@ -102,16 +115,16 @@ class ScoreModule(PolicyModule):
         """Compute the loss of the scores, per sentence, and that of the text, per text token."""
         positions = [example.tag_positions for example in batch.examples]
         token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.tails)
-        truths = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
+        targets = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
-        terms = {"score": Term(self.score_loss(logps, truths), ones, per="sentence")}
+        terms = {"score": Term(self.score_loss(logps, targets), ones, per="sentence", weight=self.score_weight)}
         if self.text_weight:
             text_mask = batch.tokens.padded([example.text_mask for example in batch.examples])
             terms["text"] = Term(sft_nll(token_logps), text_mask, per="text", weight=self.text_weight)
         probs = logps.detach().exp()
         metrics = {
             "confidence": expected_confidence(logps.detach().softmax(-1)),
-            "factuality": truths / self.scale.top,
+            "factuality": targets / self.scale.top,
             "malformed": (1.0 - probs.sum(-1)).clamp(min=0.0),
             "score_entropy": -(probs * logps.detach()).sum(-1),
         }

@@ -23,7 +23,7 @@ from lovec.datasets.jsonl import write_records
 OBJECTIVES = {
     "sft.yaml": "SFT", "sft2.yaml": "SFT", "sft-regression.yaml": "SFTRegression", "orpo.yaml": "ORPO",
     "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward", "p-true.yaml": "PTrueTuned",
-    "comparison.yaml": "Comparison",
+    "comparison.yaml": "Comparison", "distil.yaml": "Distil", "distil-unlabelled.yaml": "Distil",
 }  # fmt: skip
 OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml")
 
@@ -154,7 +154,7 @@ def test_an_unknown_recipe_lists_the_packaged_ones(here, capsys):
     code, line = error_of(capsys, "fit", "--config", "dop.yaml")
     assert code == 2
     assert "dop.yaml" in line
-    assert "dpo.yaml, expected.yaml, factscore.yaml" in line
+    assert "distil.yaml, dpo.yaml, expected.yaml, factscore.yaml" in line
     assert "base.yaml" not in line
 
 

@@ -494,6 +494,45 @@ def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(monkeypat
 
 
 @pytest.mark.usefixtures("worlds")
+def test_world_adds_answers_without_labels(invented):
+    data = World(samples=1, seed=4, unlabelled="companies")
+    rows = data.load("train")  # prepares both, as no folder is there
+    plain = World(samples=1, seed=4).load("train")
+    added = rows[len(plain) :]
+    assert rows[: len(plain)] == plain and all(row.labelled for row in plain)
+    assert {row.meta["entity"] for row in added} <= {row.meta["entity"] for row in invented.questions("companies")}
+    assert len({row.id for row in rows}) == len(rows) and any("/sample-" in row.id for row in added)
+    for row in added:
+        assert row.sentences and row.rejected is None and all(s.factuality is None for s in row.sentences)
+    assert data.load("validation") == World(samples=1, seed=4).load("validation")
+    assert World(samples=1, seed=4, unlabelled="companies").load("train") == rows  # read from the files
+    with pytest.raises(LovecError, match="'train', whose questions have labels in training"):
+        World(unlabelled="train")
+    with pytest.raises(LovecError, match="'moons', expected one of train"):
+        World(samples=1, seed=4, unlabelled="moons").load("train")
+
+
+def test_demonstrations_add_answers_without_labels(tmp_path):
+    known, more = tmp_path / "known.jsonl", tmp_path / "more.jsonl"
+    write_records(known, [labelled(f"r{i}", 0.2, 0.4) for i in range(20)])
+    write_records(
+        more, [labelled("with", 0.3), labelled("without", None), replace(labelled("pair", 1.0), rejected=(2,))]
+    )
+    data = Demonstrations(str(known), val_fraction=0.2, unlabelled=str(more))
+    plain = Demonstrations(str(known), val_fraction=0.2)
+    rows = data.load("train")
+    assert rows[:-3] == list(plain.load("train"))
+    assert list(data.load("validation")) == list(plain.load("validation"))
+    assert [row.id for row in rows[-3:]] == ["with", "without", "pair"]
+    assert all(s.factuality is None for row in rows[-3:] for s in row.sentences) and rows[-1].rejected is None
+    write_records(more, [labelled("empty")])
+    with pytest.raises(LovecError, match=r"1 unlabelled records have no sentences .*'empty' is the first.*lovec label"):
+        data.load("train")
+    with pytest.raises(LovecError, match=r"none\.jsonl"):
+        Demonstrations(str(known), unlabelled=str(tmp_path / "none.jsonl")).load("train")
+
+
+@pytest.mark.usefixtures("worlds")
 def test_world_answers_depend_on_the_settings():
     folders = {
         World(samples=n, temperature=t, seed=s)._folder()

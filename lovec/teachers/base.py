@@ -1,0 +1,191 @@
+"""What all teachers share: what they work with, and how their estimates are kept in files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from lovec.baselines import BaselineResources
+from lovec.calibration import weights_digest
+from lovec.datasets.jsonl import record_to_dict
+from lovec.files import write_text
+from lovec.policy import Policy
+from lovec.policy.fingerprint import prompt_part
+from lovec.policy.fingerprint import weights_digest as base_digest
+from lovec.types import LovecError, Oracle, Record, check_range
+
+Estimates: TypeAlias = list[list[float | None]]
+"""How true every sentence of every record is, in [0, 1]; None where a teacher cannot say."""
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def _only_part(part: Any) -> list[Any]:
+    return [part]
+
+
+@dataclass(frozen=True)
+class TeacherResources:
+    """What teachers work with.
+
+    Attributes:
+        policy: the model. Teachers compute with an adapter of their own, with that of ``start``, or with none.
+        baselines: engine and encoder of the policy, and what else baselines work with.
+        start: folder of the adapter that training starts from; None where it starts a fresh one.
+        oracle: rates sentences; None where there is none.
+        folder: where estimates are kept; None keeps none.
+        rank: number of this process.
+        processes: number of processes, each of which estimates its share.
+        gather: returns the values of all processes by rank, on every process.
+    """
+
+    policy: Policy
+    baselines: BaselineResources
+    start: str | None = None
+    oracle: Oracle | None = None
+    folder: Path | None = None
+    rank: int = 0
+    processes: int = 1
+    gather: Callable[[Any], list[Any]] = field(default=_only_part)
+
+    @contextmanager
+    def using_adapter(self, adapter: str | None) -> Iterator[None]:
+        """Use the adapter of a folder inside the block, or none, in policy and engine."""
+        engine = self.baselines.engine
+        with self.policy.without_adapter() if adapter is None else self.policy.with_adapter(adapter):
+            engine.sync(self.policy)
+            yield
+        engine.sync(self.policy)
+
+
+class Teacher(ABC):
+    """Estimates how true every sentence of the training answers is, for ``lovec.modules.Distil`` to learn.
+
+    Attributes:
+        uses_labels: whether the estimates depend on the labels of the records.
+    """
+
+    uses_labels: ClassVar[bool] = False
+
+    @abstractmethod
+    def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+        """Return an estimate in [0, 1] for every sentence of every record, None where the teacher cannot say.
+
+        Every process of a run gets all records and must return all estimates.
+        """
+
+
+class StoredTeacher(Teacher):
+    """A teacher whose estimates take time, and are therefore kept in a file.
+
+    The name of the file is a digest of all that the estimates depend on: the teacher and its settings, the weights of
+    base and adapter, the prompts, the settings of samples, and the answers. A second run with the same ones reads the
+    file. It is written whole or not at all. A subclass overrides ``settings``, ``adapter`` and ``estimate``.
+    """
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """All settings that the estimates depend on, as values of JSON."""
+
+    def adapter(self, resources: TeacherResources) -> str | None:
+        """Return the folder of the adapter that the teacher computes with; None is the bare base model."""
+        return None
+
+    @abstractmethod
+    def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+        """Return estimates of records, computed with the teacher's adapter, which is in use."""
+
+    def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+        """Return the estimates of records, from the file where there is one.
+
+        Raises:
+            LovecError: the teacher returned something other than one number in [0, 1], or None, for every sentence.
+        """
+        path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
+        sizes = [len(record.sentences) for record in records]
+        stored = resources.gather(_read(path, sizes) if path is not None and resources.rank == 0 else None)[0]
+        if stored is not None:
+            found: Estimates = stored
+            return found
+        share = records if self.uses_labels else records[resources.rank :: resources.processes]
+        with resources.using_adapter(self.adapter(resources)):
+            rows = self.estimate(share, resources)
+        if not self.uses_labels:
+            rows = _interleaved(resources.gather(rows), len(records))
+        name = type(self).__name__
+        if [len(row) for row in rows] != sizes:
+            raise LovecError(f"the teacher {name} returned other numbers of estimates than there are sentences")
+        for value in (value for row in rows for value in row):
+            check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
+        if path is not None and resources.rank == 0:
+            write_text(path, json.dumps(rows) + "\n")
+        return rows
+
+    def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
+        """Return a digest of all that the estimates of records depend on."""
+        adapter, shared = self.adapter(resources), resources.baselines
+        samples = shared.samples
+        parts: dict[str, Any] = {
+            "teacher": f"{type(self).__module__}.{type(self).__qualname__}",
+            "settings": dict(self.settings),
+            "base": base_digest(resources.policy.model),
+            "adapter": None if adapter is None else weights_digest(adapter),
+            "prompt": prompt_part(shared.encoder),
+            "wording": asdict(shared.wording),
+            "samples": [samples.temperature, samples.max_new_tokens, samples.seed],
+            "judge": plain_settings(shared.judge),
+            "oracle": plain_settings(resources.oracle),
+        }
+        found = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
+        for record in records:
+            answer = record_to_dict(record)
+            if not self.uses_labels:
+                answer["sentences"] = [sentence.text for sentence in record.sentences]
+            found.update(json.dumps({**answer, "rejected": None}, sort_keys=True, default=str).encode())
+        return found.hexdigest()[:32]
+
+
+def plain_settings(value: Any) -> Any:
+    """Return the public settings of an object as values of JSON: its class, and its plain attributes by name.
+
+    Attributes that begin with an underscore, and objects without plain attributes, are described by their class alone.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple):
+        return [plain_settings(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain_settings(item) for key, item in value.items()}
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    fingerprint = getattr(value, "fingerprint", None)
+    if isinstance(fingerprint, str):
+        return {"class": name, "fingerprint": fingerprint}
+    attributes = {key: item for key, item in getattr(value, "__dict__", {}).items() if _is_plain(item)}
+    return {"class": name, **{key: plain_settings(item) for key, item in sorted(attributes.items())}}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+
+
+def _interleaved(parts: Sequence[Estimates], count: int) -> Estimates:
+    """Return the rows of all processes in the order of the records."""
+    return [parts[number % len(parts)][number // len(parts)] for number in range(count)]
+
+
+def _read(path: Path, sizes: Sequence[int]) -> Estimates | None:
+    """Return the estimates of a file; None where there is no file, or it holds something else."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        fits = [len(row) for row in rows] == list(sizes)
+        plain = all(value is None or (type(value) in (int, float) and 0 <= value <= 1) for row in rows for value in row)
+    except (OSError, ValueError, TypeError):
+        return None
+    return rows if fits and plain else None

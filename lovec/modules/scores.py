@@ -44,13 +44,17 @@ class ScoreModule(PolicyModule):
     Args:
         text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. The score
             and closing word of a tag are left to ``score_loss``.
+        score_weight: weight of ``score_loss``, above 0. Only its ratio to ``text_weight`` matters to an optimiser such
+            as Adam, whose steps do not depend on the size of the loss.
         kwargs: arguments of ``PolicyModule``.
     """
 
-    def __init__(self, text_weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, text_weight: float = 1.0, score_weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_range("text_weight", text_weight, at_least=0)
+        check_range("score_weight", score_weight, above=0)
         self.text_weight = text_weight
+        self.score_weight = score_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
         """Compute the loss of every sentence.
@@ -104,7 +108,7 @@ class ScoreModule(PolicyModule):
         token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.tails)
         truths = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
-        terms = {"score": Term(self.score_loss(logps, truths), ones, per="sentence")}
+        terms = {"score": Term(self.score_loss(logps, truths), ones, per="sentence", weight=self.score_weight)}
         if self.text_weight:
             text_mask = batch.tokens.padded([example.text_mask for example in batch.examples])
             terms["text"] = Term(sft_nll(token_logps), text_mask, per="text", weight=self.text_weight)

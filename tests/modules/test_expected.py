@@ -77,7 +77,15 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
     """Value and gradient, with own scores in the context, against one forward pass per score string."""
     objective = loaded(
         tmp_path,
-        module(ExpectedReward, model, policy=short(model, tagger), reward=reward, reward_scale=5.0, text_weight=0.7),
+        module(
+            ExpectedReward,
+            model,
+            policy=short(model, tagger),
+            reward=reward,
+            reward_scale=5.0,
+            text_weight=0.7,
+            score_weight=1.5,
+        ),
     )
     rows = KNOWN[:4]
     (examples,) = objective.update_batches(rows)
@@ -88,7 +96,7 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
         for probs, rating in zip(logps.exp(), ratings(row), strict=True):
             gain = sum(p * reward(c, rating) for c, p in enumerate(probs))
             losses.append(-(gain + (1 - probs.sum()) * reward(None, rating)) / 5.0)
-    expected = torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
+    expected = 1.5 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
     expected.backward()
     grads = [p.grad.clone() for p in objective.policy.trainable()]
     objective.policy.zero_grad()

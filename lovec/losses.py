@@ -180,6 +180,23 @@ def grpo_token_loss(
     return beta * k3_kl(token_logps, ref_token_logps) - gain
 
 
+def score_variance(logps: Tensor) -> Tensor:
+    """Compute how widely scores are spread: sum over c of p_c (c - m)^2, m = (sum of p_c c) / (sum of p_c).
+
+    This is the variance of the score among well-formed tags, times their probability.
+
+    Args:
+        logps: log-probability of every score 0..K-1, [..., K]; the probabilities sum to at most 1, the rest is that of
+            malformed tags.
+
+    Returns:
+        [...], in squared points of the scale, 0..((K - 1) / 2)^2.
+    """
+    scores = torch.arange(logps.shape[-1], dtype=logps.dtype, device=logps.device)
+    mean = (logps.softmax(-1) * scores).sum(-1, keepdim=True)
+    return (logps.exp() * (scores - mean) ** 2).sum(-1)
+
+
 def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
     """Compute truncated importance weights for tokens that another engine sampled: min(pi(y_t) / mu(y_t), cap).
 

@@ -63,12 +63,13 @@ class ScoreTrace(Callback):
 
 
 def measured(module: Any, rows: Sequence[Record]) -> dict[str, Any]:
-    """Score given answers, each sentence after the most probable scores of those before it; return
+    """Score given answers, each sentence after the most probable scores of those before it.
 
-    ``distribution`` (mean probability of every score), ``said`` (share of the sentences with every score as the most
-    probable one), ``entropy`` (nats) and ``spread`` (variance of the score, in squared points; means over sentences),
-    and Brier score and Spearman's correlation of three readouts: ``stated`` (the most probable score), ``mean`` and
-    ``rounded`` (the score nearest the mean).
+    Returns:
+        ``distribution`` (mean probability of every score), ``said`` (share of the sentences with every score as the
+        most probable one), ``entropy`` (nats) and ``spread`` (variance of the score, in squared points; means over
+        sentences), and Brier score and Spearman's correlation of three readouts: ``stated`` (the most probable score),
+        ``mean`` and ``rounded`` (the score nearest the mean).
     """
     steps = [[Step(sentence.text) for sentence in row.sentences] for row in rows]
     passages = [

@@ -92,14 +92,17 @@ def orpo_odds_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     return -F.logsigmoid(_log_odds(chosen) - _log_odds(rejected))
 
 
-def group_advantages(rewards: Tensor) -> Tensor:
+def group_advantages(rewards: Tensor, std: float | None = None) -> Tensor:
     """Compute how much better each rollout is than the others of its prompt: (r - mean) / (std + 1e-4).
 
-    The standard deviation has Bessel's correction. These are the advantages of LoVeC's GRPO (Shao et al. 2024, arXiv
-    2402.03300, sec. 4.1.2), as TRL 0.15.2 computes them.
+    The standard deviation has Bessel's correction. That of the group gives the advantages of LoVeC's GRPO (Shao et al.
+    2024, arXiv 2402.03300, sec. 4.1.2), as TRL 0.15.2 computes them. One for all groups of a batch keeps groups whose
+    rewards hardly differ from weighing as much as others (Liu et al. 2025, "Part I: Tricks or Traps?", arXiv
+    2508.08221; TRL's ``scale_rewards="batch"``); the mean is the group's own with either.
 
     Args:
         rewards: [P, G], G rollouts of each of P prompts.
+        std: the standard deviation to divide by, 0 or more; None is that of each group.
 
     Returns:
         [P, G]; exactly zero in a group whose rewards are all equal.
@@ -117,7 +120,8 @@ def group_advantages(rewards: Tensor) -> Tensor:
         )
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)  # a mean of equal numbers may differ from them by rounding
     centred = rewards - rewards.mean(1, keepdim=True)
-    return (centred / (rewards.std(1, keepdim=True) + _STD_FLOOR)).masked_fill(equal, 0.0)
+    scale = rewards.std(1, keepdim=True) if std is None else std
+    return (centred / (scale + _STD_FLOOR)).masked_fill(equal, 0.0)
 
 
 def k3_kl(token_logps: Tensor, ref_token_logps: Tensor) -> Tensor:
@@ -198,14 +202,15 @@ def score_variance(logps: Tensor) -> Tensor:
 
 
 def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
-    """Compute truncated importance weights for tokens that another engine sampled: min(pi(y_t) / mu(y_t), cap).
+    """Compute truncated importance weights for tokens that another distribution sampled: min(pi(y_t) / mu(y_t), cap).
 
-    mu is the distribution that the engine sampled from (Ionides 2008, "Truncated importance sampling", J. Comput.
-    Graph. Stat. 17(2); here per token). With these weights the tokens count as if the trained policy had sampled them.
+    mu is what was sampled from: the policy in another engine's arithmetic, or at another temperature (Ionides 2008,
+    "Truncated importance sampling", J. Comput. Graph. Stat. 17(2); here per token). With these weights the tokens count
+    as if the trained policy had sampled them.
 
     Args:
         token_logps: log pi of every token under the trained policy at the time of sampling, without gradient, [N, T].
-        sampler_logps: log mu as the engine returned it, at the same temperature, [N, T].
+        sampler_logps: log mu as the engine returned it, at the temperature of sampling, [N, T].
         cap: largest weight, above 0.
 
     Returns:

@@ -417,8 +417,9 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     assert "seed (0 then, 1 now)" in error_line(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
     assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
     assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
-    assert "wrong_scores" in error_line(capsys, "--out", "out", "--stages", "pairs", "--wrong_scores", "near")
-    assert label("--out", "out", "--stages", "pairs", "--wrong_scores", "near", "--redo") == 0
+    near = ["--out", "out", "--stages", "pairs", "--seed", "1", "--wrong_scores", "near"]
+    assert "wrong_scores (None then, near now)" in error_line(capsys, *near)
+    assert label(*near, "--redo") == 0
     for pair in read_records("out/pairs.jsonl"):
         true = [to_rating(s.factuality) for s in pair.sentences]
         assert all(0 < abs(wrong - score) <= 2 for wrong, score in zip(pair.rejected, true, strict=True))

@@ -201,6 +201,19 @@ def score_variance(logps: Tensor) -> Tensor:
     return (logps.exp() * (scores - mean) ** 2).sum(-1)
 
 
+def score_entropy(logps: Tensor) -> Tensor:
+    """Compute the entropy of the score among well-formed tags: -sum over c of q_c log q_c, q_c = p_c / (sum of p_c).
+
+    Args:
+        logps: log-probability of every score 0..K-1, [..., K]; finite.
+
+    Returns:
+        [...], in nats, 0..log K.
+    """
+    normalised = logps.log_softmax(-1)
+    return -(normalised.exp() * normalised).sum(-1)
+
+
 def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
     """Compute truncated importance weights for tokens that another distribution sampled: min(pi(y_t) / mu(y_t), cap).
 

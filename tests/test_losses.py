@@ -16,6 +16,7 @@ from lovec.losses import (
     orpo_odds_loss,
     reduce_tokens,
     row_means,
+    score_entropy,
     score_variance,
     sequence_logps,
     sft_nll,
@@ -133,6 +134,14 @@ def test_score_variance_by_hand(dtype):
     # means 1, 1, 1, 1.5; the last two leave .4 and .6 to malformed tags
     expected = [1.0, 0.0, 0.4, 0.1 * 1.5**2 + 0.3 * 0.5**2]
     assert score_variance(probs.clamp(min=1e-300).log()).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_score_entropy_by_hand():
+    probs = torch.tensor([[0.25, 0.25, 0.5], [0.1, 0.1, 0.2], [1.0, 1e-300, 1e-300]], dtype=torch.float64)
+    assert score_entropy(probs.log()).tolist() == pytest.approx([1.5 * math.log(2), 1.5 * math.log(2), 0.0])
+    even = torch.full((7,), -9.0, requires_grad=True)
+    score_entropy(even).backward()
+    assert float(score_entropy(even)) == pytest.approx(math.log(7)) and even.grad.abs().max() < 1e-7
 
 
 def test_score_variance_is_the_rest_of_the_mean_squared_error():

@@ -53,7 +53,8 @@ ZERO = set(
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "QuadraticReward.bonus RequestLimits.grace listen.port ExpectedReward.variance_weight".split()
+    "QuadraticReward.bonus RequestLimits.grace listen.port ExpectedReward.variance_weight "
+    "ExpectedReward.entropy_weight".split()
 )
 """Settings that may be 0."""
 

@@ -354,6 +354,24 @@ def test_the_minimum_is_where_the_docstring_says(model: str) -> None:
         assert found == pytest.approx(expected, abs=0.03), (w, probs)
 
 
+def test_with_entropy_the_best_distribution_is_normal_about_the_mean(model: str) -> None:
+    weight = 0.04
+    objective = module(ExpectedReward, model, entropy_weight=weight)
+    truths = torch.tensor([10, 10, 8, 3])  # mean 7.75
+    logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(500):
+        optimizer.zero_grad()
+        objective.score_loss(logits.log_softmax(-1).expand(4, 11), truths).mean().backward()
+        optimizer.step()
+    expected = (-((torch.arange(11) - 7.75) ** 2) / 100 / weight).double().softmax(-1)
+    torch.testing.assert_close(logits.detach().softmax(-1), expected, atol=1e-4, rtol=0)
+    plain = module(ExpectedReward, model).score_loss(logits.detach()[None].log_softmax(-1), truths[:1])
+    entropy = -(expected * expected.log()).sum()
+    loss = objective.score_loss(logits.detach()[None].log_softmax(-1), truths[:1])
+    assert float(plain - loss) == pytest.approx(weight * float(entropy), rel=1e-3)
+
+
 def test_without_the_spread_any_width_is_as_good(model: str) -> None:
     objective = module(ExpectedReward, model, variance_weight=0.0)
     wide, narrow = scores_of([[0.5, *[1e-30] * 9, 0.5], [*[1e-30] * 5, 1.0, *[1e-30] * 5]])

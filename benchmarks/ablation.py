@@ -194,8 +194,8 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
         "",
         "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
         "changes one option of a recipe, such as `grpo.yaml` or `expected.yaml`, whose own values are the line "
-        "`base`; a line that names the same value again repeats its metrics. All runs start from one SFT adapter, unless "
-        f"a line says otherwise. GRPO runs take {results['steps']} steps (an epoch is 60), unless a line says otherwise.",
+        "`base`; a line that names the same value again repeats its metrics. Unless a line says otherwise, all runs "
+        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps (an epoch is 60).",
         "",
         markdown(sweep_table(dev, "Sentences of the dev people, stated scores"), intervals=True),
     ]

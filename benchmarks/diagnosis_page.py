@@ -12,6 +12,29 @@ SHOWN = 0.005
 """Least share of the sentences with which a score counts as stated."""
 
 
+WHY = (
+    "- **SFT states the most probable score, not the best one.** Cross-entropy makes the distribution that of the true "
+    "scores; its greedy score is their mode, while the Brier score is least at their mean. Where many sentences are "
+    "wholly true, the mode is the top of the scale even for sentences whose mean is far below.",
+    "- **DPO's optimum is the mode as well, sharpened.** A pair holds the true score against one that is drawn without "
+    "regard to the sentence. If a score c is true of a sentence with the probability P(c), c wins against c' in the "
+    "share P(c) / (P(c) + P(c')) of the pairs of the two, so the optimum of a sentence is ref(c) P(c)^(1 / beta), up "
+    "to a constant: with beta = 0.1 nearly all of it on the mode. Near misses leave that ratio as it is, since the "
+    "draw is as likely from c to c' as back (but for the ends of the scale); they only change which scores are "
+    "compared. Either way a pair says which score is true more often, never which is nearer, so the stated score has "
+    "the same aim as that of a second epoch of SFT.",
+    "- **Expected reward has the right optimum, and is slow to reach it.** E (c - f)^2 = (E c - f)^2 + Var c: at the "
+    "start, where the mean is calibrated, nearly all of the loss that can be saved is the spread. It is saved first "
+    "by whatever has much of the probability already, since the gradient of a logit is the probability times the "
+    "advantage. The score nearest the mean begins with a small probability, and loses what it has to the frequent ones "
+    "that are nearly as good; from there its gradient is small. The second table shows this without a model, the third "
+    "with one, in which all sentences share their parameters, so that the first moves are the same for all.",
+    "- **GRPO estimates a gradient of the same form from samples.** What holds of expected reward holds of it, with "
+    "the noise of the samples on top, and with credit for the text of the answers.",
+)
+"""What the tables are evidence for; it follows from the objectives, so it holds on any world."""
+
+
 def section(results: Mapping[str, Any]) -> str:
     """Return the section as Markdown.
 
@@ -23,9 +46,11 @@ def section(results: Mapping[str, Any]) -> str:
         "## Why: what training does to the distribution over the scores",
         "",
         "Written by `benchmarks/diagnosis.py`; all numbers are in `benchmarks/results/diagnosis.json`. Dev people, "
-        "text given, each sentence scored after the model's own scores of those before it; BS and SC in %. *Spread* is the "
-        "variance of the score within a sentence's distribution, in squared points. The readouts: *stated*, the most "
-        "probable score; *mean*, that of the distribution; *rounded*, the score nearest the mean.",
+        "text given, each sentence scored after the model's own scores of those before it; BS and SC in %. *Spread* is "
+        "the variance of the score within a sentence's distribution, in squared points. The readouts: *stated*, the "
+        "most probable score; *mean*, that of the distribution; *rounded*, the score nearest the mean.",
+        "",
+        *WHY,
         "",
         f"True scores of the training sentences, 0 to {len(results['labels']) - 1}, in %: {shares(results['labels'])}.",
         "",

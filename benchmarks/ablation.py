@@ -1,85 +1,212 @@
 """Vary the options that the objectives leave open, on the embedded world.
 
     python benchmarks/ablation.py            # -> benchmarks/results/ablation.json, docs/results/ablation.md
-    python benchmarks/ablation.py --table    # only write the page from that file
+    python benchmarks/ablation.py --table    # only write the page from that file, and from that of diagnosis.py
     python benchmarks/ablation.py --quick    # the small world and two steps: only shows that it runs
 
-All runs start from one SFT adapter and are measured on the people of the dev split, so the test split stays unseen.
-GRPO takes a fixed number of steps, since it is slow; expected reward takes its epoch. Finished runs are not repeated.
+All runs start from one SFT adapter, or from one of a second epoch of SFT. They are compared on the people of the dev
+split, where options are chosen; with --test all of them are then measured on the people of the test split. GRPO takes a
+fixed number of steps, since it is slow; the other objectives take their epoch. Finished runs are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, provenance, read_json, seeds_of, versions_text, write_json
 
-from lovec.cli.sweep import VariedOption, plan, sweep
+from lovec.cli.sweep import SweepRun, VariedOption, plan, sweep
+from lovec.results import read_results
+from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "ablation.json"
+DIAGNOSIS = RESULTS.with_name("diagnosis.json")
 PAGE = ROOT / "docs" / "results" / "ablation.md"
 REWARDS = VariedOption("model.reward", tuple(f"lovec.rewards.{name}Reward" for name in ("Log", "Quadratic", "Linear")))
 GRPO = (
     REWARDS,
     VariedOption("model.group_size", ("4", "8", "16")),
     VariedOption("model.temperature", ("0.4", "0.7", "1.0")),
-    VariedOption("model.credit", ("answer", "sentence")),
+    VariedOption("model.loss_temperature", ("null", "1.0")),
+    VariedOption("model.credit", ("answer", "sentence", "tag")),
+    VariedOption("model.scale_rewards", ("group", "batch")),
     VariedOption("model.normalisation", ("sequence", "token", "constant")),
 )
-EXPECTED = (REWARDS, VariedOption("model.context", ("own", "true")), VariedOption("model.text_weight", ("1", "0")))
+DPO = (
+    VariedOption("data.wrong_scores", ("uniform", "near")),
+    VariedOption("model.beta", ("0.1", "1.0")),
+    VariedOption("model.sft_weight", ("1", "0.1")),
+)
+EXPECTED = (
+    REWARDS,
+    VariedOption("model.context", ("own", "true")),
+    VariedOption("model.text_weight", ("1", "0")),
+    VariedOption("model.score_weight", ("1", "3", "10")),
+    VariedOption("model.variance_weight", ("1", "0.3", "0.1", "0")),
+    VariedOption("model.entropy_weight", ("0", "0.02", "0.05")),
+    VariedOption("model.optimizer.init_args.lr", ("2.0e-3", "6.0e-3")),
+)
+ALONE = "base"
+"""Label of a part that varies nothing."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A recipe, and what is varied of it.
+
+    Attributes:
+        recipe: its file.
+        varied: options that are varied, one at a time.
+        flags: options that all runs of the part have.
+        start: the stage whose adapter the runs start from.
+        epochs: for GRPO, the number of times that its steps are taken.
+    """
+
+    recipe: str
+    varied: tuple[VariedOption, ...] = ()
+    flags: tuple[str, ...] = ()
+    start: str = "sft"
+    epochs: int = 1
+
+
+def _scores(*weights: str) -> tuple[str, ...]:
+    return tuple(f"--model.{weight}" for weight in weights)
+
+
+PARTS = {
+    "SFT-2": Part("sft2.yaml"),
+    "DPO": Part("dpo.yaml", DPO),
+    "GRPO": Part("grpo.yaml", GRPO),
+    "GRPO, 3 times the steps": Part("grpo.yaml", epochs=3),
+    "GRPO, 3 times the steps, quadratic reward, credit on tags, scaled by the batch, loss at temperature 1": Part(
+        "grpo.yaml",
+        flags=(
+            *("--model.reward", "lovec.rewards.QuadraticReward"),
+            *("--model.credit=tag", "--model.scale_rewards=batch", "--model.loss_temperature=1.0"),
+        ),
+        epochs=3,
+    ),
+    "Expected reward": Part("expected.yaml", EXPECTED),
+    "Expected reward, 3 epochs": Part("expected.yaml", flags=("--trainer.max_epochs=3",)),
+    "Expected reward, score_weight 3, variance_weight 0.1": Part(
+        "expected.yaml", flags=_scores("score_weight=3", "variance_weight=0.1")
+    ),
+    "Expected reward, score_weight 10, variance_weight 0.3": Part(
+        "expected.yaml", flags=_scores("score_weight=10", "variance_weight=0.3")
+    ),
+    "Expected reward, score_weight 3, entropy_weight 0.02": Part(
+        "expected.yaml", flags=_scores("score_weight=3", "entropy_weight=0.02")
+    ),
+    "Expected reward, score_weight 10, entropy_weight 0.02": Part(
+        "expected.yaml", flags=_scores("score_weight=10", "entropy_weight=0.02")
+    ),
+    "Expected reward from SFT-2": Part("expected.yaml", flags=("--data.first_epoch=2",), start="sft2"),
+    "Expected reward from SFT-2, score_weight 10, variance_weight 0.3": Part(
+        "expected.yaml",
+        flags=(*_scores("score_weight=10", "variance_weight=0.3"), "--data.first_epoch=2"),
+        start="sft2",
+    ),
+}
+"""Parts of the table by name."""
+
 QUICK_STEPS = 2
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
-    """Train SFT unless its adapter exists, then everything that starts from it."""
+    """Train the adapters that runs start from unless they exist, then everything that starts from them."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
     from lovec.cli.training import execute
 
     origin = provenance()
     world = ["--config", "world-small.yaml"] if flags.quick else []
-    cut = ["--trainer.max_steps", str(QUICK_STEPS)] if flags.quick else []
-    adapter = flags.sft or flags.out / "sft" / "adapter"
-    if not adapter.exists():
-        folder = ["--trainer.default_root_dir", str(adapter.parent), "--trainer.limit_val_batches", "0"]
-        execute("fit", ["--config", "sft.yaml", *world, *cut, *folder])
-    start = ["--model.policy.adapter", str(adapter)]
+    adapters = {"sft": flags.sft or flags.out / "sft" / "adapter", "sft2": flags.sft2 or flags.out / "sft2" / "adapter"}
     steps = QUICK_STEPS if flags.quick else flags.steps
-    parts = {
-        "GRPO": (["--config", "grpo.yaml", *world, *start, "--trainer.max_steps", str(steps)], GRPO),
-        "Expected reward": (["--config", "expected.yaml", *world, *start, *cut], EXPECTED),
-    }
+    needed = {PARTS[name].start for name in flags.parts}
+    for stage, adapter in adapters.items():
+        if not adapter.exists() and (stage in needed or stage == "sft"):
+            folder = ["--trainer.default_root_dir", str(adapter.parent), "--trainer.limit_val_batches", "0"]
+            start = [] if stage == "sft" else ["--model.policy.adapter", str(adapters["sft"])]
+            cut = ["--trainer.max_steps", str(QUICK_STEPS)] if flags.quick else []
+            execute("fit", ["--config", f"{stage}.yaml", *world, *start, *cut, *folder])
     rows = []
-    for name, (words, varied) in parts.items():
-        results = sweep(plan(words, varied, flags.out, flags.seeds), flags.jobs)
-        rows += [replace(row, method=f"{name}: {row.method}") for row in results.rows]
+    for name in flags.parts:
+        part = PARTS[name]
+        words = ["--config", part.recipe, *world, *part.flags, "--model.policy.adapter", str(adapters[part.start])]
+        if part.recipe == "grpo.yaml":
+            length = ["--trainer.max_steps", str(steps * part.epochs), "--trainer.max_epochs", str(part.epochs)]
+        else:
+            length = ["--trainer.max_steps", str(QUICK_STEPS)] if flags.quick else []
+        runs = plan([*words, *length], part.varied, flags.out, flags.seeds)
+        results = sweep(runs, flags.jobs)
+        rows += [replace(row, method=label(name, row.method)) for row in results.rows]
+        if flags.test:
+            rows += tested(name, runs)
     return origin | {"variant": "world-small" if flags.quick else "world", "steps": steps, "rows": rows}
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """Return docs/results/ablation.md: the table, and what it was made of."""
+def label(part: str, variation: str) -> str:
+    """Return the name of a line."""
+    return part if variation == ALONE else f"{part}: {variation}"
+
+
+def tested(part: str, runs: Sequence[SweepRun]) -> list[ResultRow]:
+    """Measure the runs of a part on the people of the test split, unless that is done; rows have the kind "method"."""
+    from lovec.cli.training import execute
+
+    rows, first = [], {run.folder: run.label for run in reversed(runs)}
+    for run in runs:
+        path = run.folder / "test" / "results.json"
+        if not path.exists():
+            plain = ["--model.evaluation.recalibrated", "false", "--model.evaluation.vanilla", "false"]
+            where = ["--trainer.default_root_dir", str(run.folder), "--seed_everything", str(run.seed)]
+            execute("test", [*run.words, *where, *plain])
+        name = run.label if run.label == first[run.folder] else f"{run.label} (= {first[run.folder]})"
+        measured = [row for row in read_results(path).rows if row.kind == "method" and row.domain == "in-domain"]
+        seconds = read_results(run.result).rows[0].metrics["seconds"]
+        for row in measured:
+            metrics = {**row.metrics, "seconds": seconds}
+            rows.append(replace(row, method=label(part, name), seed=run.seed, options=run.flags, metrics=metrics))
+    return rows
+
+
+def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None) -> str:
+    """Return docs/results/ablation.md: the tables, why they are so, and what they were made of.
+
+    Args:
+        results: what this benchmark wrote.
+        diagnosis: what ``diagnosis.py`` wrote; None where it has not run.
+    """
+    from diagnosis_page import section
+
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown
 
     rows = results["rows"]
-    return "\n".join(
-        [
-            "# Options of the objectives, compared",
-            "",
-            "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
-            "changes one option of a recipe, `grpo.yaml` or `expected.yaml`, whose own values are the line `base`; a "
-            "line that names the same value again repeats its metrics. All runs start from one SFT adapter. GRPO runs "
-            f"take {results['steps']} steps (an epoch is 60).",
-            "",
-            markdown(sweep_table(rows, "Sentences of the dev people, stated scores"), intervals=True),
-            f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {versions_text(results)}.",
-            "",
-        ]
-    )
+    dev = [row for row in rows if row.kind == "variation"]
+    test = [row for row in rows if row.kind == "method"]
+    lines = [
+        "# Options of the objectives, compared",
+        "",
+        "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
+        "changes one option of a recipe, such as `grpo.yaml` or `expected.yaml`, whose own values are the line "
+        "`base`; a line that names the same value again repeats its metrics. Unless a line says otherwise, all runs "
+        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps (an epoch is 60).",
+        "",
+        markdown(sweep_table(dev, "Sentences of the dev people, stated scores"), intervals=True),
+    ]
+    if test:
+        table = sweep_table(test, "Sentences of the test people, stated scores")
+        notes = (table.notes[0].replace("Validation records", "Test records"), *table.notes[1:])
+        lines += ["Options were chosen on the dev people alone.", "", markdown(replace(table, notes=notes), True)]
+    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {versions_text(results)}.", ""]
+    if diagnosis is not None:
+        lines.append(section(diagnosis))
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -90,6 +217,9 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=60, help="optimiser steps of a GRPO run")
     parser.add_argument("--sft", type=Path, help="adapter to start from; without it one is trained in --out")
+    parser.add_argument("--sft2", type=Path, help="the same after a second epoch of SFT")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="parts of the table")
+    parser.add_argument("--test", action="store_true", help="measure all runs on the test people as well")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "ablation", help="folder of the runs")
     parser.add_argument("--table", action="store_true", help="only write the page from the results")
@@ -98,7 +228,8 @@ def main() -> None:
     results, written = (flags.out / RESULTS.name, flags.out / PAGE.name) if flags.quick else (RESULTS, PAGE)
     if not flags.table:
         write_json(results, run(flags))
-    written.write_text(page(read_json(results)), encoding="utf-8")
+    diagnosis = read_json(DIAGNOSIS) if DIAGNOSIS.exists() and not flags.quick else None
+    written.write_text(page(read_json(results), diagnosis), encoding="utf-8")
 
 
 if __name__ == "__main__":

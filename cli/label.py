@@ -12,6 +12,7 @@ from typing import Any
 
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
 from lovec import labelling
+from lovec.datasets.pairs import WrongScores
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, Shard, Source, Stage
@@ -69,6 +70,8 @@ class LabelSettings:
         chunk: records that are rated together and written at once.
         max_cost: US dollars to spend at most; the same as --oracle.max_cost.
         seed: of sampling and of wrong scores.
+        wrong_scores: wrong scores of the pairs: "uniform" over all but the true one (the paper), or "near", at most two
+            points from it.
     """
 
     questions: str | None = None
@@ -86,6 +89,7 @@ class LabelSettings:
     chunk: int = 64
     max_cost: float | None = None
     seed: int = 0
+    wrong_scores: WrongScores = "uniform"
 
     def __post_init__(self) -> None:
         check_count("--samples", self.samples)
@@ -284,7 +288,9 @@ class LabelCommand:
         return Stage("labelled", lambda records: self._label_step(records), settings, chunk, failures=True)
 
     def _pairs(self) -> Stage:
-        return Stage("pairs", labelling.PairStep(self.options.seed), {"seed": self.options.seed})
+        seed, wrong = self.options.seed, self.options.wrong_scores
+        settings = {"seed": seed} | ({} if wrong == "uniform" else {"wrong_scores": wrong})
+        return Stage("pairs", labelling.PairStep(seed, wrong), settings)
 
     @cached_property
     def _answer_step(self) -> labelling.AnswerStep:

@@ -112,14 +112,17 @@ def orpo_odds_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     return -F.logsigmoid(_log_odds(chosen) - _log_odds(rejected))
 
 
-def group_advantages(rewards: Tensor) -> Tensor:
+def group_advantages(rewards: Tensor, std: float | None = None) -> Tensor:
     """Compute how much better each rollout is than the others of its prompt: (r - mean) / (std + 1e-4).
 
-    The standard deviation has Bessel's correction. These are the advantages of LoVeC's GRPO (Shao et al. 2024, arXiv
-    2402.03300, sec. 4.1.2), as TRL 0.15.2 computes them.
+    The standard deviation has Bessel's correction. That of the group gives the advantages of LoVeC's GRPO (Shao et al.
+    2024, arXiv 2402.03300, sec. 4.1.2), as TRL 0.15.2 computes them. One for all groups of a batch keeps groups whose
+    rewards hardly differ from weighing as much as others (Liu et al. 2025, "Part I: Tricks or Traps?", arXiv
+    2508.08221; TRL's ``scale_rewards="batch"``); the mean is the group's own with either.
 
     Args:
         rewards: [P, G], G rollouts of each of P prompts.
+        std: the standard deviation to divide by, 0 or more; None is that of each group.
 
     Returns:
         [P, G]; exactly zero in a group whose rewards are all equal.
@@ -137,7 +140,8 @@ def group_advantages(rewards: Tensor) -> Tensor:
         )
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)  # a mean of equal numbers may differ from them by rounding
     centred = rewards - rewards.mean(1, keepdim=True)
-    return (centred / (rewards.std(1, keepdim=True) + _STD_FLOOR)).masked_fill(equal, 0.0)
+    scale = rewards.std(1, keepdim=True) if std is None else std
+    return (centred / (scale + _STD_FLOOR)).masked_fill(equal, 0.0)
 
 
 def k3_kl(token_logps: Tensor, ref_token_logps: Tensor) -> Tensor:
@@ -200,15 +204,46 @@ def grpo_token_loss(
     return beta * k3_kl(token_logps, ref_token_logps) - gain
 
 
-def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
-    """Compute truncated importance weights for tokens that another engine sampled: min(pi(y_t) / mu(y_t), cap).
+def score_variance(logps: Tensor) -> Tensor:
+    """Compute how widely scores are spread: sum over c of p_c (c - m)^2, m = (sum of p_c c) / (sum of p_c).
 
-    mu is the distribution that the engine sampled from (Ionides 2008, "Truncated importance sampling", J. Comput.
-    Graph. Stat. 17(2); here per token). With these weights the tokens count as if the trained policy had sampled them.
+    This is the variance of the score among well-formed tags, times their probability.
+
+    Args:
+        logps: log-probability of every score 0..K-1, [..., K]; the probabilities sum to at most 1, the rest is that of
+            malformed tags.
+
+    Returns:
+        [...], in squared points of the scale, 0..((K - 1) / 2)^2.
+    """
+    scores = torch.arange(logps.shape[-1], dtype=logps.dtype, device=logps.device)
+    mean = (logps.softmax(-1) * scores).sum(-1, keepdim=True)
+    return (logps.exp() * (scores - mean) ** 2).sum(-1)
+
+
+def score_entropy(logps: Tensor) -> Tensor:
+    """Compute the entropy of the score among well-formed tags: -sum over c of q_c log q_c, q_c = p_c / (sum of p_c).
+
+    Args:
+        logps: log-probability of every score 0..K-1, [..., K]; finite.
+
+    Returns:
+        [...], in nats, 0..log K.
+    """
+    normalised = logps.log_softmax(-1)
+    return -(normalised.exp() * normalised).sum(-1)
+
+
+def importance_weights(token_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
+    """Compute truncated importance weights for tokens that another distribution sampled: min(pi(y_t) / mu(y_t), cap).
+
+    mu is what was sampled from: the policy in another engine's arithmetic, or at another temperature (Ionides 2008,
+    "Truncated importance sampling", J. Comput. Graph. Stat. 17(2); here per token). With these weights the tokens count
+    as if the trained policy had sampled them.
 
     Args:
         token_logps: log pi of every token under the trained policy at the time of sampling, without gradient, [N, T].
-        sampler_logps: log mu as the engine returned it, at the same temperature, [N, T].
+        sampler_logps: log mu as the engine returned it, at the temperature of sampling, [N, T].
         cap: largest weight, above 0.
 
     Returns:

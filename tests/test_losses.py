@@ -16,6 +16,8 @@ from lovec.losses import (
     orpo_odds_loss,
     reduce_tokens,
     row_means,
+    score_entropy,
+    score_variance,
     sequence_logps,
     sft_nll,
 )
@@ -115,6 +117,43 @@ def test_advantages_by_hand():
     scale = math.sqrt(3) + 1e-4
     expected = [[-2 / 2.0001, 0.0, 2 / 2.0001], [-1 / scale, -1 / scale, 2 / scale]]
     assert advantages.tolist() == [pytest.approx(row, abs=1e-12) for row in expected]
+
+
+def test_advantages_by_one_standard_deviation_for_all_groups():
+    rewards = torch.tensor([[0.0, 2.0, 4.0], [4.0, 4.0, 7.0], [3.0, 3.0, 3.0]], dtype=torch.float64)
+    expected = [[-2 / 2.5001, 0.0, 2 / 2.5001], [-1 / 2.5001, -1 / 2.5001, 2 / 2.5001], [0.0] * 3]
+    assert group_advantages(rewards, 2.5).tolist() == [pytest.approx(row, abs=1e-12) for row in expected]
+    assert not group_advantages(rewards[2:], 0.0).any()
+    whole = group_advantages(rewards[:1], float(rewards[0].std()))
+    torch.testing.assert_close(whole, group_advantages(rewards[:1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_score_variance_by_hand(dtype):
+    probs = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.2, 0.2, 0.2], [0.1, 0.0, 0.3]], dtype=dtype)
+    # means 1, 1, 1, 1.5; the last two leave .4 and .6 to malformed tags
+    expected = [1.0, 0.0, 0.4, 0.1 * 1.5**2 + 0.3 * 0.5**2]
+    assert score_variance(probs.clamp(min=1e-300).log()).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_score_entropy_by_hand():
+    probs = torch.tensor([[0.25, 0.25, 0.5], [0.1, 0.1, 0.2], [1.0, 1e-300, 1e-300]], dtype=torch.float64)
+    assert score_entropy(probs.log()).tolist() == pytest.approx([1.5 * math.log(2), 1.5 * math.log(2), 0.0])
+    even = torch.full((7,), -9.0, requires_grad=True)
+    score_entropy(even).backward()
+    assert float(score_entropy(even)) == pytest.approx(math.log(7)) and even.grad.abs().max() < 1e-7
+
+
+def test_score_variance_is_the_rest_of_the_mean_squared_error():
+    """E (c - f)^2 = (E c - f)^2 + Var c, and numpy's variance of draws with these frequencies."""
+    numpy = pytest.importorskip("numpy")
+    counts = torch.tensor([3.0, 0.0, 5.0, 1.0, 0.0, 2.0], dtype=torch.float64)
+    probs, scores = counts / counts.sum(), torch.arange(6, dtype=torch.float64)
+    drawn = numpy.repeat(numpy.arange(6), counts.int().numpy())
+    variance = score_variance(probs.log())
+    assert float(variance) == pytest.approx(drawn.var(), rel=1e-12)
+    error = (probs * (scores - 4.0) ** 2).sum()
+    assert float(error) == pytest.approx(float(((probs * scores).sum() - 4.0) ** 2 + variance), rel=1e-12)
 
 
 @given(st.floats(-1e6, 1e6, width=32), st.integers(2, 9))

@@ -55,7 +55,8 @@ ZERO = set(
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "QuadraticReward.bonus RequestLimits.grace listen.port".split()
+    "QuadraticReward.bonus RequestLimits.grace listen.port ExpectedReward.variance_weight "
+    "ExpectedReward.entropy_weight".split()
 )
 """Settings that may be 0."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lovec.baselines import Judge, Wording
 from lovec.datasets.jsonl import record_to_dict
-from lovec.datasets.pairs import usable, with_rejected
+from lovec.datasets.pairs import WrongScores, usable, with_rejected
 from lovec.datasets.stored import StoredRecords
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_choice, check_count, check_seed
@@ -71,6 +71,8 @@ class RecordsDataModule(LightningDataModule):
             orders continue after theirs.
         unfit: what becomes of training records that cannot be learned from, since they are too long or hold tag words:
             "refuse" ends the run before the first step, "leave_out" trains on the others.
+        wrong_scores: how wrong scores are drawn for preference pairs that have none: "uniform" from all scores but the
+            true one (the paper), or "near" from those up to a fifth of the scale away from it.
 
     Attributes:
         splits: splits that :meth:`questions` accepts; the first one is the default of ``lovec label``.
@@ -91,6 +93,7 @@ class RecordsDataModule(LightningDataModule):
         seed: int = 0,
         first_epoch: int = 0,
         unfit: Unfit = "refuse",
+        wrong_scores: WrongScores = "uniform",
     ) -> None:
         super().__init__()
         check_count("--data.batch_size", batch_size)
@@ -103,6 +106,8 @@ class RecordsDataModule(LightningDataModule):
         self.first_epoch = first_epoch
         check_choice("--data.unfit", unfit, Unfit)
         self.unfit = unfit
+        check_choice("--data.wrong_scores", wrong_scores, WrongScores)
+        self.wrong_scores = wrong_scores
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, Sequence[Record]] = {}
@@ -190,7 +195,11 @@ class RecordsDataModule(LightningDataModule):
 
     def training_pairs(self, records: Sequence[Record]) -> list[Record]:
         """Return the fully labelled training records with wrong scores, drawn for those that have none."""
-        return [with_rejected(record, self.seed, self.scale) for record in self.keep_labelled(records, "train")]
+        return [self.with_wrong_scores(record) for record in self.keep_labelled(records, "train")]
+
+    def with_wrong_scores(self, record: Record) -> Record:
+        """Return a fully labelled record with one wrong score per sentence: its own, or drawn ones."""
+        return with_rejected(record, self.seed, self.scale, self.wrong_scores)
 
     def keep_unlabelled(self, records: Sequence[Record]) -> list[Record]:
         """Return records to train on without labels, whatever labels they have.

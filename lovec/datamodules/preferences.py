@@ -8,7 +8,6 @@ from typing import Any
 from lovec.answers import untag
 from lovec.datamodules.files import FilesDataModule
 from lovec.datasets.layouts import read_any
-from lovec.datasets.pairs import with_rejected
 from lovec.types import Record
 
 
@@ -61,17 +60,18 @@ class Demonstrations(FilesDataModule):
 class Preferences(FilesDataModule):
     """Preference pairs from JSONL files: answers with their true scores against the same answers with wrong scores.
 
-    The wrong scores are those of the file ("rejected"); where it has none, they are drawn by the paper's Algorithm 1
-    from the seed and the record's id. Otherwise this is the same as ``Demonstrations``.
+    The wrong scores are those of the file ("rejected"); where it has none, they are drawn from
+    the seed and the record's id as ``wrong_scores`` says, by default by the paper's Algorithm 1. Otherwise this is the
+    same as ``Demonstrations``.
 
     Args:
         path: JSONL with labelled answers or pairs to train on.
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
-        **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
+        **kwargs: ``batch_size``, ``eval_batch_size``, ``seed`` and ``wrong_scores`` of the datamodule.
     """
 
     def trainable(self, record: Record) -> Record | None:
         """Return a fully labelled record, with one wrong score per sentence."""
-        return with_rejected(record, self.seed, self.scale) if record.labelled else None
+        return self.with_wrong_scores(record) if record.labelled else None

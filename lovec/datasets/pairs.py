@@ -1,4 +1,4 @@
-"""Preference pairs (the paper's Algorithm 1): the true score of every sentence against a random wrong one."""
+"""Preference pairs: the true score of every sentence against a random wrong one, as in the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
+from typing import Literal, TypeAlias
 
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, check_choice
+
+WrongScores: TypeAlias = Literal["uniform", "near"]
+"""How wrong scores are drawn: "uniform" from all scores except the true one (the paper's Algorithm 1), or "near": from
+those that are at most a fifth of the scale away from it, two points on the scale 0 to 10, and at least one level."""
+_NEAR = 0.2  # of the scale
 
 
-def with_rejected(record: Record, seed: int, scale: Scale = DEFAULT_SCALE) -> Record:
-    """Draw a wrong score for every sentence, uniformly from all scores of the scale except the true one.
+def with_rejected(
+    record: Record, seed: int, scale: Scale = DEFAULT_SCALE, wrong_scores: WrongScores = "uniform"
+) -> Record:
+    """Draw a wrong score for every sentence, each with the same probability.
 
     The chosen side of a pair is the answer with its true scores, the rejected side the same text with these scores.
     The draw is a function of (seed, record.id) only, so it is the same in every process, file order and Python version.
@@ -20,13 +28,16 @@ def with_rejected(record: Record, seed: int, scale: Scale = DEFAULT_SCALE) -> Re
         record: a record whose sentences all have a factuality. If it has wrong scores already, it keeps them.
         seed: seed of the draw.
         scale: scale of the scores.
+        wrong_scores: which scores are drawn from.
 
     Returns:
         The record with ``rejected``, one score 0..``scale.top`` per sentence.
 
     Raises:
-        LovecError: a sentence has no factuality, or the record has wrong scores that the scale does not have.
+        LovecError: a sentence has no factuality, the record has wrong scores that the scale does not have, or
+            ``wrong_scores`` is unknown.
     """
+    check_choice("wrong_scores", wrong_scores, WrongScores)
     scores = [scale.nearest(s.factuality) for s in record.sentences if s.factuality is not None]
     if not record.labelled:
         raise LovecError(
@@ -43,8 +54,9 @@ def with_rejected(record: Record, seed: int, scale: Scale = DEFAULT_SCALE) -> Re
     digest = hashlib.sha256(f"{seed}/{record.id}".encode()).digest()
     # random() is the only method of Random that promises the same numbers in every Python version.
     random = Random(int.from_bytes(digest, "big")).random
-    draws = (int(scale.top * random()) for _ in scores)
-    return replace(record, rejected=tuple(d + (d >= score) for d, score in zip(draws, scores, strict=True)))
+    reach = scale.top if wrong_scores == "uniform" else max(1, round(_NEAR * scale.top))
+    choices = [[c for c in range(scale.size) if 0 < abs(c - score) <= reach] for score in scores]
+    return replace(record, rejected=tuple(wrong[int(len(wrong) * random())] for wrong in choices))
 
 
 def usable(records: Iterable[Record]) -> tuple[list[Record], int]:

@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lovec.answers import untag
-from lovec.datasets.pairs import with_rejected
+from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
-from lovec.types import Completion, Engine, Oracle, Record, Sampling, Sentence, check_seed, checked_ratings
+from lovec.types import (
+    Completion,
+    Engine,
+    Oracle,
+    Record,
+    Sampling,
+    Sentence,
+    check_choice,
+    check_seed,
+    checked_ratings,
+)
 
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
@@ -149,16 +159,19 @@ class PairStep:
 
     Args:
         seed: seed of the draws.
+        wrong_scores: which scores are drawn from, see ``lovec.datasets.pairs.WrongScores``.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, wrong_scores: WrongScores = "uniform") -> None:
         check_seed("seed", seed)
+        check_choice("wrong_scores", wrong_scores, WrongScores)
         self.seed = seed
+        self.wrong_scores: WrongScores = wrong_scores
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
         """Return the fully labelled records as pairs; the others are left out and counted."""
         return [
-            Outcome([with_rejected(record, self.seed)])
+            Outcome([with_rejected(record, self.seed, wrong_scores=self.wrong_scores)])
             if record.labelled
             else Outcome([], {"left out": 1} if record.sentences else {"without sentences": 1})
             for record in records

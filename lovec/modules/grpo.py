@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
 from lovec.losses import group_advantages, grpo_token_loss, k3_kl
 from lovec.modules.rollout import RolloutModule
-from lovec.types import check_range
+from lovec.types import check_choice, check_range
+
+RewardScale: TypeAlias = Literal["group", "batch"]
 
 
 class GRPO(RolloutModule):
@@ -20,24 +22,33 @@ class GRPO(RolloutModule):
         beta: weight of the KL term; with 0 no reference is computed.
         clip_low: the ratio of new to old probability is clipped below 1 - ``clip_low``.
         clip_high: the ratio is clipped above 1 + ``clip_high``; null is ``clip_low``.
+        scale_rewards: whose standard deviation divides the advantages: that of the "group" (the paper), or that of all
+            rewards of the "batch" of rollouts, over all processes.
         kwargs: arguments of ``RolloutModule``.
     """
 
     def __init__(
-        self, beta: float = 0.04, clip_low: float = 0.2, clip_high: float | None = None, **kwargs: Any
+        self,
+        beta: float = 0.04,
+        clip_low: float = 0.2,
+        clip_high: float | None = None,
+        scale_rewards: RewardScale = "group",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_range("beta", beta, at_least=0)
         check_range("clip_low", clip_low, above=0)
         check_range("clip_high", clip_high, above=0)
+        check_choice("scale_rewards", scale_rewards, RewardScale)
         self.beta = beta
         self.clip_low = clip_low
         self.clip_high = clip_low if clip_high is None else clip_high
+        self.scale_rewards = scale_rewards
         self.needs_reference = beta != 0.0
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Center and scale the rewards of each row, [P, G]."""
-        return group_advantages(rewards)
+        return group_advantages(rewards, None if self.scale_rewards == "group" else self.reward_std)
 
     def token_loss(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from lovec.types import (
 
 log = logging.getLogger(__name__)
 
-Credit = Literal["answer", "sentence"]
+Credit = Literal["answer", "sentence", "tag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class RolloutExample(Example):
         advantages: advantage of every completion token, [T].
         metrics: what is logged of the answer; None where a value is undefined.
         sampler_logps: log-probability of every completion token as the engine that sampled it returned it, [T]; None
-            where the engine runs the policy's own model.
+            where the engine runs the policy's own model, at the temperature of the loss.
     """
 
     number: int
@@ -72,18 +73,27 @@ class RolloutModule(PolicyModule):
         answer_reward: what a whole answer is worth, which may depend on its text. It is added to the mean of the
             sentences' rewards (with credit "sentence", to the reward of each sentence). Null adds nothing.
         group_size: answers sampled per question (G).
-        temperature: of sampling, and of the probabilities in the loss.
+        temperature: of sampling, and of the probabilities in the loss unless ``loss_temperature`` is given.
+        loss_temperature: of the probabilities in the loss; null is ``temperature``. With another one, such as 1, the
+            policy at that temperature is trained on samples that are not its own, which ``importance_cap`` corrects.
         max_new_tokens: longest answer, in tokens.
         inner_epochs: optimiser steps per batch of rollouts (mu).
         normalisation: how the loss is averaged over tokens: "sequence" (the paper: over each answer, then over
             answers), "token" (over all tokens; DAPO), "constant" (each answer's sum over ``max_new_tokens``; Dr. GRPO).
         credit: whose reward a token is credited with: that of its "answer" (the paper), compared with the other
-            answers of the group, or that of its "sentence", compared with all sentences of the group.
+            answers of the group; that of its "sentence", compared with all sentences of the group; or with "tag" the
+            same, on the tokens of tags only, so that the text is not changed for the sake of the scores (a sentence
+            without a tag is credited as a whole).
         empty: reward of an answer without any sentence.
-        importance_cap: where the engine runs a copy of the policy whose arithmetic differs (vLLM), advantages are
-            multiplied by truncated importance weights, at most this large; null leaves them unweighted. An engine that
-            runs the policy's own model needs no weights.
+        importance_cap: where the engine runs a copy of the policy whose arithmetic differs (vLLM), or samples at
+            another temperature than that of the loss, advantages are multiplied by truncated importance weights, at
+            most this large; null leaves them unweighted. An engine that runs the policy's own model needs no weights.
         kwargs: arguments of ``PolicyModule``.
+
+    Attributes:
+        reward_std: standard deviation (with Bessel's correction) of all rewards of the present batch of rollouts, over
+            all processes; those of answers, or of sentences where ``credit`` is not "answer". 0 before the first batch,
+            and where there are fewer than two.
     """
 
     probes = False  # its rollouts show what a probe would
@@ -94,6 +104,7 @@ class RolloutModule(PolicyModule):
         answer_reward: AnswerReward | None = None,
         group_size: int = 8,
         temperature: float = 1.0,
+        loss_temperature: float | None = None,
         max_new_tokens: int = 512,
         inner_epochs: int = 1,
         normalisation: TokenMean = "sequence",
@@ -107,6 +118,7 @@ class RolloutModule(PolicyModule):
         check_count("max_new_tokens", max_new_tokens)
         check_count("inner_epochs", inner_epochs)
         check_range("temperature", temperature, above=0)
+        check_range("loss_temperature", loss_temperature, above=0)
         check_range("empty", empty)
         check_range("importance_cap", importance_cap, above=0)
         check_choice("credit", credit, Credit)
@@ -115,12 +127,14 @@ class RolloutModule(PolicyModule):
         self.answer_reward = answer_reward
         self.group_size = group_size
         self.temperature = temperature
+        self.loss_temperature = temperature if loss_temperature is None else loss_temperature
         self.max_new_tokens = max_new_tokens
         self.updates_per_batch = inner_epochs
         self.normalisation = normalisation
         self.credit = credit
         self.empty = empty
         self.importance_cap = importance_cap
+        self.reward_std = 0.0
         self._left_out = DoublingWarning(
             log, "%d questions so far are left out, since policy.max_length leaves no room for an answer: %s"
         )
@@ -138,8 +152,8 @@ class RolloutModule(PolicyModule):
         """Compute how much better each reward is than the others of its row.
 
         With credit "answer" this is called once per batch, with the rewards of all P questions of this process, G
-        answers each. With credit "sentence" it is called once per question, with the rewards of the S sentences of all
-        its answers, [1, S]: questions differ in S.
+        answers each. With credit "sentence" or "tag" it is called once per question, with the rewards of the S
+        sentences of all its answers, [1, S]: questions differ in S. ``reward_std`` is that of the whole batch.
 
         Args:
             rewards: [P, G] or [1, S], float64, finite. An answer or a sentence that could not be judged has the mean of
@@ -215,6 +229,7 @@ class RolloutModule(PolicyModule):
         rewards = [self._rewards(answer) for answer in answers]
         units = [[mean_reward(values)] if self.credit == "answer" else values for values in rewards]
         unit_advantages, zero_variance = self._compare(units)
+        as_sampled = self.engine.shares_model and self.loss_temperature == self.temperature
         examples = []
         for number, ((_, prompt, completion), (_, text), answer) in enumerate(zip(sampled, read, answers, strict=True)):
             metrics = self._answer_metrics(answer, mean_reward(rewards[number]))
@@ -224,7 +239,7 @@ class RolloutModule(PolicyModule):
             else:
                 advantages = self._spread(unit_advantages[number], text, completion)
             sequence = TokenSequence(tuple(prompt), completion.ids)
-            logps = None if self.engine.shares_model else completion.logps
+            logps = None if as_sampled else completion.logps
             examples.append(RolloutExample((sequence,), answer, number, advantages, metrics, logps))
         return examples
 
@@ -282,28 +297,52 @@ class RolloutModule(PolicyModule):
         """
         starts = range(0, len(units), self.group_size)
         pooled = [[reward for unit in units[i : i + self.group_size] for reward in unit] for i in starts]
+        self.reward_std = self._std([reward for rewards in pooled for reward in rewards if reward is not None])
         filled = [_fill_unknown(rewards) for rewards in pooled]
         batches = [torch.stack(filled)] if self.credit == "answer" else [rewards[None] for rewards in filled]
         flat = iter([value for rewards in batches for value in self.advantages(rewards).flatten().tolist()])
         advantages = [[next(flat) for _ in unit] for unit in units]
         return advantages, [len(set(rewards) - {None}) <= 1 for rewards in pooled]
 
+    def _std(self, rewards: Sequence[float]) -> float:
+        """Return the standard deviation of the rewards of all processes; 0 where there are fewer than two."""
+        sums = reduce_over_processes(self.trainer, {"count": len(rewards), "sum": math.fsum(rewards)}, sum)
+        mean = sums["sum"] / max(1.0, sums["count"])
+        squares = math.fsum((reward - mean) ** 2 for reward in rewards)
+        total = reduce_over_processes(self.trainer, {"squares": squares}, sum)["squares"]
+        return math.sqrt(total / max(1.0, sums["count"] - 1.0))
+
     def _spread(self, advantages: Sequence[float], text: TaggedText, completion: Completion) -> list[float]:
-        """Give every token the advantage of its sentence, tag included, and the end token the mean of all sentences."""
+        """Give every token the advantage of its sentence, tag included, and the end token the mean of all sentences.
+
+        With credit "tag", tokens before the opening tag word of their sentence have none, and the end token has none
+        unless the last sentence has no tag.
+        """
         tokens = len(completion.ids) - completion.finished
         ends = list(accumulate(len(sentence.raw) for sentence in text.sentences))
         # A sentence ends with the first token after which the text contains all of it; an untagged tail has the rest.
-        cuts = [
-            bisect_left(range(tokens), end, key=lambda n: len(self.encoder.decode(completion.ids[: n + 1]))) + 1
-            for end in ends
-        ]
+        cuts = [self._tokens_until(end, completion.ids[:tokens]) for end in ends]
         if len(advantages) > len(cuts) or not cuts:
             cuts.append(tokens)
+            ends.append(len(self.encoder.decode(completion.ids[:tokens])))
         cuts[-1] = tokens
-        spread = [advantages[0]] * cuts[0]
-        for advantage, cut in zip(advantages[1:], cuts[1:], strict=True):
+        raws = [*(sentence.raw for sentence in text.sentences), ""][: len(cuts)]
+        spread: list[float] = []
+        last = sum(advantages) / len(advantages)
+        for advantage, cut, end, raw in zip(advantages, cuts, ends, raws, strict=True):
+            if self.credit == "tag":
+                opening = raw.find(self.encoder.tags.open)
+                # The token with the first character of the tag is the first after which the text is longer than that.
+                begin = end - len(raw) + opening
+                text_tokens = self._tokens_until(begin + 1, completion.ids[:tokens]) - 1 if opening >= 0 else 0
+                spread += [0.0] * (text_tokens - len(spread))
+                last = 0.0 if opening >= 0 else advantage
             spread += [advantage] * (cut - len(spread))
-        return spread + [sum(advantages) / len(advantages)] * (len(completion.ids) - tokens)
+        return spread + [last] * (len(completion.ids) - tokens)
+
+    def _tokens_until(self, end: int, ids: Sequence[int]) -> int:
+        """Return the number of tokens after which the text first has ``end`` characters or more."""
+        return bisect_left(range(len(ids)), end, key=lambda n: len(self.encoder.decode(ids[: n + 1]))) + 1
 
     def _answer_metrics(self, answer: Record, reward: float | None) -> dict[str, float | None]:
         """Compute what is logged of one answer; None where it is undefined."""
@@ -334,9 +373,9 @@ class RolloutModule(PolicyModule):
     def loss(self, batch: Batch[RolloutExample]) -> LossOutput:
         """Return the token loss, averaged as ``normalisation`` says."""
         examples, mask = batch.examples, batch.tokens.mask
-        token_logps = self.token_logps(batch, self.temperature)
+        token_logps = self.token_logps(batch, self.loss_temperature)
         old = self._old_token_logps(batch, token_logps)
-        ref = self.reference_token_logps(batch, self.temperature) if self.needs_reference else None
+        ref = self.reference_token_logps(batch, self.loss_temperature) if self.needs_reference else None
         advantages = batch.tokens.padded([example.advantages for example in examples])
         metrics: dict[str, Term] = {}
         peaks: dict[str, Tensor] = {}

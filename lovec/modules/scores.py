@@ -45,7 +45,8 @@ class ScoreModule(PolicyModule):
     Args:
         text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. The score
             and closing word of a tag are left to ``score_loss``.
-        score_weight: weight of ``score_loss`` per sentence.
+        score_weight: weight of ``score_loss``, above 0. Only its ratio to ``text_weight`` matters to an optimiser such
+            as Adam, whose steps do not depend on the size of the loss.
         kwargs: arguments of ``PolicyModule``.
     """
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -322,8 +323,12 @@ def test_runs_in_processes_give_the_same_metrics(done, tiny_words, tmp_path, mon
 def test_the_ablations_are_options_of_their_recipes(here, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     ablation = importlib.import_module("ablation")
-    for recipe, varied in (("grpo.yaml", ablation.GRPO), ("expected.yaml", ablation.EXPECTED)):
-        runs = plan(["--config", recipe], varied, here)
+    for part in ablation.PARTS.values():
+        varied = part.varied
+        if not varied:  # with flags of its own, which are options of the recipe, too
+            assert [planned.label for planned in plan(["--config", part.recipe, *part.flags], (), here)] == ["base"]
+            continue
+        runs = plan(["--config", part.recipe, *part.flags], varied, here)
         same_as_base = [planned.label.partition("=")[0] for planned in runs if planned.folder == runs[0].folder]
         assert same_as_base == ["base", *(option.name.rpartition(".")[2] for option in varied)]
 
@@ -337,3 +342,52 @@ def test_the_page_of_the_ablations_is_the_table(monkeypatch):
     assert markdown(sweep_table(rows), title=False) in text
     assert "60 steps" in text
     assert "today, commit abc, torch 2; one core." in text
+    assert "Test records" not in text and "## Why" not in text
+
+
+def test_the_page_of_the_ablations_has_the_test_people_and_the_diagnosis(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    ablation, diagnosis = importlib.import_module("ablation"), importlib.import_module("diagnosis")
+    origin = {"versions": {"lovec": "1", "torch": "2"}, "date": "today", "commit": "abc", "machine": "one core"}
+    probs = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.45, 0.1, 0.45]], dtype=torch.float64)
+    found = diagnosis.summary(probs.log() - 1.0, torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+    assert found["said"] == pytest.approx([1 / 3] * 3)
+    assert found["stated_brier"] == pytest.approx(0.0)
+    assert found["stated_spearman"] == pytest.approx(1.0)
+    means = [0.8, 0.4, 0.5]
+    errors = [(mean - truth) ** 2 for mean, truth in zip(means, [1.0, 0.5, 0.0], strict=True)]
+    assert found["mean_brier"] == pytest.approx(sum(errors) / 3)
+    assert found["rounded_brier"] == pytest.approx(0.25 / 3)  # 1.6, 0.8 and 1 are nearest 2, 1 and 1
+    assert found["spread"] == pytest.approx((0.44 + 0.36 + 0.9) / 3)
+    constant = diagnosis.summary(probs[:1].expand(3, 3).log(), torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+    assert constant["stated_spearman"] is None
+    lines = {
+        "labels": [0.2, 0.3, 0.5],
+        "methods": [{"method": "SFT", "seed": seed, "as_sft2": 0.5, **found} for seed in (0, 1)],
+        "free": [{"w": 0.3, "t": 0.0, "step": 20, **constant}],
+        "traces": [
+            {"run": "Brier rule", "seed": 0, "step": 0, **found, "gradient": {"score": 3.0, "text": 2.0}},
+            {"run": "Brier rule", "seed": 0, "step": 9, **found},
+        ],
+    }
+    dev = replace(row("DPO: base", "iterative", 0.1), kind="variation")
+    rows = [dev, replace(dev, kind="method", metrics={**dev.metrics, "brier": 0.07})]
+    text = ablation.page({**origin, "rows": rows, "steps": 60}, {**origin, **lines})
+    assert "Test records." in text and "Options were chosen on the dev people alone." in text
+    assert "| SFT | 0: 33, 1: 33, 2: 33 | 0.6 | 0.0 | 10.0 | 8.3 | 100.0 |" in text
+    assert "| 0.3 | 0 | 20 | 2: 100 | 0.4 | 41.7 | - |" in text
+    assert "| Brier rule | 0 | " in text and text.count(" | 1.5 |") == 1
+    assert "20, 30, 50" in text and "Runs of seed 0." in text
+
+
+def test_free_distributions_end_at_the_score_nearest_the_mean(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    diagnosis = importlib.import_module("diagnosis")
+    monkeypatch.setattr(diagnosis, "FREE_STEPS", (0, 400))
+    probs = torch.tensor([[0.1, 0.05, 0.15, 0.1, 0.6], [0.1, 0.2, 0.4, 0.2, 0.1]], dtype=torch.float64)  # means 3.05, 2
+    truth = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    for variance_weight, entropy_weight in ((1.0, 0.0), (0.5, 0.0), (1.0, 0.02)):
+        first, last = diagnosis.free_run(probs.log(), truth, variance_weight, entropy_weight)
+        assert first["said"] == [0, 0, 0.5, 0, 0.5]
+        assert last["said"] == [0, 0, 0.5, 0.5, 0]
+        assert last["spread"] < first["spread"]

@@ -409,6 +409,11 @@ def test_wrong_scores_are_those_of_the_file_or_drawn(tmp_path):
     kept, drawn = Preferences(str(path), val_fraction=0.0, seed=3).load("train")
     assert kept == mine
     assert drawn == with_rejected(labelled("drawn", 0.2, 0.4), 3)
+    near = Preferences(str(path), val_fraction=0.0, seed=3, wrong_scores="near").load("train")
+    assert list(near) == [mine, with_rejected(labelled("drawn", 0.2, 0.4), 3, wrong_scores="near")]
+    assert near[1] != drawn
+    with pytest.raises(LovecError, match=r"--data\.wrong_scores is 'far', expected one of uniform, near"):
+        Preferences(str(path), wrong_scores="far")
 
 
 def test_wrong_scores_are_on_the_scale_of_the_module(tmp_path):

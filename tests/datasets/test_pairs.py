@@ -1,4 +1,4 @@
-"""Algorithm 1: wrong scores are uniform over all other scores, and a function of seed and id only."""
+"""Wrong scores: uniform over all other scores (Algorithm 1) or the near ones, and a function of seed and id only."""
 
 import os
 import subprocess
@@ -67,6 +67,31 @@ def test_every_score_of_another_scale_is_wrong_and_drawn_uniformly():
     assert chisquare(list(counts.values())).pvalue > 1e-3
     long = Scale(tuple(str(i) for i in range(101)))
     assert max(with_rejected(record(f"r{i}", 0.07), 0, long).rejected[0] for i in range(400)) > 90
+
+
+@pytest.mark.parametrize(
+    ("size", "level", "near"),
+    [
+        (11, 0, {1, 2}),
+        (11, 4, {2, 3, 5, 6}),
+        (11, 9, {7, 8, 10}),
+        (5, 2, {1, 3}),
+        (2, 1, {0}),
+        (101, 50, {*range(30, 50), *range(51, 71)}),
+    ],
+)
+def test_near_scores_are_drawn_uniformly_from_a_fifth_of_the_scale_on_each_side(size, level, near):
+    scale = Scale(tuple(f"w{i:03}" for i in range(size)))
+    rows = [record(f"r{i}", level / (size - 1), level / (size - 1)) for i in range(3000)]
+    drawn = [with_rejected(row, 0, scale, "near").rejected for row in rows]
+    for position in (0, 1):
+        counts = Counter(pair[position] for pair in drawn)
+        assert set(counts) == near
+        assert len(near) == 1 or chisquare(list(counts.values())).pvalue > 1e-3
+    pair = replace(rows[0], rejected=(0, 0))
+    assert with_rejected(pair, 0, scale, "near") == pair  # what a file has is kept
+    with pytest.raises(LovecError, match="wrong_scores is 'far', expected one of uniform, near"):
+        with_rejected(rows[0], 0, scale, "far")
 
 
 def test_wrong_scores_that_a_record_has_are_kept_if_the_scale_has_them():

@@ -28,7 +28,7 @@ from lovec.labelling.data_sets import data_sets, open_data_set
 from lovec.oracles import LabelFile
 from lovec.oracles.cache import ReplyCache
 from lovec.results import read_results
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import LovecError, Record, Sentence, to_rating
 
 ROOT = Path(__file__).resolve().parents[2]
 WIKIBIO = ROOT.parent / "shared" / "data" / "wikibio_gpt3_human" / "dataset-generated.json"
@@ -417,6 +417,12 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     assert "seed (0 then, 1 now)" in error_line(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
     assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
     assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
+    near = ["--out", "out", "--stages", "pairs", "--seed", "1", "--wrong_scores", "near"]
+    assert "wrong_scores (None then, near now)" in error_line(capsys, *near)
+    assert label(*near, "--redo") == 0
+    for pair in read_records("out/pairs.jsonl"):
+        true = [to_rating(s.factuality) for s in pair.sentences]
+        assert all(0 < abs(wrong - score) <= 2 for wrong, score in zip(pair.rejected, true, strict=True))
 
 
 def test_every_kind_of_record_is_written_counted_or_named(here):

@@ -17,7 +17,7 @@ from lovec.modules import Batch, ExpectedReward, PolicyConfig, ScoreModule, SFTR
 from lovec.modules.base import ratings
 from lovec.modules.batching import micro_batches
 from lovec.policy import TokenBatch, TokenSequence
-from lovec.rewards import LogReward, QuadraticReward
+from lovec.rewards import LinearReward, LogReward, QuadraticReward
 from lovec.types import LovecError, Record
 
 TAGS = ("[", "]")
@@ -77,7 +77,15 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
     """Value and gradient, with own scores in the context, against one forward pass per score string."""
     objective = loaded(
         tmp_path,
-        module(ExpectedReward, model, policy=short(model, tagger), reward=reward, reward_scale=5.0, text_weight=0.7),
+        module(
+            ExpectedReward,
+            model,
+            policy=short(model, tagger),
+            reward=reward,
+            reward_scale=5.0,
+            text_weight=0.7,
+            score_weight=1.5,
+        ),
     )
     rows = KNOWN[:4]
     (examples,) = objective.update_batches(rows)
@@ -88,7 +96,7 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
         for probs, rating in zip(logps.exp(), ratings(row), strict=True):
             gain = sum(p * reward(c, rating) for c, p in enumerate(probs))
             losses.append(-(gain + (1 - probs.sum()) * reward(None, rating)) / 5.0)
-    expected = torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
+    expected = 1.5 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()
     expected.backward()
     grads = [p.grad.clone() for p in objective.policy.trainable()]
     objective.policy.zero_grad()
@@ -295,3 +303,98 @@ def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: 
     assert all(len(g) * max(example.length for example in g) <= budget for g in micro_batches(examples, budget, False))
     without = [replace(example, extra_tokens=0) for example in examples]
     assert len(micro_batches(examples, budget, True)) > len(micro_batches(without, budget, True))
+
+
+# The weight of the spread
+
+
+def scores_of(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def test_the_spread_is_weighted(model: str) -> None:
+    """m [S (1 - k ((E c - f)^2 + w Var c) / 100)] - 30 (1 - m), with m the probability of well-formed tags."""
+    probs = torch.rand(5, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.01
+    probs = probs / probs.sum(-1, keepdim=True)
+    mass = torch.tensor([1.0, 0.9, 0.5, 1.0, 0.2], dtype=torch.float64)
+    truths = torch.tensor([0, 3, 10, 7, 5])
+    scores = torch.arange(11, dtype=torch.float64)
+    mean = (probs * scores).sum(-1)
+    variance = (probs * (scores - mean[:, None]) ** 2).sum(-1)
+    for w in (0.0, 0.3, 1.0, 2.0):
+        reward = QuadraticReward(scale=4.0, contrast=3.0)
+        objective = module(ExpectedReward, model, reward=reward, reward_scale=5.0, variance_weight=w)
+        gain = 4.0 * (1 - 3.0 * ((mean - truths) ** 2 + w * variance) / 100)
+        expected = -(mass * gain - 30 * (1 - mass)) / 5.0
+        loss = objective.score_loss((mass[:, None] * probs).log(), truths)
+        assert loss.tolist() == pytest.approx(expected.tolist(), rel=1e-12)
+
+
+def test_the_minimum_is_where_the_docstring_says(model: str) -> None:
+    """By gradient descent on free logits, for sentences that look alike and are true to different degrees."""
+    truths = torch.tensor([10, 10, 10, 2])  # mean 8.0
+    shifted = torch.tensor([10, 10, 9, 2])  # mean 7.75: a = .75
+    for w, ratings_, expected in (
+        (1.0, shifted, {8: 1.0}),
+        (2.0, shifted, {8: 1.0}),
+        (0.3, shifted, {7: 1 - (0.75 - 0.15) / 0.7, 8: (0.75 - 0.15) / 0.7}),
+        (0.6, shifted, {8: 1.0}),  # (0.75 - 0.3) / 0.4 is above 1
+        (0.1, truths, {8: 1.0}),
+    ):
+        objective = module(ExpectedReward, model, variance_weight=w, reward_scale=1.0)
+        logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.Adam([logits], lr=0.3)
+        for _ in range(500):
+            optimizer.zero_grad()
+            logps = logits.log_softmax(-1).expand(4, 11)
+            objective.score_loss(logps, ratings_).mean().backward()
+            optimizer.step()
+        probs = logits.detach().softmax(-1)
+        found = {score: float(p) for score, p in enumerate(probs) if p > 0.02}
+        assert found == pytest.approx(expected, abs=0.03), (w, probs)
+
+
+def test_with_entropy_the_best_distribution_is_normal_about_the_mean(model: str) -> None:
+    weight = 0.04
+    objective = module(ExpectedReward, model, entropy_weight=weight)
+    truths = torch.tensor([10, 10, 8, 3])  # mean 7.75
+    logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(500):
+        optimizer.zero_grad()
+        objective.score_loss(logits.log_softmax(-1).expand(4, 11), truths).mean().backward()
+        optimizer.step()
+    expected = (-((torch.arange(11) - 7.75) ** 2) / 100 / weight).double().softmax(-1)
+    torch.testing.assert_close(logits.detach().softmax(-1), expected, atol=1e-4, rtol=0)
+    plain = module(ExpectedReward, model).score_loss(logits.detach()[None].log_softmax(-1), truths[:1])
+    entropy = -(expected * expected.log()).sum()
+    loss = objective.score_loss(logits.detach()[None].log_softmax(-1), truths[:1])
+    assert float(plain - loss) == pytest.approx(weight * float(entropy), rel=1e-3)
+
+
+def test_without_the_spread_any_width_is_as_good(model: str) -> None:
+    objective = module(ExpectedReward, model, variance_weight=0.0)
+    wide, narrow = scores_of([[0.5, *[1e-30] * 9, 0.5], [*[1e-30] * 5, 1.0, *[1e-30] * 5]])
+    truths = torch.tensor([3, 3])
+    assert objective.score_loss(torch.stack([wide, narrow]), truths).diff().abs().max() < 1e-12
+
+
+def test_only_quadratic_rewards_have_a_weight_of_the_spread(model: str) -> None:
+    class Mine:
+        def __call__(self, score: int | None, rating: int) -> float:
+            return -3.0 if score is None else 2.0 * rating - 0.5 * (score - 0.8 * rating) ** 2
+
+    assert module(ExpectedReward, model, reward=Mine(), variance_weight=0.5).curvature == pytest.approx(0.05)
+
+    class Flat:
+        def __call__(self, score: int | None, rating: int) -> float:
+            return 1.0
+
+    for reward in (LogReward(), LinearReward(), QuadraticReward(gamma=1.5), Flat()):
+        module(ExpectedReward, model, reward=reward)
+        words = f"variance_weight is not 1 and the reward is {type(reward).__name__}, which is not quadratic"
+        with pytest.raises(LovecError, match=words):
+            module(ExpectedReward, model, reward=reward, variance_weight=0.5)
+    two = PolicyConfig(model=model, scale=("no", "yes"))
+    with pytest.raises(LovecError, match="three scores or more"):
+        module(ExpectedReward, model, policy=two, variance_weight=0.5)

@@ -33,14 +33,29 @@ def gradient(objective: Any, loss: Tensor) -> Tensor:
     return torch.cat([p.grad.flatten() for p in objective.policy.trainable()])
 
 
-@pytest.mark.parametrize("cap", [1.2, None])
-def test_the_gradient_is_that_of_the_formula(cap: float | None, model: str, adapter: str, tmp_path: Path) -> None:
-    """-(w min(ratio A, clip(ratio) A) - beta k3), w = min(pi_old / mu, cap), with pi_old the policy that sampled."""
-    objective = loaded(tmp_path, grpo(model, adapter, importance_cap=cap, inner_epochs=2))
+@pytest.mark.parametrize(
+    ("cap", "options", "temperature"),
+    [
+        (1.2, {}, 0.7),
+        (None, {}, 0.7),
+        (1.2, {"loss_temperature": 1.0}, 1.0),
+        (1.2, {"loss_temperature": 1.0, "engine": Ragged(8)}, 1.0),
+        (None, {"loss_temperature": 0.5, "engine": Ragged(8)}, 0.5),
+    ],
+)
+def test_the_gradient_is_that_of_the_formula(
+    cap: float | None, options: dict[str, Any], temperature: float, model: str, adapter: str, tmp_path: Path
+) -> None:
+    """-(w min(ratio A, clip(ratio) A) - beta k3), w = min(pi_old / mu, cap), with pi_old the policy that sampled.
+
+    mu is the distribution that sampled: another engine's, or that of the temperature 0.7.
+    """
+    objective = loaded(tmp_path, grpo(model, adapter, importance_cap=cap, inner_epochs=2, **options))
     examples = objective.rollouts(records(4))
     batch = Batch.of(examples, objective.policy.device)
     with torch.no_grad():
-        old = objective.policy.token_logps(batch.tokens, 0.7)
+        old = objective.policy.token_logps(batch.tokens, temperature)
+        sampled = objective.policy.token_logps(batch.tokens, 0.7)
     objective.loss(batch)  # the first inner epoch keeps the old log-probs; then the policy moves away
     noise = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -52,9 +67,11 @@ def test_the_gradient_is_that_of_the_formula(cap: float | None, model: str, adap
     sampler = torch.zeros_like(old)
     for row, example in zip(sampler, examples, strict=True):
         row[: len(example.sampler_logps)] = torch.tensor(example.sampler_logps)
+    if "engine" in options:
+        assert float(((sampler - sampled) * batch.tokens.mask).abs().max()) < 1e-4
     weights = torch.ones_like(old) if cap is None else torch.minimum((old - sampler).exp(), torch.tensor(cap))
-    logps = objective.policy.token_logps(batch.tokens, 0.7)
-    ref = objective.reference_token_logps(batch, 0.7)
+    logps = objective.policy.token_logps(batch.tokens, temperature)
+    ref = objective.reference_token_logps(batch, temperature)
     advantages = torch.tensor([example.advantages[0] for example in examples])
     ratio = (logps - old).exp()
     gain = torch.minimum(ratio * advantages[:, None], ratio.clamp(0.8, 1.2) * advantages[:, None])
@@ -97,7 +114,7 @@ def test_an_engine_that_runs_the_policys_model_needs_no_weights(model: str, adap
         fit(tmp_path, grpo(model, adapter, **options), max_steps=2)
         for options in (
             {"engine": Ragged(8)},
-            {"engine": Ragged(8), "importance_cap": 1e-3},
+            {"engine": Ragged(8), "importance_cap": 1e-3, "loss_temperature": 0.7},
             {"engine": Drifted(8), "importance_cap": None},
             {"engine": Drifted(8)},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -418,6 +419,70 @@ def test_sentence_credit_reaches_exactly_the_tokens_of_the_sentence(model: str, 
     assert {example.metrics["zero_variance"] for example in examples} == {0.0}
 
 
+def test_tag_credit_reaches_exactly_the_tokens_of_the_tags(model: str, tmp_path: Path) -> None:
+    answers = [*ANSWERS, "", "One. <c> 11 </c>\n Two <c> 3 </c> and a tail|", "Six. </c> Seven. <c> 5", "<c> 8 </c> \n"]
+    objective, examples = scripted(tmp_path, model, answers, reward=Distance(), oracle=Fixed(), credit="tag")
+    rewards = [-1.0, -8.0, -6.0, -20.0, -60.0, -20.0, -7.0, -20.0, -20.0, -20.0, -20.0]
+    a = group_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
+    pieces: list[list[tuple[str, float]]] = [
+        [("Ada was born. ", 0), ("<c> 9 </c>", a[0]), (" She wrote é notes. ", 0), ("<c> 2 </c>", a[1]), ("end", 0)],
+        [("Ada was born. ", 0), ("<c> 4 </c>", a[2]), ("end", 0)],
+        [("No tag at all", a[3]), ("end", a[3])],
+        [("end", a[4])],
+        [("One. ", 0), ("<c> 11 </c>", a[5]), ("\n Two ", 0), ("<c> 3 </c>", a[6]), (" and a tail", a[7])],
+        [("Six. </c>", a[8]), (" Seven. ", 0), ("<c> 5", a[9]), ("end", 0)],
+        [("<c> 8 </c> \n", a[10]), ("end", 0)],
+    ]
+    for example, text, parts in zip(examples, answers, pieces, strict=True):
+        per_character = [credit for piece, credit in parts if piece != "end" for _ in piece]
+        ids = example.sequences[0].completion
+        expected, read = [], 0
+        for n in range(len(ids) - (not text.endswith("|"))):
+            length = len(objective.encoder.decode(ids[: n + 1]))
+            expected.append(per_character[max(read, length - 1)])  # a token across an edge counts to what it begins
+            read = length
+        expected += [credit for piece, credit in parts if piece == "end"]
+        assert example.advantages == pytest.approx(expected), text
+
+
+@pytest.mark.parametrize("credit", ["answer", "sentence"])
+def test_advantages_are_scaled_by_the_batch(
+    credit: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard deviation is that of all rewards, of the other processes as well; means stay those of the groups."""
+    groups = [
+        ["Ada. <c> 9 </c> She. <c> 1 </c>", "Ada. <c> 4 </c>", "Who. <c> 4 </c>"],
+        ["Ada. <c> 10 </c>", "Ada. <c> 9 </c>", "None"],
+        ["Ada. <c> 3 </c>", "Ada. <c> 3 </c>", "Ada. <c> 3 </c>"],
+    ]
+    options: dict[str, Any] = {"reward": Distance(), "oracle": Fixed(Ada=1.0, She=0.5, Who=None), "credit": credit}
+    rewards = {"answer": [[-2.5, -6.0], [0.0, -1.0, -20.0], [-7.0] * 3]}
+    rewards["sentence"] = [[-1.0, -4.0, -6.0], *rewards["answer"][1:]]
+    known = [reward for group in rewards[credit] for reward in group]
+    for other in ([], [5.0, -40.0]):  # rewards of another process, which is simulated
+
+        def together(trainer: Any, values: Any, reduce: Any, other: list[float] = other) -> dict[str, float]:
+            total = [*known, *other]
+            more = {"count": len(other), "sum": sum(other)}
+            more["squares"] = sum((reward - sum(total) / len(total)) ** 2 for reward in other)
+            return {name: value + more[name] for name, value in values.items()}
+
+        monkeypatch.setattr("lovec.modules.rollout.reduce_over_processes", together)
+        objective, examples = scripted(tmp_path, model, *groups, scale_rewards="batch", **options)
+        std = statistics.stdev([*known, *other])
+        assert objective.reward_std == pytest.approx(std)
+        firsts = [row[0] for row in advantages_of(examples)]
+        for group, values in zip(rewards[credit], (firsts[:3], firsts[3:6], firsts[6:]), strict=True):
+            mean = statistics.mean(group)
+            expected = [(reward - mean) / (std + 1e-4) for reward in group]
+            assert values[0] == pytest.approx(expected[0]) and values[-1] == pytest.approx(
+                0.0 if group is rewards[credit][0] else expected[-1]  # nobody could judge the first group's last answer
+            )
+        assert firsts[6:] == [0.0] * 3
+    _, examples = scripted(tmp_path, model, ["Who. <c> 1 </c>"] * 2, scale_rewards="batch", **options)
+    assert not any(x for row in advantages_of(examples) for x in row)
+
+
 def test_sentences_without_a_label_have_no_reward_and_no_advantage(model: str, tmp_path: Path) -> None:
     """A malformed tag has a reward without a label."""
     answers = [
@@ -462,7 +527,9 @@ def test_groups_of_one_and_unknown_options_are_refused(model: str, tmp_path: Pat
         ({"group_size": 1}, "group_size is 1"),
         ({"inner_epochs": 0}, "inner_epochs is 0"),
         ({"temperature": 0.0}, r"temperature is 0\.0"),
-        ({"credit": "token"}, "credit is 'token', expected one of answer, sentence"),
+        ({"credit": "token"}, "credit is 'token', expected one of answer, sentence, tag"),
+        ({"loss_temperature": 0.0}, r"loss_temperature is 0\.0"),
+        ({"scale_rewards": "none"}, "scale_rewards is 'none', expected one of group, batch"),
         ({"normalisation": "mean"}, "normalisation is 'mean', expected one of sequence, token, constant"),
     ):
         with pytest.raises(LovecError, match=words):

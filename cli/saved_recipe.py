@@ -34,7 +34,7 @@ _DEEPEST = 32  # levels of a recipe; those of lovec have about 8
 _LONGEST_TEXT = 1 << 14  # characters of an instruction
 _SHOWN = 200  # characters of a value in a message
 
-_ROOMS = ("modules", "datamodules", "rewards", "baselines", "callbacks", "embedding")
+_ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "embedding")
 _CLASSES = (
     "lovec.evaluation.Comparison",
     "lovec.oracles.LabelFile",
@@ -63,7 +63,8 @@ _SWITCHES = frozenset(
 
 _WORDS = frozenset(
     "accelerator anneal_strategy context credit devices dtype gradient_clip_algorithm history how hybrids mode modes "
-    "monitor name normalisation precision prefix readout save_last strategy target_modules unfit variant".split()
+    "monitor name normalisation precision prefix readout save_last scale_rewards strategy target_modules unfit variant "
+    "wrong_scores".split()
 )
 """Settings whose texts are taken if they are plain words, which no path or address is."""
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 300
 """Most code lines in a file."""
 
-HOUSE = 22_000
+HOUSE = 25_000
 """Most code lines in lovec and cli together."""
 
 

@@ -45,7 +45,8 @@ class Browser:
             answer = self._next()
             if answer.get("id") == number:
                 assert "error" not in answer, answer
-                return answer["result"]
+                result: dict[str, Any] = answer["result"]
+                return result
 
     def open(
         self,

@@ -189,7 +189,7 @@ class VllmServer:
         check_vllm_temperature(sampling.temperature)
         if rows and not sampling.keeps_logps:
             self._check_temperature(link)
-        shared = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        shared: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         shared |= {"stop_token_ids": sorted(set(stop_ids))}
         bodies = [self._body(row.ids, max_tokens=row.max_new_tokens, seed=row.seed, **shared) for row in rows]
         replies = self._request(link, bodies, [row.on_token for row in rows])

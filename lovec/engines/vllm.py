@@ -195,7 +195,7 @@ class VllmEngine:
         rows = sample_rows(prompts, sampling, keys, on_token, local.context_length)
         check_vllm_temperature(sampling.temperature)
         _check_ids(prompts, local.vocabulary)
-        shared = {"temperature": sampling.temperature, "top_p": sampling.top_p, "logprobs": 0}
+        shared: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "logprobs": 0}
         shared |= {"stop_token_ids": list(stop_ids)}
         requests = [
             VllmRequest(row.ids, {**shared, "max_tokens": row.max_new_tokens, "seed": row.seed}, on_token=row.on_token)

@@ -363,16 +363,17 @@ class Service:
             else:
                 problems = item
         content = " ".join(entry["text"] for entry in entries if entry["kept"])
-        response = {"object": "tagged_text", "model": self.name, "content": content}
+        response: dict[str, Any] = {"object": "tagged_text", "model": self.name, "content": content}
         response |= {"confidence": entries, "problems": problems}
         return await self._in_thread(len(content), lambda: json.dumps(response, ensure_ascii=False).encode())
 
     async def stream_text(self, text: PendingText) -> AsyncIterator[str]:
         """Yield a given text with its confidences as server-sent events, one per sentence and one at the end."""
-        head = {"object": "tagged_text.chunk", "model": self.name}
+        head: dict[str, Any] = {"object": "tagged_text.chunk", "model": self.name}
         try:
             async for item in self.entries(text):
-                news = {"confidence": [item]} if isinstance(item, dict) else {"confidence": [], "problems": item}
+                done = isinstance(item, list)
+                news = {"confidence": [] if done else [item], **({"problems": item} if done else {})}
                 yield wire.event({**head, **news})
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already

@@ -77,11 +77,11 @@ class EngineWorker:
     """Runs jobs in batches of up to ``engine.max_rows``, first come, first served.
 
     An engine must be used by one thread only. Jobs with the same temperature, top_p and seed run together, each with
-    its own token limit. A completion may pause, for instance at the end of every sentence; once all completions of the batch
-    have paused or ended, ``on_paused`` is called with those that have paused, and then they go on, together with jobs
-    that have arrived in the meantime. Of batches that cannot run together, the one that has waited longest is next. A
-    job in steps gives way after every step to the first of the waiting jobs and their batch; several jobs in steps
-    take turns.
+    its own token limit. A completion may pause, for instance at the end of every sentence; once all completions of
+    the batch have paused or ended, ``on_paused`` is called with those that have paused, and then they go on, together
+    with jobs that have arrived in the meantime. Of batches that cannot run together, the one that has waited longest
+    is next. A job in steps gives way after every step to the first of the waiting jobs and their batch; several jobs
+    in steps take turns.
 
     A completion that has paused is continued behind the tokens that it has, with a random stream that depends on their
     number: equal requests with equal seeds stay equal.

@@ -117,6 +117,8 @@ def served_name(session: Session) -> str:
     if session.adapter is None and is_hub_id(session.model):
         return session.model
     folder = Path(session.adapter or session.model)
+    if cached := [part for part in folder.parts if part.startswith("models--")]:  # a snapshot in the hub's cache
+        return cached[-1].removeprefix("models--").replace("--", "/")
     if folder.exists():
         folder = folder.resolve()
     if session.adapter is not None and folder.name == "adapter":  # the adapter of a run

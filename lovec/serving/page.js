@@ -93,7 +93,8 @@ function paint() {
   const parts = [count(shown.sentences.length, "sentence")];
   if (values.length) parts.push(`mean ${NUMBERS[choice("readout")]} ${mean.toFixed(2)}`);
   if (threshold > 0) parts.push(`${below} below ${threshold.toFixed(2)}`);
-  $("status").textContent = running ? `${parts[0]} so far …` : parts.join(" · ");
+  const doing = shown.mode === "ask" ? "Writing …" : "Scoring …"; // not the number: it would be read out every time
+  $("status").textContent = running ? doing : parts.join(" · ");
 }
 
 function begin(mode, question, text) {

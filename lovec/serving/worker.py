@@ -283,7 +283,7 @@ def shutting_down() -> RequestRefused:
 
 def queue_full(max_waiting: int) -> RequestRefused:
     """Return the error of a request that is one too many."""
-    message = f"{max_waiting} requests are waiting, the most that may; try again later"
+    message = f"the queue has no room, where at most {max_waiting} answers wait; try again later"
     return RequestRefused(message, status=429, code="rate_limit_exceeded")
 
 

@@ -97,6 +97,12 @@ function paint() {
   $("status").textContent = running ? doing : parts.join(" · ");
 }
 
+// A message, which may stand outside the window of a phone.
+function say(text) {
+  $("message").textContent = text;
+  if (text) $("message").scrollIntoView({ block: "nearest" });
+}
+
 function begin(mode, question, text) {
   shown = { mode, question, text, sentences: [] };
   $("empty").hidden = true;
@@ -105,11 +111,14 @@ function begin(mode, question, text) {
   $("passage").replaceChildren();
   $("passage").setAttribute("aria-live", "polite");
   $("passage").setAttribute("aria-busy", "true");
-  $("copied").textContent = $("message").textContent = "";
+  $("copied").textContent = "";
+  say("");
   $("send").disabled = true;
   $("stop").hidden = false;
   for (const id of ["copytext", "copyjson"]) $(id).disabled = true;
   paint();
+  if (matchMedia("(pointer: coarse)").matches) $("question").blur(); // the keyboard would hide the answer
+  if ($("asked").getBoundingClientRect().top > innerHeight / 2) $("asked").scrollIntoView();
 }
 
 function end() {
@@ -189,12 +198,12 @@ async function request(mode, question, text) {
   for await (const item of events(response)) {
     if (mode === "text") {
       for (const entry of item.confidence) addSentence(entry, before(entry.text));
-      if (item.problems && item.problems.length) $("message").textContent = visible(item.problems.join("; "));
+      if (item.problems && item.problems.length) say(visible(item.problems.join("; ")));
       continue;
     }
     const [{ delta, finish_reason }] = item.choices;
     for (const entry of delta.confidence || []) addSentence(entry, delta.content.match(/^\s*/)[0]);
-    if (finish_reason === "length") $("message").textContent = "The answer ends here because it reached its longest length.";
+    if (finish_reason === "length") say("The answer ends here because it reached its longest length.");
   }
 }
 
@@ -208,10 +217,10 @@ async function submit() {
     await request(mode, question, text);
   } catch (error) {
     const arrived = count(shown.sentences.length, "sentence");
-    if (error instanceof Refused) $("message").textContent = error.message;
-    else if (error.name === "AbortError") $("message").textContent = `Stopped after ${arrived}.`;
-    else if (shown.sentences.length) $("message").textContent = `The connection broke off after ${arrived}. Is the server still running?`;
-    else $("message").textContent = "The server cannot be reached. Is it still running?";
+    if (error instanceof Refused) say(error.message);
+    else if (error.name === "AbortError") say(`Stopped after ${arrived}.`);
+    else if (shown.sentences.length) say(`The connection broke off after ${arrived}. Is the server still running?`);
+    else say("The server cannot be reached. Is it still running?");
   }
   end();
 }

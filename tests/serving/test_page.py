@@ -463,6 +463,21 @@ def test_every_control_has_a_name_and_a_size_for_fingers(window: Browser, server
 
 
 @chromium
+def test_a_phone_shows_what_happens(window: Browser, server: Server, engine: Scripted) -> None:
+    window.open(f"{server.url}/", width=390, height=700)
+    inside = (
+        "(({top, bottom}) => top >= 0 && bottom <= innerHeight)(document.getElementById('%s').getBoundingClientRect())"
+    )
+    with held(engine):
+        ask(window)
+        window.wait_for(f"{UNITS}.length")
+        assert window.value(inside % "asked") and not window.value(inside % "question")
+        window.press("Escape")
+        window.wait_for(words("message"))
+        assert window.value(inside % "message")
+
+
+@chromium
 def test_without_scripts_it_says_so(window: Browser, server: Server) -> None:
     window.open(f"{server.url}/", script=False)
     assert "needs JavaScript" in window.value("document.querySelector('noscript p').textContent")

@@ -71,6 +71,20 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
             )
 
 
+def test_likelihoods_are_never_those_of_a_truncated_distribution(session: Session) -> None:
+    calibration = made(session, "free-form", readout=("mean", "entropy", "logp_mean", "logp_min"))
+    with running(replace(session, deployment=Deployment({"free-form": calibration}))) as server:
+
+        def known(**more: Any) -> bool:
+            entries = post(server, chat("Who was Zoe?", max_tokens=60, **more))[1]["choices"][0]["message"][
+                "confidence"
+            ]
+            return any(entry["confidence"] is not None for entry in entries)
+
+        assert known() and known(top_p=0.5) and known(temperature=1)
+        assert not known(temperature=1, top_p=0.5) and not known(temperature=0.7)
+
+
 def test_a_guarantee_leaves_sentences_out(session: Session) -> None:
     calibration = made(session, "free-form", promised=[Promised.keep_factual(0.5), Promised.keep_factual(0.3)])
     deployed = replace(session, deployment=Deployment({"free-form": calibration}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -44,6 +45,13 @@ def run(words: list[str]) -> None:
     )
     parser.add(open_session)
     parser.add_argument("--name", type=str, help="what requests call the model; null is the last part of its name")
+    parser.add_argument(
+        "--cors",
+        type=str,
+        action="append",
+        metavar="ORIGIN",
+        help="origin whose pages may ask from a browser, such as https://example.org; * is any; may be repeated",
+    )
     parser.add(listen)
     parser.add(RequestLimits)
     config = parser.parse_args(words)
@@ -53,14 +61,18 @@ def run(words: list[str]) -> None:
         raise LovecError(f"serving needs uvicorn: pip install 'lovec[serve]' ({error})") from error
     options = parser.instantiate(config)
     limits = parser.call(RequestLimits, options)
+    cors = [checked_origin(origin) for origin in options.cors or ()]
     listener = parser.call(listen, options)  # before a model is loaded in vain
     with without_progress_bars():
         session = parser.call(open_session, options)
     name = options.name or served_name(session)
     key = os.environ.get(KEY) or None
-    app = make_app(session, name, limits, key)
+    app = make_app(session, name, limits, key, cors)
     host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        host, host
+    )  # all addresses of this machine: this one can be opened
+    address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
         print(f"lovec: warning: anybody who reaches {host} may ask; set {KEY} to ask for a key", file=sys.stderr)
@@ -70,7 +82,8 @@ def run(words: list[str]) -> None:
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
     for note in dict.fromkeys(map(session.deployment.note, MODES)):
         print(f"lovec: {note}", file=sys.stderr)
-    print(f"{name} at {address}/v1 ({guard}); {address}/health, {address}/metrics; stop with Ctrl-C", flush=True)
+    print(f"{name} is served. Open {address}/ in a browser to try it; stop with Ctrl-C.")
+    print(f"For programs: {address}/v1 ({guard}), {address}/health, {address}/metrics", flush=True)
     try:
         make_server(app, limits).run(sockets=[listener])
     except BaseException as end:
@@ -79,13 +92,33 @@ def run(words: list[str]) -> None:
         raise
 
 
+def checked_origin(origin: str) -> str:
+    """Return an origin as browsers write it.
+
+    Raises:
+        LovecError: it is neither "*" nor scheme and host, with a port where it is not the scheme's own.
+    """
+    if origin == "*" or re.fullmatch(r"https?://(\[[\da-f:.]+\]|[a-z\d.-]+)(:\d+)?", origin.lower()):
+        return origin.lower()
+    raise LovecError(
+        f"--cors is {origin!r}, expected an origin as browsers send it, such as https://example.org or "
+        "http://localhost:3000 (no path, no / at the end), or * for any"
+    )
+
+
 def served_name(session: Session) -> str:
-    """Return a name for a model: the last part of its own name or of its run's folder, never a path.
+    """Return a name for a model: its hub id, or the last part of its folder or of its run's folder; never a path.
 
     Args:
         session: the model.
     """
+    from lovec.policy import is_hub_id
+
+    if session.adapter is None and is_hub_id(session.model):
+        return session.model
     folder = Path(session.adapter or session.model)
+    if cached := [part for part in folder.parts if part.startswith("models--")]:  # a snapshot in the hub's cache
+        return cached[-1].removeprefix("models--").replace("--", "/")
     if folder.exists():
         folder = folder.resolve()
     if session.adapter is not None and folder.name == "adapter":  # the adapter of a run

@@ -296,6 +296,8 @@ class Sampling:
         n: completions a prompt.
         seed: every completion's random stream is a function of (seed, key of the prompt, index of the sample) only,
             so it does not depend on the batch it was sampled in; 0..2**63 - 1.
+        top_p: tokens are drawn from the smallest set of the most probable ones whose probabilities sum up to at least
+            this, in (0, 1], as in nucleus sampling (Holtzman et al., 2020). 1 takes all; greedy choices are the same.
 
     Raises:
         LovecError: a setting is out of range.
@@ -305,12 +307,19 @@ class Sampling:
     temperature: float = 0.0
     n: int = 1
     seed: int = 0
+    top_p: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("max_new_tokens", self.max_new_tokens)
         check_range("temperature", self.temperature, at_least=0)
         check_count("n", self.n)
         check_range("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
+        check_range("top_p", self.top_p, above=0, at_most=1)
+
+    @property
+    def keeps_logps(self) -> bool:
+        """Whether the log-probabilities of completions are the model's own: greedy, or temperature and top_p are 1."""
+        return self.temperature == 0 or (self.temperature == 1 and self.top_p == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +328,7 @@ class Completion:
 
     Attributes:
         ids: sampled token ids; the end token, if it came, is the last one.
-        logps: log-probability of each id under the distribution it was drawn from (temperature applied).
+        logps: log-probability of each id under the distribution it was drawn from (temperature and top_p applied).
         finished: whether the end token came before ``max_new_tokens``.
     """
 

@@ -177,7 +177,8 @@ class VllmServer:
                 exception ends all calls and is raised here.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
+            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
             LovecError: a prompt is empty or leaves no room, a setting is out of range, a call failed, or the server
@@ -186,9 +187,10 @@ class VllmServer:
         link = self._running()
         rows = sample_rows(prompts, sampling, keys, on_token, link.context_length)
         check_vllm_temperature(sampling.temperature)
-        if rows and sampling.temperature not in (0.0, 1.0):
+        if rows and not sampling.keeps_logps:
             self._check_temperature(link)
-        shared = {"temperature": sampling.temperature, "stop_token_ids": sorted(set(stop_ids))}
+        shared: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        shared |= {"stop_token_ids": sorted(set(stop_ids))}
         bodies = [self._body(row.ids, max_tokens=row.max_new_tokens, seed=row.seed, **shared) for row in rows]
         replies = self._request(link, bodies, [row.on_token for row in rows])
         self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))

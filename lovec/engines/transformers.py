@@ -90,7 +90,8 @@ class TransformersEngine:
                 completions are not affected.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
+            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
             LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
@@ -234,7 +235,7 @@ class TransformersEngine:
         logps: list[list[float]] = [[] for _ in rows]
         live = list(range(len(rows)))
         while True:
-            tokens, logp = _draw(logits, sampling.temperature, uniforms[:, len(ids[live[0]])])
+            tokens, logp = _draw(logits, sampling, uniforms[:, len(ids[live[0]])])
             done = []
             for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
                 row = rows[index]
@@ -352,18 +353,27 @@ def _uniforms(sampling: Sampling, stream: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=stream)).random(sampling.max_new_tokens)
 
 
-def _draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Return the next tokens [B] and their log-probabilities [B], given logits [B, V] and uniform numbers [B]."""
     rows, drawn = rows_at_once(logits), []
     for part, numbers in zip(torch.split(logits, rows), torch.split(uniform[:, None], rows), strict=True):
-        logps = part.double().div_(temperature or 1.0).log_softmax(-1)
-        if temperature == 0:
+        logps = part.double().div_(sampling.temperature or 1.0).log_softmax(-1)
+        if sampling.temperature == 0:
             tokens = part.argmax(-1, keepdim=True)
         else:
+            logps = logps if sampling.top_p == 1 else _nucleus(logps, sampling.top_p)
             cdf = logps.exp().cumsum_(-1)
             tokens = torch.searchsorted(cdf, numbers * cdf[:, -1:], right=True).clamp_(max=part.shape[1] - 1)
         drawn.append((tokens[:, 0], logps.gather(-1, tokens)[:, 0]))
     return torch.cat([tokens for tokens, _ in drawn]), torch.cat([logps for _, logps in drawn])
+
+
+def _nucleus(logps: Tensor, top_p: float) -> Tensor:
+    """Return log-probabilities [B, V] renormalised over the fewest most probable tokens that make up ``top_p``."""
+    ranked, order = logps.exp().sort(dim=-1, descending=True, stable=True)
+    left_out = ranked.cumsum(-1) - ranked >= top_p  # the more probable ones suffice without this one
+    left_out[:, 0] = False
+    return logps.masked_fill(left_out.scatter(-1, order, left_out), -torch.inf).log_softmax(-1)
 
 
 def _weights(model: Any) -> tuple[Any, ...]:

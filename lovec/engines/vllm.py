@@ -185,7 +185,8 @@ class VllmEngine:
             on_token: called with every token when it is drawn; returns False to end that completion after it.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits).
+            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
             LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
@@ -194,7 +195,8 @@ class VllmEngine:
         rows = sample_rows(prompts, sampling, keys, on_token, local.context_length)
         check_vllm_temperature(sampling.temperature)
         _check_ids(prompts, local.vocabulary)
-        shared = {"temperature": sampling.temperature, "stop_token_ids": list(stop_ids), "logprobs": 0}
+        shared: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "logprobs": 0}
+        shared |= {"stop_token_ids": list(stop_ids)}
         requests = [
             VllmRequest(row.ids, {**shared, "max_tokens": row.max_new_tokens, "seed": row.seed}, on_token=row.on_token)
             for row in rows

@@ -1,11 +1,23 @@
 """Tagged answers to look at: as an HTML page, in a notebook and on a terminal."""
 
-from lovec.passages.marks import BANDS, TERMINAL, Breaks, band, describe, number, one_line, sentence_text, visible
+from lovec.passages.marks import (
+    BANDS,
+    TENTHS,
+    TERMINAL,
+    Breaks,
+    band,
+    describe,
+    number,
+    one_line,
+    sentence_text,
+    visible,
+)
 from lovec.passages.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
 
 __all__ = [
     "BANDS",
     "PALETTES",
+    "TENTHS",
     "TERMINAL",
     "Breaks",
     "band",

@@ -22,6 +22,9 @@ BANDS: Mapping[str, str] = {
 }
 """Names of the bands of confidence, as in the HTML classes ``lv-NAME``, with their limits in words."""
 
+TENTHS: Mapping[str, int] = {"low": 3, "middle": 6}
+"""The highest tenth of confidence that belongs to a band; "high" has the others."""
+
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
@@ -36,7 +39,7 @@ def band(confidence: float | None) -> str:
     if confidence is None:
         return "none"
     tenths = to_rating(confidence)
-    return "low" if tenths <= 3 else "middle" if tenths <= 6 else "high"
+    return next((name for name, highest in TENTHS.items() if tenths <= highest), "high")
 
 
 def number(sentence: Sentence) -> str:

@@ -40,13 +40,20 @@ class GrowingAnswer:
         prompt: token ids of its prompt.
         on_sentences: called with the spans that are complete and scored, in their order.
         likelihoods: whether spans get the log-probabilities of their tokens; they are those of the distribution that
-            is sampled from, so the temperature must be 0 or 1.
+            is sampled from, so the sampling must keep those of the model (``Sampling.keeps_logps``).
+        stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
+            unless it stands in a sentence that was handed over already.
+        stopped: whether one of them has ended it.
     """
 
     encoder: Encoder
     prompt: Sequence[int]
     on_sentences: Callable[[list[ScoredSpan]], None]
     likelihoods: bool = False
+    stops: Sequence[str] = ()
+    stopped: bool = field(default=False, init=False)
+    _text: str = field(default="", init=False)  # of the sentences so far, without tags
+    _kept: str = field(default="", init=False)  # of the sentence that a stop cuts
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
@@ -55,15 +62,23 @@ class GrowingAnswer:
     def __post_init__(self) -> None:
         self._reader = AnswerReader(self.encoder)
         self._passage = Passage("answer", self.prompt, self._steps)
+        self._stop_ends = {stop[-1] for stop in self.stops} | {"\ufffd"}  # U+FFFD: part of a character
 
     def on_token(self, token: int) -> bool:
-        """Add a token, and return whether the answer can go on: not where it has a sentence to be scored."""
+        """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
         for span in self._reader.on_token(token):
+            if self._stops_in(span.raw, span.text):
+                break
             self._spans.append(span)
             self._steps.append(
                 Step(span.raw, literal=True) if span.score is None else Step(span.text, score=span.score)
             )
-        return not self._spans
+        if self.stops and not self.stopped and self._stop_ends & set(self.encoder.decode([token])):
+            tail = self._reader.rest().tail
+            opening = self.encoder.tags.open
+            begun = max((n for n in range(len(opening)) if tail.endswith(opening[:n])), default=0)
+            self._stops_in(tail, tail[: len(tail) - begun].strip(), final=False)
+        return not (self._spans or self.stopped)
 
     def next_context(self, room: int | None) -> list[int] | None:
         """Return the context of the next sentence to score, see ``Passage.next_context``."""
@@ -90,8 +105,35 @@ class GrowingAnswer:
         self.on_sentences(list(map(ScoredSpan, spans, self._passage.logps[first:], tokens)))
 
     def rest(self) -> TaggedText:
-        """Return what follows the spans that were handed over; for the end of the answer."""
-        return self._reader.rest()
+        """Return what follows the spans that were handed over, up to a stop; for the end of the answer."""
+        if self.stopped:
+            return TaggedText((), self._kept)
+        rest = self._reader.rest()
+        for number, span in enumerate(rest.sentences):
+            if self._stops_in(span.raw, span.text):
+                return TaggedText(rest.sentences[:number], self._kept)
+        return TaggedText(rest.sentences, self._kept if self._stops_in(rest.tail, rest.tail.strip()) else rest.tail)
+
+    def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
+        """Return whether a stop ends in a sentence, and keep what stands before it.
+
+        Args:
+            raw: the sentence as it was written, with the white space before it.
+            text: the sentence without tag and surrounding white space.
+            final: whether it is complete; then the next one follows it.
+        """
+        space = raw[: len(raw) - len(raw.lstrip())] if self._text else ""
+        whole = f"{self._text}{space}{text}"
+        begin = len(self._text)
+        found = [
+            (at + len(stop), at) for stop in self.stops if (at := whole.find(stop, max(0, begin - len(stop) + 1))) >= 0
+        ]
+        if found:
+            self.stopped = True
+            self._kept = whole[begin : max(begin, min(found)[1])]
+        elif final:
+            self._text = whole
+        return self.stopped
 
 
 @dataclass(eq=False, kw_only=True)
@@ -103,6 +145,11 @@ class AnswerJob(CompletionJob):
     """
 
     growing: GrowingAnswer
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop has ended the answer."""
+        return self.growing.stopped
 
 
 def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:

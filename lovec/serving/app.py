@@ -1,4 +1,4 @@
-"""The server: chat completions, tagging of given text, models, health and metrics."""
+"""The server: chat completions, tagging of given text, models, health and metrics, and a page to try it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lovec.serving.wire as wire
 from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
-from lovec.serving.service import FAILED, PendingAnswer, Service
+from lovec.serving.page import PAGE_HEADERS, render_page
+from lovec.serving.service import FAILED, PendingAnswers, PendingText, Service
 from lovec.serving.worker import EngineWorker
 from lovec.taggers import Session
 from lovec.types import MODES, LovecError
@@ -34,10 +35,25 @@ log = logging.getLogger(__name__)
 CLOSING = 5.0
 """Seconds that the engine has to stop in when the server ends; a single call of it cannot be interrupted."""
 
-_PATHS = ("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/tag")
+_PATHS = ("/", "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/tag")
 
 
-def make_app(session: Session, name: str, limits: RequestLimits | None = None, key: str | None = None) -> Starlette:
+CORS: Mapping[str, Any] = {
+    "allow_methods": ["GET", "POST"],
+    "allow_headers": ["*"],  # Authorization, and what client libraries add
+    "expose_headers": ["Retry-After"],
+    "max_age": 600,
+}
+"""What pages of other origins may do, where any are allowed. There are no cookies, so all headers may be sent."""
+
+
+def make_app(
+    session: Session,
+    name: str,
+    limits: RequestLimits | None = None,
+    key: str | None = None,
+    cors: Sequence[str] = (),
+) -> Starlette:
     """Return the application; it starts the engine's thread when it starts, and closes the session when it ends.
 
     Args:
@@ -45,6 +61,7 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         name: name of the model in requests.
         limits: limits on requests; None takes the defaults.
         key: the bearer token that requests under /v1 must have; None asks for none.
+        cors: origins such as "https://example.org" whose pages may read the answers in a browser; "*" is all of them.
 
     Returns:
         The application; ``state.service`` is its ``Service``.
@@ -56,6 +73,7 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.middleware import Middleware
+        from starlette.middleware.cors import CORSMiddleware
         from starlette.responses import JSONResponse, Response, StreamingResponse
         from starlette.routing import Route
 
@@ -68,6 +86,8 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
     worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting, on_paused)
     counters = Counters(worker)
     service = Service(session, worker, counters, limits, name)
+    document, policy = render_page(name, guarded=key is not None)
+    started = int(time.time())
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -81,6 +101,9 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
         else:
             log.warning("the engine is still in a call; it is left there")
 
+    async def page(_: Request) -> Response:
+        return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
+
     async def health(_: Request) -> Response:
         status, code = ("ok", 200) if worker.thread.is_alive() else ("the engine has stopped", 503)
         return JSONResponse({"status": status, "model": name}, code)
@@ -91,32 +114,36 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
 
     async def models(_: Request) -> Response:
         notes = {mode: session.deployment.note(mode) for mode in MODES}
-        model = {"id": name, "object": "model", "owned_by": "lovec", "confidence": notes}
+        model = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
+        model |= {"confidence": notes, "scale": list(session.encoder.scale.words)}
         return JSONResponse({"object": "list", "data": [model]})
 
-    class AnswerStream(StreamingResponse):
-        """Sends an answer; however that ends, the engine need not go on."""
+    class EventStream(StreamingResponse):
+        """Sends events; however that ends, the engine need not go on."""
 
-        def __init__(self, answer: PendingAnswer) -> None:
-            super().__init__(service.stream(answer), media_type="text/event-stream")
-            self.job = answer.job
+        def __init__(self, events: AsyncIterator[str], pending: PendingAnswers | PendingText) -> None:
+            super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+            self.pending = pending
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 await super().__call__(scope, receive, send)
             finally:
-                self.job.cancelled.set()
+                self.pending.cancel()
 
     async def chat(request: Request) -> Response:
         body = await service.read_body(request)
-        answer = await _unless_disconnected(request, service.start_answer(body))
-        if answer.request.stream:
-            return AnswerStream(answer)
-        return JSONResponse(await _unless_disconnected(request, service.whole(answer)))
+        answers = await _unless_disconnected(request, service.start_answers(body))
+        if answers.request.stream:
+            return EventStream(service.stream(answers), answers)
+        return JSONResponse(await _unless_disconnected(request, service.whole(answers)))
 
     async def tag(request: Request) -> Response:
         body = await service.read_body(request)
-        tagged = await _unless_disconnected(request, service.tag(body))
+        text = await _unless_disconnected(request, service.start_text(body))
+        if text.request.stream:
+            return EventStream(service.stream_text(text), text)
+        tagged = await _unless_disconnected(request, service.whole_text(text))
         return Response(tagged, media_type="application/json")
 
     async def refused(_: Request, error: Exception) -> Response:
@@ -131,10 +158,13 @@ def make_app(session: Session, name: str, limits: RequestLimits | None = None, k
     async def server_error(_: Request, error: Exception) -> Response:
         return _error_response(500, FAILED)
 
-    handlers = zip(_PATHS, (health, metrics, models, chat, tag), strict=True)
+    handlers = zip(_PATHS, (page, health, metrics, models, chat, tag), strict=True)
     app = Starlette(
         routes=[Route(path, do, methods=["POST" if do in (chat, tag) else "GET"]) for path, do in handlers],
-        middleware=[Middleware(_KeyAndCounters, counters=counters, key=key)],
+        middleware=[  # a browser asks without the key whether it may send the request
+            *([Middleware(CORSMiddleware, **CORS, allow_origins=list(cors))] if cors else ()),
+            Middleware(_KeyAndCounters, counters=counters, key=key),
+        ],
         exception_handlers={wire.RequestRefused: refused, HTTPException: http_error, Exception: server_error},
         lifespan=lifespan,
     )
@@ -152,9 +182,10 @@ def _error_response(
     """Return an error in OpenAI's format."""
     from starlette.responses import JSONResponse
 
-    kind = "invalid_request_error" if status < 500 else "server_error"
     more = {429: {"Retry-After": "1"}, 503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status, {})
-    return JSONResponse(wire.error_body(message, kind, parameter, code), status, {**(headers or {}), **more})
+    return JSONResponse(
+        wire.error_body(message, wire.error_kind(status), parameter, code), status, {**(headers or {}), **more}
+    )
 
 
 class _KeyAndCounters:

@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lovec.serving.limits import RequestLimits
-from lovec.serving.wire import error_body
+from lovec.serving.wire import error_body, error_kind
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -235,8 +235,7 @@ def _most_files() -> int:
 
 def _error(status: int, reason: str, message: str) -> bytes:
     """Return a whole response that closes the connection."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    body = json.dumps(error_body(message, kind)).encode()
+    body = json.dumps(error_body(message, error_kind(status))).encode()
     head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     retry = "retry-after: 1\r\n" if status == 503 else ""
     return f"{head}{retry}connection: close\r\n\r\n".encode() + body

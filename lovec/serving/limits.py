@@ -15,6 +15,7 @@ class RequestLimits:
         max_waiting: the most requests that wait while others run.
         max_body: the most bytes of a request.
         max_tokens: the most tokens of an answer.
+        max_choices: the most answers that one request may ask for (``n``).
         timeout: the most seconds of a request, waiting included.
         io_timeout: the most seconds in which a request's head, its body, and what a client is sent have to arrive.
         max_connections: the most open connections; fewer if the process may open fewer files.
@@ -28,6 +29,7 @@ class RequestLimits:
     max_waiting: int = 256
     max_body: int = 1 << 20
     max_tokens: int = 1024
+    max_choices: int = 8
     timeout: float = 300.0
     io_timeout: float = 30.0
     max_connections: int = 1024

@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -44,20 +44,49 @@ _SMALL = 1 << 14
 
 
 @dataclass(eq=False, slots=True)
-class PendingAnswer:
-    """An answer that the engine has been asked for.
+class PendingAnswers:
+    """The answers to a request that the engine has been asked for.
 
     Attributes:
-        request: the request that it answers.
-        job: the worker's job.
-        events: the sentences of the answer, and at its end what follows them and the completion, or an error.
+        request: the request.
+        jobs: the worker's job for every answer.
+        events: with the index of their answer its sentences, and at its end what follows them and the completion, or
+            an error.
         deadline: time of the event loop after which the request fails.
     """
 
     request: wire.ChatRequest
-    job: AnswerJob
-    events: asyncio.Queue[Event]
+    jobs: list[AnswerJob]
+    events: asyncio.Queue[tuple[int, Event]]
     deadline: float
+
+    def cancel(self) -> None:
+        """Tell the worker that nobody waits for the answers any more."""
+        for job in self.jobs:
+            job.cancelled.set()
+
+
+@dataclass(eq=False, slots=True)
+class PendingText:
+    """A given text that the engine has been asked to tag.
+
+    Attributes:
+        request: the request.
+        record: the text, cut into sentences.
+        job: the worker's job.
+        events: the tagged sentences in their order, and then the whole record, or an error.
+        deadline: as for answers.
+    """
+
+    request: wire.TagRequest
+    record: Record
+    job: StepsJob
+    events: asyncio.Queue[Sentence | Record | Exception]
+    deadline: float
+
+    def cancel(self) -> None:
+        """Tell the worker that nobody waits for the text any more."""
+        self.job.cancelled.set()
 
 
 class Service:
@@ -126,7 +155,7 @@ class Service:
             raise too_large(self.limits.max_body)
         return bytes(body)
 
-    async def start_answer(self, body: bytes) -> PendingAnswer:
+    async def start_answers(self, body: bytes) -> PendingAnswers:
         """Submit a chat request to the worker.
 
         Raises:
@@ -135,26 +164,36 @@ class Service:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.timeout
         request, prompt = await self._read(body, self._read_chat)
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
-        def put(item: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, item)
+        def put(index: int, item: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, (index, item))
 
-        def end(
-            item: Completion | Exception,
-        ) -> None:  # in the engine's thread, whose tokenizer the answer is read with
-            put((growing.rest(), item) if isinstance(item, Completion) else item)
+        jobs = [self._answer_job(request, prompt, index, put) for index in range(request.n)]
+        self.worker.submit(*jobs)
+        return PendingAnswers(request, jobs, events, deadline)
 
-        likelihoods = self.session.deployment.needs_likelihoods(FREE_FORM) and request.temperature in (0, 1)
-        growing = GrowingAnswer(self.session.encoder, prompt, put, likelihoods)
-        key = uuid.uuid4().hex if request.seed is None else ""
-        job = AnswerJob(prompt, request.sampling, key, growing.on_token, end, growing=growing)
-        self.worker.submit(job)
-        return PendingAnswer(request, job, events, deadline)
+    def _answer_job(
+        self, request: wire.ChatRequest, prompt: list[int], index: int, put: Callable[[int, Event], None]
+    ) -> AnswerJob:
+        """Return the worker's job for one answer; ``put`` gets its events."""
+
+        def end(item: Completion | Exception) -> None:  # in the engine's thread: ``growing`` uses that one's tokenizer
+            put(index, (growing.rest(), item) if isinstance(item, Completion) else item)
+
+        sampling = request.sampling
+        likelihoods = self.session.deployment.needs_likelihoods(FREE_FORM) and sampling.keeps_logps
+        growing = GrowingAnswer(
+            self.session.encoder, prompt, lambda spans: put(index, spans), likelihoods, tuple(request.stop)
+        )
+        key = uuid.uuid4().hex if request.seed is None else f"\x1e{index}" if index else ""
+        return AnswerJob(prompt, sampling, key, growing.on_token, end, growing=growing)
 
     def _read_chat(self, body: bytes) -> tuple[wire.ChatRequest, list[int]]:
         """Return a chat request and the token ids of its prompt."""
-        request = wire.ChatRequest.parse(read_json(body), self.name, self.limits.max_tokens, self.encoder.scale)
+        request = wire.ChatRequest.parse(
+            read_json(body), self.name, self.limits.max_tokens, self.encoder.scale, self.limits.max_choices
+        )
         self._check_length(sum(len(text) for _, text in request.turns), "messages")
         try:
             with self._encoding:
@@ -191,28 +230,36 @@ class Service:
         if room is not None and n_tokens >= room:
             raise _too_long(parameter, f"{n_tokens} tokens with the instruction,", room)
 
-    async def pieces(self, answer: PendingAnswer) -> AsyncIterator[wire.Piece | Completion]:
-        """Yield the sentences of an answer as they are complete, then its completion.
+    async def pieces(self, answers: PendingAnswers) -> AsyncIterator[tuple[int, wire.Piece | Completion]]:
+        """Yield the sentences of answers as they are complete, and each answer's completion at its end.
 
         Raises:
             wire.RequestRefused: the engine failed, or the time is up.
         """
-        pieces = wire.AnswerPieces(self._keeps(answer.request, FREE_FORM))
+        keeps = self._keeps(answers.request, FREE_FORM)
+        makers = [wire.AnswerPieces(keeps) for _ in answers.jobs]
+        unfinished = len(makers)
         try:
-            while isinstance(item := await self._before(answer.deadline, answer.events.get()), list):
-                for scored in item:
-                    yield pieces.piece(scored.span.raw, self._sentence(scored), scored.span.problem)
-            if isinstance(item, Exception):
-                raise _visible(item)
-            rest, completion = item
-            for span in rest.sentences:
-                yield pieces.piece(span.raw, self._sentence(ScoredSpan(span, None)), span.problem)
-            if tail := rest.tail.strip():
-                yield pieces.piece(rest.tail, Sentence(tail), "untagged tail")
-            self.counters.count_tokens(len(answer.job.prompt), len(completion.ids))
-            yield completion
+            while unfinished:
+                index, item = await self._before(answers.deadline, answers.events.get())
+                pieces = makers[index]
+                if isinstance(item, Exception):
+                    raise _visible(item)
+                if isinstance(item, list):
+                    for scored in item:
+                        yield index, pieces.piece(scored.span.raw, self._sentence(scored), scored.span.problem)
+                    continue
+                rest, completion = item
+                for span in rest.sentences:
+                    yield index, pieces.piece(span.raw, self._sentence(ScoredSpan(span, None)), span.problem)
+                if tail := rest.tail.strip():
+                    problem = "cut by stop" if answers.jobs[index].stopped else "untagged tail"
+                    yield index, pieces.piece(rest.tail, Sentence(tail), problem)
+                unfinished -= 1
+                self.counters.count_tokens(0 if unfinished else len(answers.jobs[0].prompt), len(completion.ids))
+                yield index, completion
         finally:
-            answer.job.cancelled.set()  # also where the client has disconnected
+            answers.cancel()  # also where the client has disconnected
 
     def _sentence(self, scored: ScoredSpan) -> Sentence:
         """Return a span of an answer as a sentence with the confidence that is deployed."""
@@ -234,45 +281,103 @@ class Service:
         except LovecError as error:
             raise wire.RequestRefused(str(error), "keep_factual") from None
 
-    async def whole(self, answer: PendingAnswer) -> dict[str, Any]:
+    async def whole(self, answers: PendingAnswers) -> dict[str, Any]:
         """Return a chat response in one piece."""
-        pieces: list[wire.Piece] = []
-        async for item in self.pieces(answer):
-            if isinstance(item, Completion):
-                usage = wire.count_usage(answer.job.prompt, item.ids)
-                return wire.ResponseBuilder(self.name).whole(pieces, _finish_reason(item), usage)
-            pieces.append(item)
-        raise AssertionError("an answer ends with its completion")
+        pieces: list[list[wire.Piece]] = [[] for _ in answers.jobs]
+        reasons = [""] * len(pieces)
+        tokens = 0
+        async for index, item in self.pieces(answers):
+            if isinstance(item, wire.Piece):
+                pieces[index].append(item)
+            else:
+                reasons[index] = _finish_reason(answers.jobs[index], item)
+                tokens += len(item.ids)
+        usage = wire.count_usage(answers.jobs[0].prompt, tokens)
+        return wire.ResponseBuilder(self.name).whole(list(zip(pieces, reasons, strict=True)), usage)
 
-    async def stream(self, answer: PendingAnswer) -> AsyncIterator[str]:
+    async def stream(self, answers: PendingAnswers) -> AsyncIterator[str]:
         """Yield a chat response as server-sent events."""
         builder = wire.ResponseBuilder(self.name)
-        yield builder.chunk({"role": "assistant", "content": ""})
+        tokens = 0
+        for index in range(len(answers.jobs)):
+            yield builder.chunk(index, {"role": "assistant", "content": ""})
         try:
-            async for item in self.pieces(answer):
+            async for index, item in self.pieces(answers):
                 if isinstance(item, wire.Piece):
-                    yield builder.chunk({"content": item.content, "confidence": [item.entry]})
+                    yield builder.chunk(index, {"content": item.content, "confidence": [item.entry]})
                     continue
-                yield builder.chunk({}, _finish_reason(item))
-                if answer.request.stream_options.include_usage:
-                    yield builder.usage_chunk(wire.count_usage(answer.job.prompt, item.ids))
+                yield builder.chunk(index, {}, _finish_reason(answers.jobs[index], item))
+                tokens += len(item.ids)
+            if answers.request.stream_options.include_usage:
+                yield builder.usage_chunk(wire.count_usage(answers.jobs[0].prompt, tokens))
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already
-            yield wire.event(wire.error_body(str(_visible(error)), "server_error"))
+            yield _error_event(error)
 
-    async def tag(self, body: bytes) -> bytes:
-        """Return the JSON of given text with a confidence for every sentence.
+    async def start_text(self, body: bytes) -> PendingText:
+        """Submit a request to tag a given text to the worker.
 
         Raises:
-            wire.RequestRefused: the request is wrong, or the queue is full.
+            wire.RequestRefused: it is wrong, or the queue is full.
         """
-        deadline = asyncio.get_running_loop().time() + self.limits.timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.timeout
         request, record = await self._read(body, self._read_tag)
+        events: asyncio.Queue[Sentence | Record | Exception] = asyncio.Queue()
+
+        def put(item: Any) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, item)
+
         needed = self.session.deployment.needs_likelihoods(ITERATIVE)
         tagger = IterativeTagger(self.session.engine, self.session.encoder, "mean", likelihoods=needed)
-        steps = tagger.steps([self._cut(record)])
-        (tagged,) = await self._run_in_worker(steps, deadline)
-        return await self._in_thread(len(body), lambda: self._tagged(request, record, tagged))
+        steps = tagger.steps([self._cut(record)], lambda _, at, sentence: put(sentence))
+        job = StepsJob(steps, lambda end: put(end[0] if isinstance(end, list) else end))
+        self.worker.submit(job)
+        return PendingText(request, record, job, events, deadline)
+
+    async def entries(self, text: PendingText) -> AsyncIterator[dict[str, Any] | list[str]]:
+        """Yield the entries of a given text's sentences as they are tagged, then what is wrong with the text.
+
+        Raises:
+            wire.RequestRefused: the engine failed, or the time is up.
+        """
+        keeps = self._keeps(text.request, ITERATIVE)
+        sentences = iter(text.record.sentences)
+        try:
+            while isinstance(item := await self._before(text.deadline, text.events.get()), Sentence):
+                deployed = self.session.deployment.sentence(item, ITERATIVE)
+                yield wire.confidence_entry(replace(deployed, text=next(sentences).text), keeps(deployed))
+            if isinstance(item, Exception):
+                raise _visible(item)
+            yield list(item.meta.get("problems", ()))
+        finally:
+            text.cancel()
+
+    async def whole_text(self, text: PendingText) -> bytes:
+        """Return the JSON of a given text with a confidence for every sentence."""
+        entries: list[dict[str, Any]] = []
+        problems: list[str] = []
+        async for item in self.entries(text):
+            if isinstance(item, dict):
+                entries.append(item)
+            else:
+                problems = item
+        content = " ".join(entry["text"] for entry in entries if entry["kept"])
+        response: dict[str, Any] = {"object": "tagged_text", "model": self.name, "content": content}
+        response |= {"confidence": entries, "problems": problems}
+        return await self._in_thread(len(content), lambda: json.dumps(response, ensure_ascii=False).encode())
+
+    async def stream_text(self, text: PendingText) -> AsyncIterator[str]:
+        """Yield a given text with its confidences as server-sent events, one per sentence and one at the end."""
+        head: dict[str, Any] = {"object": "tagged_text.chunk", "model": self.name}
+        try:
+            async for item in self.entries(text):
+                done = isinstance(item, list)
+                news = {"confidence": [] if done else [item], **({"problems": item} if done else {})}
+                yield wire.event({**head, **news})
+            yield "data: [DONE]\n\n"
+        except Exception as error:  # the status has been sent already
+            yield _error_event(error)
 
     def _cut(self, record: Record) -> Record:
         """Return a record without the ends of sentences that get no score anyway: encoding them would take long."""
@@ -280,20 +385,6 @@ class Service:
         if max((len(s.text) for s in record.sentences), default=0) <= most:
             return record
         return replace(record, sentences=tuple(Sentence(s.text[:most]) for s in record.sentences))
-
-    def _tagged(self, request: wire.TagRequest, record: Record, tagged: Record) -> bytes:
-        keeps = self._keeps(request, ITERATIVE)
-        deployed = [self.session.deployment.sentence(sentence, ITERATIVE) for sentence in tagged.sentences]
-        sentences = [replace(d, text=whole.text) for whole, d in zip(record.sentences, deployed, strict=True)]
-        entries = [wire.confidence_entry(sentence, keeps(sentence)) for sentence in sentences]
-        response = {
-            "object": "tagged_text",
-            "model": self.name,
-            "content": " ".join(entry["text"] for entry in entries if entry["kept"]),
-            "confidence": entries,
-            "problems": list(tagged.meta.get("problems", ())),
-        }
-        return json.dumps(response, ensure_ascii=False).encode()
 
     async def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
         """Return a request that a function reads in a thread.
@@ -317,24 +408,6 @@ class Service:
         small, large = self._threads
         return await asyncio.get_running_loop().run_in_executor(small if size <= _SMALL else large, function)
 
-    async def _run_in_worker(self, steps: Generator[None, None, T], deadline: float) -> T:
-        """Return the result of steps that run in the worker's thread."""
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[Any] = loop.create_future()
-
-        def end(value: Any) -> None:
-            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(value))
-
-        job = StepsJob(steps, end)
-        self.worker.submit(job)
-        try:
-            value = await self._before(deadline, result)
-        finally:
-            job.cancelled.set()
-        if isinstance(value, Exception):
-            raise _visible(value)
-        return value  # type: ignore[no-any-return]
-
     async def _before(self, deadline: float, result: Awaitable[T]) -> T:
         """Return an awaited result.
 
@@ -348,8 +421,14 @@ class Service:
             raise wire.RequestRefused(f"no answer within {self.limits.timeout:g} s", status=504) from None
 
 
-def _finish_reason(completion: Completion) -> str:
-    return "stop" if completion.finished else "length"
+def _finish_reason(job: AnswerJob, completion: Completion) -> str:
+    return "stop" if completion.finished or job.stopped else "length"
+
+
+def _error_event(error: Exception) -> str:
+    """Return an error as the last event of a stream."""
+    visible = _visible(error)
+    return wire.event(wire.error_body(str(visible), wire.error_kind(visible.status), code=visible.code))
 
 
 def _too_long(parameter: str, length: str, room: int | None) -> wire.RequestRefused:

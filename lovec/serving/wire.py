@@ -17,7 +17,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from lovec.types import LovecError, Sampling, Scale, Sentence
 
 _PARAMETERS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8"))
-"""Parameters of OpenAI's that are ignored, and values of others that have no effect ("neutral")."""
+"""Parameters of OpenAI's that are ignored, and values of others and of fields of messages that ask for nothing; null
+in place of values ignores a field."""
+
+MOST_STOPS = 4
+"""The most texts that may end an answer, as in OpenAI's API."""
 
 _MOST_PARTS = 1000
 """The most messages of a conversation, and the most parts of a message."""
@@ -31,7 +35,7 @@ class RequestRefused(LovecError):
 
     Attributes:
         status: HTTP status.
-        parameter: the parameter that is wrong, if it is a single one.
+        parameter: the parameter that is wrong, such as "messages[0].role", if it is a single one.
         code: OpenAI's error code, if there is one.
     """
 
@@ -71,9 +75,11 @@ class _Request(_Strict):
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
-            raise RequestRefused(f"{place}: {first['msg']}", str(first["loc"][0])) from None
+            path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+            raise RequestRefused(f"{place}: {first['msg']}", path[1:], code=_code(first["type"])) from None
         if request.min_score is not None and not 0 <= request.min_score <= scale.top:
-            raise RequestRefused(f"min_score must be an integer, between 0 and {scale.top}", "min_score")
+            message = f"min_score must be an integer, between 0 and {scale.top}"
+            raise RequestRefused(message, "min_score", code="invalid_value")
         if request.model not in (None, model):
             raise RequestRefused(
                 f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
@@ -87,6 +93,7 @@ class TagRequest(_Request, extra="forbid"):
     Attributes:
         text: the text.
         question: the question that it answers.
+        stream: whether the confidences of sentences are sent as soon as they are known.
         model: name of the model.
         min_score: as in ``ChatRequest``, as is ``keep_factual``.
         keep_factual: as in ``ChatRequest``.
@@ -94,9 +101,10 @@ class TagRequest(_Request, extra="forbid"):
 
     text: str = Field(pattern=r"\S")
     question: str = Field(pattern=r"\S")
+    stream: bool = False
 
 
-class _TextPart(_Strict):
+class _TextPart(_Strict, extra="forbid"):
     type: Literal["text"]
     text: str
 
@@ -106,13 +114,19 @@ def _parts(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def _texts(stop: Any) -> Any:
+    """Return ``stop`` as a list of texts, where it is a single one."""
+    return [stop] if isinstance(stop, str) else stop
+
+
 class _Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[_TextPart], BeforeValidator(_parts), Field(max_length=_MOST_PARTS)]
 
 
-class _StreamOptions(_Strict):
+class _StreamOptions(_Strict, extra="forbid"):
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class ChatRequest(_Request):
@@ -124,6 +138,9 @@ class ChatRequest(_Request):
         max_completion_tokens: the most tokens of the answer.
         max_tokens: the older name for it, 0 without one; after ``parse`` it holds the limit.
         temperature: 0 is greedy; other values are at least 0.01, since engines replace smaller ones.
+        top_p: mass of the most probable tokens that are drawn from, see ``lovec.types.Sampling``.
+        n: number of answers; more than one need a temperature above 0.
+        stop: texts that end an answer, looked for in the text without tags; an answer ends before them.
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
         stream_options: whether a stream ends with a chunk that counts tokens.
@@ -136,12 +153,19 @@ class ChatRequest(_Request):
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: int = Field(0, ge=1)
     temperature: float = Field(0.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    n: int = Field(1, ge=1)
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]], BeforeValidator(_texts), Field(max_length=MOST_STOPS)
+    ] = []
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
 
     @classmethod
-    def parse(cls, body: dict[str, Any], model: str, max_tokens: int, scale: Scale) -> ChatRequest:
+    def parse(
+        cls, body: dict[str, Any], model: str, max_tokens: int, scale: Scale, max_choices: int = 1
+    ) -> ChatRequest:
         """Parse a request.
 
         Args:
@@ -149,6 +173,7 @@ class ChatRequest(_Request):
             model: name of the only model there is.
             max_tokens: the most tokens of an answer: the default of a request, and the limit where it asks for more.
             scale: the scale of ``min_score``.
+            max_choices: the most answers that one request may ask for.
 
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
@@ -158,15 +183,21 @@ class ChatRequest(_Request):
         for name in [name for name in body if name not in cls.model_fields]:
             if name not in neutral:
                 near = get_close_matches(name[:_MOST_PARTS], [*cls.model_fields, *neutral], 1)
-                raise RequestRefused(
-                    f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""), name
-                )
-            if not any(_equal(body[name], value) for value in neutral[name]):
-                raise RequestRefused(f"{name} is not supported here; leave it out", name)
+                advice = f"; did you mean {near[0]!r}?" if near else ""
+                raise RequestRefused(f"unknown parameter {name!r}{advice}", name, code="unknown_parameter")
+            _refuse_unless_neutral(name, body.pop(name), neutral[name])
+        for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
+            _check_fields(message, f"messages[{number}]")
         request = cls.read(body, model, scale)
         if 0 < request.temperature < 0.01:
-            message = f"temperature is {request.temperature}, expected 0 or a number between 0.01 and 2"
-            raise RequestRefused(message, "temperature")
+            text = f"temperature is {request.temperature}, expected 0 or a number between 0.01 and 2"
+            raise RequestRefused(text, "temperature", code="invalid_value")
+        if request.n > max_choices:
+            text = f"n is {request.n}, expected at most {max_choices} here; ask several times"
+            raise RequestRefused(text, "n", code="invalid_value")
+        if request.n > 1 and not request.temperature:
+            text = f"n is {request.n} and the temperature 0, where all answers are the same; set temperature, such as 1"
+            raise RequestRefused(text, "n", code="invalid_value")
         request.max_tokens = min(request.max_completion_tokens or request.max_tokens or max_tokens, max_tokens)
         return request
 
@@ -177,10 +208,38 @@ class ChatRequest(_Request):
 
     @property
     def sampling(self) -> Sampling:
-        """How to sample the answer."""
-        return Sampling(
-            self.max_tokens, self.temperature, seed=(self.seed or 0) % 2**63
-        )  # seeds of streams have no sign
+        """How to sample one answer."""
+        seed = (self.seed or 0) % 2**63  # seeds of streams have no sign
+        return Sampling(self.max_tokens, self.temperature, seed=seed, top_p=self.top_p)
+
+
+def _check_fields(message: Any, place: str) -> None:
+    """Refuse a field of a message that would change its meaning, and is neither role nor content."""
+    fields: dict[str, list[Any] | None] = _PARAMETERS["messages"]
+    for name in [*message] if isinstance(message, dict) else ():
+        if name in ("role", "content") or message[name] is None:
+            continue
+        if name not in fields:
+            raise RequestRefused(f"unknown field {name!r} of {place}", f"{place}.{name}", code="unknown_parameter")
+        if (neutral := fields[name]) is not None:
+            _refuse_unless_neutral(f"{place}.{name}", message[name], neutral)
+
+
+def _refuse_unless_neutral(name: str, value: Any, neutral: Sequence[Any]) -> None:
+    """Refuse a parameter that is not supported, unless its value asks for nothing."""
+    if any(_equal(value, other) for other in neutral):
+        return
+    if not neutral:
+        raise RequestRefused(f"{name} is not supported here; leave it out", name, code="unsupported_parameter")
+    allowed = " or ".join(json.dumps(other) for other in neutral)
+    message = f"{name} is not supported here; leave it out, or set it to {allowed}, which asks for nothing"
+    raise RequestRefused(message, name, code="unsupported_value")
+
+
+def _code(kind: str) -> str:
+    """Return OpenAI's error code for one of pydantic's kinds of errors."""
+    codes = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+    return codes.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
 
 
 def _equal(value: Any, neutral: Any) -> bool:
@@ -243,19 +302,32 @@ class ResponseBuilder:
     def __init__(self, model: str) -> None:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
-    def whole(self, pieces: Sequence[Piece], finish: str, usage: dict[str, int]) -> dict[str, Any]:
-        """Return the response as one object."""
-        message = {
-            "role": "assistant",
-            "content": "".join(piece.content for piece in pieces),
-            "confidence": [piece.entry for piece in pieces],
-        }
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage}
+    def whole(self, answers: Sequence[tuple[Sequence[Piece], str]], usage: dict[str, int]) -> dict[str, Any]:
+        """Return the response as one object.
 
-    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> str:
-        """Return an event of a stream that adds to the answer."""
-        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+        Args:
+            answers: the pieces of every answer, and why it ended.
+            usage: what ``count_usage`` has returned.
+        """
+        choices = [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": "".join(piece.content for piece in pieces),
+                    "refusal": None,
+                    "confidence": [piece.entry for piece in pieces],
+                },
+                "finish_reason": finish,
+                "logprobs": None,
+            }
+            for index, (pieces, finish) in enumerate(answers)
+        ]
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
+
+    def chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> str:
+        """Return an event of a stream that adds to the answer with this index."""
+        return self._event({"choices": [{"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}]})
 
     def usage_chunk(self, usage: dict[str, int]) -> str:
         """Return the event of a stream that counts its tokens."""
@@ -270,10 +342,18 @@ def event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-def count_usage(prompt: Sequence[int], completion: Sequence[int]) -> dict[str, int]:
-    """Return the token counts of a request, in OpenAI's format."""
-    counts = {"prompt_tokens": len(prompt), "completion_tokens": len(completion)}
-    return {**counts, "total_tokens": sum(counts.values())}
+def count_usage(prompt: Sequence[int], tokens: int) -> dict[str, int]:
+    """Return the token counts of a request, in OpenAI's format: of the prompt, and of all its answers together."""
+    return {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": tokens,
+        "total_tokens": len(prompt) + tokens,
+    }
+
+
+def error_kind(status: int) -> str:
+    """Return OpenAI's type of an error with this HTTP status."""
+    return "requests" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
 
 
 def error_body(message: str, kind: str, parameter: str | None = None, code: str | None = None) -> dict[str, Any]:

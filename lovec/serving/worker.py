@@ -46,6 +46,11 @@ class CompletionJob:
     logps: list[float] = field(default_factory=list, init=False)
     turn: int = field(default=0, init=False)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the completion ends with the token that it has paused at."""
+        return False
+
 
 @dataclass(eq=False)
 class StepsJob:
@@ -71,12 +76,12 @@ Job: TypeAlias = CompletionJob | StepsJob
 class EngineWorker:
     """Runs jobs in batches of up to ``engine.max_rows``, first come, first served.
 
-    An engine must be used by one thread only. Jobs with the same temperature and seed run together, each with its own
-    token limit. A completion may pause, for instance at the end of every sentence; once all completions of the batch
-    have paused or ended, ``on_paused`` is called with those that have paused, and then they go on, together with jobs
-    that have arrived in the meantime. Of batches that cannot run together, the one that has waited longest is next. A
-    job in steps gives way after every step to the first of the waiting jobs and their batch; several jobs in steps
-    take turns.
+    An engine must be used by one thread only. Jobs with the same temperature, top_p and seed run together, each with
+    its own token limit. A completion may pause, for instance at the end of every sentence; once all completions of
+    the batch have paused or ended, ``on_paused`` is called with those that have paused, and then they go on, together
+    with jobs that have arrived in the meantime. Of batches that cannot run together, the one that has waited longest
+    is next. A job in steps gives way after every step to the first of the waiting jobs and their batch; several jobs
+    in steps take turns.
 
     A completion that has paused is continued behind the tokens that it has, with a random stream that depends on their
     number: equal requests with equal seeds stay equal.
@@ -155,19 +160,20 @@ class EngineWorker:
         self.thread.join(timeout)
         return not self.thread.is_alive()
 
-    def submit(self, job: Job) -> None:
-        """Put a job at the end of the queue.
+    def submit(self, *jobs: Job) -> None:
+        """Put jobs at the end of the queue, all or none of them.
 
         Raises:
-            RequestRefused: the queue is full, or the worker is stopping.
+            RequestRefused: the queue has no room for them, or the worker is stopping.
         """
         with self._changed:
             if self._stopping:
                 raise shutting_down()
-            if len(self.queue) + len(self._begun) >= self.max_waiting:
+            if len(self.queue) + len(self._begun) + len(jobs) > self.max_waiting:
                 raise queue_full(self.max_waiting)
-            job.turn = next(self._turns)
-            self.queue.append(job)
+            for job in jobs:
+                job.turn = next(self._turns)
+            self.queue += jobs
             self._changed.notify()
 
     def _work(self) -> None:
@@ -249,7 +255,7 @@ class EngineWorker:
         if paused:
             self.on_paused([jobs[at] for at in sorted(paused)])
         for at, (job, (completion,)) in enumerate(zip(jobs, completions, strict=True)):
-            if at in paused and not completion.finished and self._has_room(job):
+            if at in paused and not completion.finished and not job.stopped and self._has_room(job):
                 with self._changed:
                     job.turn = next(self._turns)
                     self._paused.append(job)
@@ -277,7 +283,7 @@ def shutting_down() -> RequestRefused:
 
 def queue_full(max_waiting: int) -> RequestRefused:
     """Return the error of a request that is one too many."""
-    message = f"{max_waiting} requests are waiting, the most that may; try again later"
+    message = f"the queue has no room, where at most {max_waiting} answers wait; try again later"
     return RequestRefused(message, status=429, code="rate_limit_exceeded")
 
 
@@ -285,4 +291,5 @@ def _run_together(first: Job, job: Job) -> bool:
     """Return whether two jobs can run in one batch."""
     if isinstance(first, StepsJob) or isinstance(job, StepsJob):
         return first is job
-    return (first.sampling.temperature, first.sampling.seed) == (job.sampling.temperature, job.sampling.seed)
+    alike = [(s.temperature, s.top_p, s.seed) for s in (first.sampling, job.sampling)]
+    return alike[0] == alike[1]

@@ -39,7 +39,7 @@ class FreeFormTagger:
         distributions: whether to fill in the distribution over all scores at every valid tag, given the text and the
             scores that the model itself wrote before it (encoded as in iterative tagging; malformed parts verbatim).
         likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, as the model wrote them.
-            At temperatures 0 and 1 they are known from writing; at others the answer is scored once more.
+            They are known from writing where ``sampling.keeps_logps``; otherwise the answer is scored once more.
 
     Attributes:
         watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
@@ -129,7 +129,7 @@ class FreeFormTagger:
     ) -> list[Record]:
         """Return the records of parsed answers with the log-probabilities of the tokens of every sentence."""
         logps = [completion.logps for completion in completions]
-        if self.sampling.temperature not in (0.0, 1.0):  # the completions' own are of the distribution drawn from
+        if not self.sampling.keeps_logps:  # the completions' own are of the distribution drawn from
             contexts = [[*prompt, *completion.ids] for prompt, completion in zip(prompts, completions, strict=True)]
             with self.watch.phase("scoring"):
                 scores = token_scorer(self.engine).token_logps(contexts, [len(prompt) for prompt in prompts])

@@ -6,6 +6,7 @@ transformers engine's own workings follow at the end.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
-from plainscores import CHOICES, TinyPolicy, assert_scores, close, naive_logits, naive_score, texts
+from plainscores import CHOICES, TinyPolicy, assert_scores, close, naive_logits, naive_nucleus, naive_score, texts
 from transformers import AutoModelForCausalLM, MistralConfig
 from vllmtiny import VLLM, Vllms
 
@@ -186,15 +187,39 @@ def test_random_streams_depend_on_seed_key_and_index(llama: TinyPolicy, engine: 
     assert [row[0].ids for row in default] == [sample("0")[0], sample("1")[0]]
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.7])
-def test_logps_are_of_the_distribution_drawn_from(policy: TinyPolicy, engine: Engine, temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.5, 1.0), (1.7, 1.0), (1.0, 0.6), (0.7, 0.3)])
+def test_logps_are_of_the_distribution_drawn_from(
+    policy: TinyPolicy, engine: Engine, temperature: float, top_p: float
+) -> None:
     engine.sync(policy)
-    prompts = texts(4, 30, seed=4)
-    for prompt, [completion] in zip(prompts, engine.generate(prompts, Sampling(15, temperature), ()), strict=True):
+    prompts, sampling = texts(4, 30, seed=4), Sampling(15, temperature, top_p=top_p)
+    for prompt, [completion] in zip(prompts, engine.generate(prompts, sampling, ()), strict=True):
         logits = naive_logits(policy.model, [*prompt, *completion.ids])[len(prompt) - 1 : -1]
-        logps = (logits.double() / temperature).log_softmax(-1)
-        expected = logps.gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
-        assert completion.logps == pytest.approx(expected.tolist(), abs=close(engine))
+        rows = [naive_nucleus(row, temperature, top_p) for row in logits]
+        expected = [row[token] for row, token in zip(rows, completion.ids, strict=True)]
+        assert completion.logps == pytest.approx(expected, abs=close(engine))
+
+
+def test_the_nucleus_is_sampled_in_its_proportions(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    draws = 2000
+    completions = engine.generate([[5, 6, 7]], Sampling(1, 0.6, n=draws, top_p=0.4), ())[0]
+    logps = naive_nucleus(naive_logits(llama.model, [5, 6, 7])[-1], 0.6, 0.4)
+    kept = {token: math.exp(logp) for token, logp in enumerate(logps) if logp > -math.inf}
+    counts = Counter(c.ids[0] for c in completions)
+    assert 1 < len(kept) < len(logps) / 2 and set(counts) <= set(kept)
+    for token, p in sorted(kept.items(), key=lambda item: -item[1])[:5]:
+        assert abs(counts[token] / draws - p) < 4 * (p * (1 - p) / draws) ** 0.5
+
+
+def test_top_p_leaves_greedy_choices_alone_and_one_token_at_least(llama: TinyPolicy, engine: Engine) -> None:
+    engine.sync(llama)
+    prompts = texts(3, 20, seed=5)
+    greedy = engine.generate(prompts, Sampling(8), ())
+    assert_same(engine, engine.generate(prompts, Sampling(8, top_p=0.1), ()), greedy)
+    narrow = engine.generate(prompts, Sampling(8, 1.3, top_p=1e-9), ())
+    assert [row[0].ids for row in narrow] == [row[0].ids for row in greedy]
+    assert all(row[0].logps == pytest.approx([0.0] * 8) for row in narrow)
 
 
 def test_frequencies_are_the_models_probabilities(llama: TinyPolicy, engine: Engine) -> None:
@@ -559,16 +584,20 @@ def test_dropped_rows_leave_the_others_as_they_were(policy: TinyPolicy) -> None:
     assert live == [3]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_tokens_are_drawn_alike_in_pieces_and_at_once(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.0, 0.5), (0.0, 0.5)])
+def test_tokens_are_drawn_alike_in_pieces_and_at_once(
+    temperature: float, top_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     logits, uniform = 3 * torch.randn(7, 50), torch.rand(7, dtype=torch.float64)
     logps = (logits.double() / (temperature or 1.0)).log_softmax(-1)
+    if temperature and top_p < 1:
+        logps = torch.tensor([naive_nucleus(row, temperature, top_p) for row in logits], dtype=torch.float64)
     drawn = []
     for rows in (1, 3, 7):
         monkeypatch.setattr("lovec.engines.transformers.rows_at_once", lambda _, rows=rows: rows)
-        tokens, values = _draw(logits, temperature, uniform)
-        assert values.equal(logps.gather(-1, tokens[:, None])[:, 0])
+        tokens, values = _draw(logits, Sampling(temperature=temperature, top_p=top_p), uniform)
+        assert torch.allclose(values, logps.gather(-1, tokens[:, None])[:, 0], rtol=0, atol=1e-12)
         drawn.append(tokens.tolist())
     below = [float(logps[i, :token].exp().sum()) for i, token in enumerate(drawn[0])]
     assert drawn[0] == drawn[1] == drawn[2]

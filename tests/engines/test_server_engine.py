@@ -16,7 +16,7 @@ import pytest
 import torch
 from completionserver import CompletionServer, error
 from peft import LoraConfig, get_peft_model
-from plainscores import TinyPolicy
+from plainscores import TinyPolicy, naive_nucleus
 from transformers import AutoModelForCausalLM
 
 from lovec import calls
@@ -111,21 +111,23 @@ def test_a_call_sets_every_sampling_parameter(engine: VllmServer, server: Comple
     assert body["max_tokens"] == CONTEXT - 90 and body["stop_token_ids"] == [3, 7]
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.7])
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.5, 1.0), (1.7, 1.0), (1.0, 0.6), (0.7, 0.3)])
 def test_log_probs_are_of_the_distribution_drawn_from(
-    engine: VllmServer, policy: TinyPolicy, server: CompletionServer, temperature: float
+    engine: VllmServer, policy: TinyPolicy, server: CompletionServer, temperature: float, top_p: float
 ) -> None:
-    for prompt, [completion] in zip(PROMPTS, engine.generate(PROMPTS, Sampling(8, temperature), STOPS), strict=True):
+    sampling = Sampling(8, temperature, top_p=top_p)
+    for prompt, [completion] in zip(PROMPTS, engine.generate(PROMPTS, sampling, STOPS), strict=True):
         with torch.no_grad():
             logits = policy.model(torch.tensor([prompt + list(completion.ids)])).logits[0, len(prompt) - 1 : -1]
-        logps = (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
-        assert completion.logps == pytest.approx(logps.tolist(), abs=1e-5)
+        rows = [naive_nucleus(row, temperature, top_p) for row in logits]
+        expected = [row[token] for row, token in zip(rows, completion.ids, strict=True)]
+        assert completion.logps == pytest.approx(expected, abs=1e-5)
     server.raw = True
-    engine.generate(PROMPTS, Sampling(2, temperature), STOPS)  # checked once a connection
+    engine.generate(PROMPTS, Sampling(2, temperature, top_p=top_p), STOPS)  # checked once a connection
     fresh = VllmServer(server.url)
     fresh.sync(policy)
     with pytest.raises(LovecError, match=r"before the temperature; start it with --logprobs-mode processed_logprobs"):
-        fresh.generate(PROMPTS, Sampling(2, temperature), STOPS)
+        fresh.generate(PROMPTS, Sampling(2, temperature, top_p=top_p), STOPS)
     assert fresh.generate(PROMPTS, Sampling(2, 1.0), STOPS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -164,6 +165,15 @@ def own(policy: Policy) -> TransformersEngine:
 
 PROMPTS = [[5, 6, 7], [9, 3, 4, 8, 200], list(range(20, 90))]
 STOPS = tuple(range(0, 256, 16))
+
+
+def test_top_p_leaves_the_most_probable_tokens_renormalised(engine: VllmServer, policy: Policy) -> None:
+    groups = engine.generate(PROMPTS, Sampling(12, 1.0, n=3, top_p=0.4), STOPS)
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            [scores] = own(policy).token_logps([[*prompt, *completion.ids]], [len(prompt)])
+            for logp, whole in zip(completion.logps, scores.logps, strict=True):
+                assert -1e-4 < logp - whole < -math.log(0.4) + 1e-4  # at least that mass is left
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.6])

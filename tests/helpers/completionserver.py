@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from plainscores import naive_nucleus
 from transformers import AutoModelForCausalLM
 
 from lovec.engines import TransformersEngine
@@ -97,12 +98,14 @@ class CompletionServer:
         model = self.base if body["model"] == self.name else self.adapters[body["model"]]
         engine = TransformersEngine()
         engine.sync(SimpleNamespace(model=model))
-        sampling = Sampling(body["max_tokens"], body["temperature"], 1, body.get("seed", 0))
+        sampling = Sampling(body["max_tokens"], body["temperature"], 1, body.get("seed", 0), body.get("top_p", 1.0))
         [[completion]] = engine.generate([body["prompt"]], sampling, body.get("stop_token_ids", ()))
         with torch.no_grad():
             ids = torch.tensor([body["prompt"] + list(completion.ids)])
             logits = model(ids).logits[0, len(body["prompt"]) - 1 : -1]
         logps = (logits / (1.0 if self.raw else body["temperature"] or 1.0)).log_softmax(-1)
+        if sampling.top_p < 1 and sampling.temperature and not self.raw:
+            logps = torch.tensor([naive_nucleus(row, sampling.temperature, sampling.top_p) for row in logits])
         sampled = [float(row[token]) for row, token in zip(logps, completion.ids, strict=True)]
         token_ids = body.get("logprob_token_ids", ()) if self.given_ids else ()
         top = [{f"token_id:{token}": float(row[token]) for token in token_ids} for row in logps]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,3 +67,15 @@ def close(engine: Engine) -> float:
 def assert_scores(engine: Engine, model: Any, contexts: list[list[int]], choices: list[list[int]]) -> None:
     for context, scores in zip(contexts, engine.score(contexts, choices), strict=True):
         assert scores == pytest.approx([naive_score(model, context, choice) for choice in choices], abs=close(engine))
+
+
+def naive_nucleus(logits: torch.Tensor, temperature: float, top_p: float) -> list[float]:
+    """Return log-probabilities of one row [V]: the most probable tokens in turn, until they have ``top_p`` together."""
+    probabilities = (logits.double() / temperature).softmax(-1).tolist()
+    kept: dict[int, float] = {}
+    for token in sorted(range(len(probabilities)), key=lambda token: -probabilities[token]):
+        if kept and sum(kept.values()) >= top_p:
+            break
+        kept[token] = probabilities[token]
+    total = sum(kept.values())
+    return [math.log(kept[token] / total) if token in kept else -math.inf for token in range(len(probabilities))]

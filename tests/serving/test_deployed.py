@@ -5,64 +5,22 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from served import chat, post, running
+from writer import Writer
 
 from lovec.calibration import Calibration, Promised, calibrate
-from lovec.engines import TransformersEngine
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.deployment import Deployment
 from lovec.tagging import TextTagger
-from lovec.types import Completion, OnToken, Record, Sampling, Sentence
+from lovec.types import Record, Sampling, Sentence
 
 QUESTIONS = [f"Who was {name}?" for name in ("Ada", "Bob", "Eve", "Mia", "Tom", "Ann", "Max", "Ida", "Joe", "Kim")]
 TEXT = "Ada ran. She wrote a note. It was noon in London. The rain fell on the engines."
-
-
-class Writer(TransformersEngine):
-    """Writes tagged sentences, a different answer for each prompt; random models write no tags. It scores as always."""
-
-    tokenizer: Any = None
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        stop_ids: Sequence[int],
-        keys: Sequence[str] | None = None,
-        on_token: OnToken | None = None,
-    ) -> list[list[Completion]]:
-        groups = []
-        for row, prompt in enumerate(prompts):
-            begin, answer = self._answer(list(prompt), stop_ids[0])
-            written: list[int] = []
-            for token in answer[len(prompt) - begin :]:
-                written.append(token)
-                if (on_token and not on_token(row, 0, token)) or len(written) == sampling.max_new_tokens:
-                    break
-            logps = tuple(-0.01 * (1 + token % 50) for token in written)
-            groups.append([Completion(tuple(written), logps, written[-1] in stop_ids)])
-        return groups
-
-    def _answer(self, prompt: list[int], end: int) -> tuple[int, list[int]]:
-        """The length of the prompt that an answer continues, and the answer."""
-        for begin, answer in self.known:
-            if prompt[: len(begin)] == begin and answer[: len(prompt) - len(begin)] == prompt[len(begin) :]:
-                return len(begin), answer
-        draw = random.Random(str(prompt))
-        words = ("Ada ran", "She wrote a note on engines", "It was noon", "London is a town")
-        parts = [f"{draw.choice(words)}. <confidence> {draw.choice('0123456789x')} </confidence>" for _ in range(4)]
-        answer = [*self.tokenizer(" ".join([*parts, "And"]), add_special_tokens=False)["input_ids"], end]
-        self.known.append((prompt, answer))
-        return len(prompt), answer
-
-    def __init__(self) -> None:
-        super().__init__(max_rows=4)
-        self.known: list[tuple[list[int], list[int]]] = []
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +69,20 @@ def test_chats_and_texts_have_the_confidences_of_the_taggers(session: Session, r
             assert entry["confidence"] == (
                 None if sentence.confidence is None else pytest.approx(sentence.confidence, abs=1e-5)
             )
+
+
+def test_likelihoods_are_never_those_of_a_truncated_distribution(session: Session) -> None:
+    calibration = made(session, "free-form", readout=("mean", "entropy", "logp_mean", "logp_min"))
+    with running(replace(session, deployment=Deployment({"free-form": calibration}))) as server:
+
+        def known(**more: Any) -> bool:
+            entries = post(server, chat("Who was Zoe?", max_tokens=60, **more))[1]["choices"][0]["message"][
+                "confidence"
+            ]
+            return any(entry["confidence"] is not None for entry in entries)
+
+        assert known() and known(top_p=0.5) and known(temperature=1)
+        assert not known(temperature=1, top_p=0.5) and not known(temperature=0.7)
 
 
 def test_a_guarantee_leaves_sentences_out(session: Session) -> None:

@@ -83,7 +83,7 @@ def test_the_worker_batches_limits_and_cancels_jobs() -> None:
     waiting = [job(limit) for limit in (1, 3, 5)] + [job(1, temperature=1.0), job(2), job(2)]
     for one, _ in waiting:
         worker.submit(one)
-    with pytest.raises(RequestRefused, match="6 requests are waiting"):
+    with pytest.raises(RequestRefused, match="at most 6 answers wait"):
         worker.submit(job(1)[0])
     waiting[4][0].cancelled.set()
     steps = Steps("steps", 1, [])

@@ -56,7 +56,7 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
         listed: whether the error names all of them where none comes close.
     """
     known = [other for other in dict.fromkeys(known) if other != word]
-    hint = nearest(word, known)
+    hint = nearest(word.partition(" of ")[0], known)
     if listed and known and not hint:
         hint = f"; known are {', '.join(known)}"
     return UsageError(f"unknown {kind} {word}{hint}")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -185,7 +186,7 @@ def run(words: list[str]) -> None:
 
     shown = [row for row in main_rows(rows) if row.level == "sentence" and row.readout == "stated"]
     print_results(shown, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
-    print(f"\n{story(shown)}\n")
+    print("\n" + textwrap.fill(story(shown), 80) + "\n")
     print(f"the report, with every table, plot and tagged answer: {report}")
     print(f"adapters, logs and tagged answers: {options.out}")
     best = options.out / TRAINED.get(best_method(shown) or "SFT", FIRST)

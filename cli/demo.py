@@ -237,7 +237,7 @@ def _report(folder: Path) -> Path:
     from . import report
 
     with contextlib.redirect_stdout(io.StringIO()):
-        report.run([str(folder)])
+        report.run([str(folder)], last=False)
     return folder / "report" / "index.html"
 
 

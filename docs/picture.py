@@ -32,7 +32,7 @@ README = HERE.parent / "README.md"
 BEGIN = "<!-- picture: written by docs/picture.py -->"
 END = "<!-- end of the picture -->"
 TRUE, WRONG, WHOLE = 0.75, 0.45, 0.05
-"""Factuality from which a sentence is mostly true, up to which mostly wrong, and how far from 1 or 0 it is wholly so."""
+"""Factuality from which a sentence is mostly true, up to which mostly wrong, and how near to 1 or 0 it is wholly so."""
 SHORTEST = 3  # sentences of an answer that is shown
 WIDTH, TALLEST, SCALE = 760, 1200, 2
 LARGEST = 150_000  # bytes
@@ -122,9 +122,9 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     alt = f"{answer.question} {said}".replace("[", "(").replace("]", ")")
     return (
         f"![{alt}](docs/tagged.png)\n\n"
-        f"*A model of the embedded world. Of its answers about {number} people whom training left out, {mixed} consist of "
-        "sentences that are mostly true or mostly wrong, and have both; this is the one whose confidences separate them "
-        "best, and [the tables](#results) say how good they are on average.*"
+        f"*A model of the embedded world. Of its answers about {number} people whom training left out, {mixed} consist "
+        "of sentences that are mostly true or mostly wrong, and have both; this is the one whose confidences separate "
+        "them best, and [the tables](#results) say how good they are on average.*"
     )
 
 

@@ -132,13 +132,13 @@ class TrainingCLI(LightningCLI):
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the one seed; model and data take theirs from it."""
         parser.add_argument("--seed_everything", type=int, default=0, help="Seed of everything random.")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what the trainer's method itself takes, such as ``--ckpt_path``."""
         for action in parser._actions:  # Lightning says float or int, and so 1 would be read as 1.0, which is all
             if action.dest.removeprefix("trainer.") in _FRACTIONS:
                 action._typehint = int | float | None  # type: ignore[attr-defined]
                 action.help = "How many batches to use (1 is one batch), or with a point their share (1.0 is all)."
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add what the trainer's method itself takes, such as ``--ckpt_path``."""
         parser.link_arguments("seed_everything", "model.init_args.seed")
         parser.link_arguments("seed_everything", "data.init_args.seed")
         ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}

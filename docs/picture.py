@@ -44,7 +44,7 @@ html, body {{ margin: 0; background: #fff; }}
 table {{ border-collapse: collapse; width: 100%; }}
 th {{ text-align: left; font-weight: 600; font-size: 13px; color: #595959; padding: 2px 0 4px; }}
 td {{ padding: 5px 0; border-top: 1px solid #ddd; vertical-align: top; }}
-td:last-child, th:last-child {{ width: 124px; text-align: right; }}
+td:last-child, th:last-child {{ width: 148px; text-align: right; }}
 td, td * {{ margin-block: 0 !important; }}
 .lv-detail, .lv-sr {{ display: none; }}
 </style><body><div class="lovec"><p class="ask">{question}</p><table>

@@ -151,20 +151,20 @@ def _no_class(path: str, reason: str) -> UsageError:
 def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
     """A class lacks a method of a protocol, or has it with other names or types, which are compared exactly."""
     return UsageError(
-        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types, annotated so: "
+        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: "
         f"{methods_of(protocol)}"
     )
 
 
 def methods_of(protocol: str) -> str:
-    """Return the methods that a class must have, with their annotations, to be taken for a protocol.
+    """Return the methods that a class must have to be taken for a protocol, annotated as here, behind ``self``.
 
     Args:
         protocol: name of the protocol.
     """
     module = import_module(_PROTOCOLS.get(protocol, "lovec.types"))
     return "; ".join(
-        f"{name}{signature(member)}".replace("'", "")
+        f"{name}{signature(member)}".replace("(self, ", "(").replace("'", "")
         for name, member in vars(getattr(module, protocol)).items()
         if callable(member) and (name == "__call__" or not name.startswith("_"))
     )
@@ -181,8 +181,9 @@ def protocol_help(option: str) -> str | None:
     if protocol not in ("Oracle", *_PROTOCOLS):
         return None
     return (
-        f"{option} CLASS takes {', '.join(_class_names(name))}, or a class of your own, as my_file.MyClass, in the working "
-        f"directory.\nIt needs these methods, annotated so (the types are compared): {methods_of(protocol)}\n"
+        f"{option} CLASS takes {', '.join(_class_names(name))}, or a class of your own in the working directory, as "
+        "my_file.MyClass.\nIt needs these methods beside self, annotated exactly so, because the types are compared: "
+        f"{methods_of(protocol)}\n"
         f"{option}.help CLASS lists the options of a class."
     )
 

@@ -69,4 +69,4 @@ def test_a_protocol_says_how_a_class_must_be_annotated(here, capsys) -> None:
     assert main(["label", "--oracle.help"]) == 0
     printed = capsys.readouterr().out
     assert "OpenAIOracle" in printed
-    assert "rate(self, records: Sequence[Record]) -> list[list[float | None]]" in printed
+    assert "rate(records: Sequence[Record]) -> list[list[float | None]]" in printed

@@ -51,9 +51,8 @@ def check_words(command: str, words: Sequence[str]) -> None:
     if command in _TRAINER:
         recipes = [read_recipe(find_recipe(name)) for name in _values(words, "--config", "-c")]
         classes = {group: _class_of(group, recipes, words) for group in _CLASSES}
-        for word in words:
-            if word.startswith("--"):
-                _check_option(word, classes)
+        for option in (*(word for word in words if word.startswith("--")), *_settings(recipes, classes)):
+            _check_option(option, classes)
         if command in ("fit", "sweep") and not value_of(words, "--ckpt_path"):
             _check_start(recipes, words)
     elif adapter := value_of(words, "--adapter"):
@@ -61,7 +60,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
     for name in _FILES:
         path = value_of(words, name)
         if path and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():
-            raise LovecError(f"there is no file {path}, which {name} names; correct the path")
+            raise LovecError(f"cannot read {path} (No such file or directory)")
 
 
 def _values(words: Sequence[str], *names: str) -> Iterator[str]:
@@ -70,6 +69,27 @@ def _values(words: Sequence[str], *names: str) -> Iterator[str]:
         name, equals, value = word.partition("=")
         if name in names and (found := value if equals else "".join(words[number + 1 : number + 2])):
             yield found
+
+
+def _settings(recipes: Sequence[Mapping[str, Any]], classes: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield the settings of recipes as options, without those of a class that is not used in the end."""
+    for recipe in recipes:
+        for group in ("trainer", *classes):
+            settings = recipe.get(group)
+            if isinstance(settings, Mapping):
+                named = settings.get("class_path")
+                if named is None or _full_name(group, str(named)) == classes.get(group):
+                    yield from _dotted(settings, f"--{group}")
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, value in settings.items():
+        if name in ("init_args", "class_path"):
+            yield from _dotted(value, prefix) if isinstance(value, Mapping) else ()
+            continue
+        yield f"{prefix}.{name}"
+        if isinstance(value, Mapping) and "class_path" not in value:
+            yield from _dotted(value, f"{prefix}.{name}")
 
 
 def _check_start(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> None:
@@ -94,9 +114,14 @@ def _class_of(group: str, recipes: Sequence[Mapping[str, Any]], words: Sequence[
     name = value_of(words, f"--{group}", f"--{group}.class_path") or next(filter(None, reversed(named)), None)
     if not isinstance(name, str):
         return "lovec.datamodules.World" if group == "data" else None  # that of base.yaml
+    return _full_name(group, name)
+
+
+def _full_name(group: str, name: str) -> str | None:
+    """Return the import path of a class that may be given by its short name; None for no known one."""
     if "." in name:
         return name
-    places = (f"{module}.{name}" for module in _CLASSES[group])
+    places = (f"{module}.{name}" for module in _CLASSES.get(group, ()))
     return next((place for place in places if _defined(*place.rsplit(".", 1)) is not None), None)
 
 

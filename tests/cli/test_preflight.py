@@ -76,7 +76,7 @@ def test_commands_of_the_pages_are_let_through_but_for_files_that_are_not_there(
 
 @pytest.mark.parametrize("line", [
     "fit --model my_file.Own --model.anything 1 --data other.Data --data.thing 2",
-    "fit --config sft.yaml --model.optimizer.lr 1e-4 --model.reward.scale 2 --trainer.callbacks+=Probe",
+    "fit --config grpo.yaml --model.policy.adapter null --model.reward.scale 2 --trainer.callbacks+=Probe",
     "fit --config sft.yaml --model.dict_kwargs.x 1 --model.lr_scheduler null",
     "fit --config dpo.yaml --ckpt_path runs/dpo/last.ckpt",
     "fit --config dpo.yaml --model.policy.adapter null",

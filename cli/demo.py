@@ -122,6 +122,10 @@ class State:
         """Return whether a stage is finished, and the file that it makes is still there."""
         return stage in self.done and file.exists()
 
+    def forget(self, name: str) -> None:
+        """Forget the test of a method that is trained anew; after the first one, all others, which start from it."""
+        self.done = [] if name == FIRST else [stage for stage in self.done if stage != f"test {name}"]
+
     def add(self, done: str | None = None, begun: str | None = None) -> None:
         """Record a stage."""
         from lovec.files import write_text
@@ -175,7 +179,7 @@ def run(words: list[str]) -> None:
                 _fit(method.name, state, variant)
             elif state.holds(f"test {method.name}", results):
                 _note("done by an earlier call")
-            if not state.holds(f"test {method.name}", results):
+            if not state.holds(f"test {method.name}", results):  # nor after another training
                 _execute("test", method.name, state, variant)
                 state.add(done=f"test {method.name}")
             rows += [row for row in read_results(results).rows if row.method in method.rows]
@@ -223,6 +227,7 @@ def _fit(name: str, state: State, variant: str) -> None:
             flags += ["--ckpt_path", str(path)]
         else:
             _note("begins again: an earlier call was stopped before its first checkpoint")
+    state.forget(name)
     state.add(begun=stage)
     _execute("fit", name, state, variant, *flags)
     state.add(done=stage)

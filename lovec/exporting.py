@@ -14,7 +14,7 @@ import torch
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
-from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
+from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_tokenizer
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, settings_file
 from lovec.templates import load_template
@@ -145,6 +145,21 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         calibrations,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts beside the adapter that a training writes: what `open_session` reads, and a model card.
+
+    Args:
+        module: the ``PolicyModule`` that was trained.
+        base: the part of its fingerprint that tells the base model.
+    """
+    data = getattr(module.trainer, "datamodule", None)
+    objective, source = (f"{type(part).__module__}.{type(part).__qualname__}" for part in (module, data))
+    source = "loaders of the user's own" if data is None else source
+    config = module.policy.peft.peft_config[ADAPTER]
+    card = trained_card(module.encoder, config, module.run_dir, objective, source, module.seed)
+    return settings_file(module.encoder, base) | {"README.md": card}
 
 
 def trained_card(encoder: Encoder, peft: Any, run: Path, objective: str, data: str, seed: int) -> str:

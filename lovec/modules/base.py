@@ -26,14 +26,13 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.stopping import SignalConnector
-from lovec.exporting import trained_card
+from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
 from lovec.notices import DoublingWarning, listed
-from lovec.policy import ADAPTER, TokenSequence
+from lovec.policy import TokenSequence
 from lovec.randomness import seeded
-from lovec.taggers.session import settings_file
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
 
 log = logging.getLogger(__name__)
@@ -413,20 +412,11 @@ class PolicyModule(EvaluationModule):
         if self.trainer.is_global_zero:
             path = self.run_dir / "adapter"
             aside = free_name(path)
-            files = settings_file(self.encoder, self.base_fingerprint)
-            files["README.md"] = self._card()
+            files = trained_files(self, self.base_fingerprint)
             self.policy.save_adapter(path, extra_files=files, keep_other=True)
             kept = f"; the one that was there has other weights and is kept in {aside}" if aside.exists() else ""
             rank_zero_info(f"adapter written to {path}{kept}")
         SignalConnector.of(self.trainer).training_ends()
-
-    def _card(self) -> str:
-        """Return the model card of the adapter, in place of PEFT's empty template."""
-        data = getattr(self.trainer, "datamodule", None)
-        kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in (type(self), type(data))]
-        source = "loaders of the user's own" if data is None else kinds[1]
-        config = self.policy.peft.peft_config[ADAPTER]
-        return trained_card(self.encoder, config, self.run_dir, kinds[0], source, self.seed)
 
     def _save_terminated(self) -> None:
         path = self.run_dir / "terminated.ckpt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_a_probe_is_believed_if_the_one_before_it_said_the_same() -> None:
 
     assert [warned(monitor, malformed=rate) for rate in (0.2, 0.0, 0.2)] == [0, 0, 0]
     resumed = Monitor()
-    resumed.load_state_dict(monitor.state_dict())
+    resumed.load_state_dict(deepcopy(monitor.state_dict()))
     assert warned(resumed, malformed=0.2) == warned(monitor, malformed=0.2) == 1
     assert warned(monitor, malformed=0.2) == 0  # said already
     resumed.load_state_dict({"first": {}, "warned": {}})  # of an older checkpoint

@@ -106,7 +106,11 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys):
     Path("d/orpo/test/results.json").unlink()
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
-    assert stages(demo_calls) == [("fit", "dpo"), ("test", "orpo")]
+    assert stages(demo_calls) == [("test", "orpo"), ("fit", "dpo"), ("test", "dpo")]
+    Path("d/sft/adapter/adapter_model.safetensors").unlink()
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
+    assert stages(demo_calls) == [("fit", "sft"), ("test", "sft"), ("fit", "dpo"), ("test", "dpo")]
 
 
 def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys, monkeypatch):

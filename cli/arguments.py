@@ -83,7 +83,7 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         if not file:
             raise UsageError(f"{name} needs the name of a recipe, such as sft.yaml")
         paths.append(find_recipe(file))
-    recipes = [_read(path) for path in paths]
+    recipes = [read_recipe(path) for path in paths]
     sources = [str(path) for path in paths]
     if (given := value_of(flags, "--ckpt_path")) == "":
         raise UsageError("--ckpt_path is empty; give last, best or the path of a .ckpt file")
@@ -126,7 +126,7 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
     Raises:
         UsageError: recipes have settings of the model, but no class.
     """
-    base = _read(BASE)
+    base = read_recipe(BASE)
     models = [*(recipe.get("model") for recipe in recipes), value_of(flags, "--model", "--model.class_path")]
     classes = [model.get("class_path") if isinstance(model, Mapping) else model for model in models]
     settings = base.pop("model")
@@ -212,7 +212,12 @@ def _summary(checkpoint: Path, recipe: Recipe, left_out: Sequence[LeftOut]) -> s
     return taken + (f"; left out: {left}" if left else "")
 
 
-def _read(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
+    """Read the file of a recipe.
+
+    Raises:
+        UsageError: it is no YAML, or holds something else than settings.
+    """
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ from lovec.types import (
 )
 
 from .arguments import add_working_directory
-from .console import locked, quiet
+from .console import locked, quiet, say_next
 from .errors import UsageError
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
@@ -144,7 +145,12 @@ def run(words: list[str]) -> None:
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
     print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
-    print(f"next: lovec tag FILE --adapter {options.source}, or lovec test with the run's recipe for the figures")
+    source = shlex.quote(options.source)
+    say_next(
+        (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
+        (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
+        ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
+    )
 
 
 def _earlier(adapter: Path) -> dict[str, Calibration]:

@@ -1,4 +1,4 @@
-"""What several commands share: quiet loading, headings of stages, and what keeps the output of two runs apart."""
+"""What several commands share: quiet loading, headings, what to run next, and what keeps two runs' output apart."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any
 from lovec.files import remove_leftovers
 from lovec.imports import without_collection
 from lovec.types import LovecError
+
+_COMMAND = 46  # columns of a command that is said to come next; what it is for stands behind them
 
 
 @contextmanager
@@ -124,3 +126,16 @@ def weights_digest(adapter: str | None) -> str | None:
 def say(line: str) -> None:
     """Announce a stage on standard error."""
     print(f"\n{line}", file=sys.stderr, flush=True)
+
+
+def say_next(*steps: tuple[str, str]) -> None:
+    """End a command with what can be run next, on standard error.
+
+    Args:
+        steps: commands, and what each is for.
+    """
+    if not is_first_process():
+        return
+    for number, (command, purpose) in enumerate(steps):
+        gap = f"{command:<{_COMMAND}}  # {purpose}" if len(command) <= _COMMAND else f"{command}  # {purpose}"
+        print(f"{'next:' if number == 0 else '':6}{gap}", file=sys.stderr, flush=True)

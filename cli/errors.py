@@ -56,7 +56,7 @@ def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) ->
         listed: whether the error names all of them where none comes close.
     """
     known = [other for other in dict.fromkeys(known) if other != word]
-    hint = nearest(word, known)
+    hint = nearest(word.partition(" of ")[0], known)
     if listed and known and not hint:
         hint = f"; known are {', '.join(known)}"
     return UsageError(f"unknown {kind} {word}{hint}")
@@ -150,14 +150,41 @@ def _no_class(path: str, reason: str) -> UsageError:
 
 def _no_protocol(key: str, path: str, protocol: str) -> UsageError:
     """A class lacks a method of a protocol, or has it with other names or types, which are compared exactly."""
+    return UsageError(
+        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: "
+        f"{methods_of(protocol)}"
+    )
+
+
+def methods_of(protocol: str) -> str:
+    """Return the methods that a class must have to be taken for a protocol, annotated as here, behind ``self``.
+
+    Args:
+        protocol: name of the protocol.
+    """
     module = import_module(_PROTOCOLS.get(protocol, "lovec.types"))
-    methods = [
+    return "; ".join(
         f"{name}{signature(member)}".replace("(self, ", "(").replace("'", "")
         for name, member in vars(getattr(module, protocol)).items()
         if callable(member) and (name == "__call__" or not name.startswith("_"))
-    ]
-    return UsageError(
-        f"--{key} is {path}, which is no {protocol}: expected methods with these names and types: {'; '.join(methods)}"
+    )
+
+
+def protocol_help(option: str) -> str | None:
+    """Return what a class of the user's own must be for an option, and the classes that there are; None for others.
+
+    Args:
+        option: name of the option, such as ``--oracle``.
+    """
+    name = option.removeprefix("--")
+    protocol = _BASES.get(name, "").rpartition(".")[2]
+    if protocol not in ("Oracle", *_PROTOCOLS):
+        return None
+    return (
+        f"{option} CLASS takes {', '.join(_class_names(name))}, or a class of your own in the working directory, as "
+        "my_file.MyClass.\nIt needs these methods beside self, annotated exactly so, because the types are compared: "
+        f"{methods_of(protocol)}\n"
+        f"{option}.help CLASS lists the options of a class."
     )
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from .console import say_next
 from .parser import OneLineParser
+
+if TYPE_CHECKING:
+    from lovec.types import ResultRow
+
+_CLOSE = 0.05  # expected calibration error up to which scores may be read as shares
 
 
 def run(words: list[str]) -> None:
@@ -37,6 +46,13 @@ def run(words: list[str]) -> None:
     else:
         export_adapter(source, options.out, table, options.force)
     print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
+    folder = shlex.quote(str(options.out))
+    base = f"--model {folder}" if options.merged else f"--adapter {folder}"
+    vllm = folder if options.merged else f"{source.base} --enable-lora --lora-modules lovec={folder}"
+    say_next(
+        (f"lovec tag page.txt {base}", "a confidence for each sentence of a text"),
+        (f"vllm serve {vllm}", "serve it with vLLM"),
+    )
 
 
 def _results_table(path: Path | None, run: Path | None) -> str:
@@ -51,4 +67,20 @@ def _results_table(path: Path | None, run: Path | None) -> str:
     results = read_results(path)
     rows = [row for row in results.rows if row.level == "sentence" and row.readout == "stated"]
     table = markdown_results(rows, results.metrics)
-    return f"Sentences, stated score, in percent; BS and ECE-M: lower is better, SC: higher.\n\n{table.rstrip()}"
+    legend = "Sentences, stated score, in percent; BS and ECE-M: lower is better, SC: higher."
+    return "\n\n".join([legend, table.rstrip(), *claims(rows)])
+
+
+def claims(rows: Sequence[ResultRow]) -> list[str]:
+    """Return a sentence about how far the first trained method's stated scores are true; none where it is undefined."""
+    for row in rows:
+        said, true, off = (row.metrics.get(name) for name in ("mean_confidence", "mean_factuality", "ece_m"))
+        if row.kind == "method" and said is not None and true is not None and off is not None:
+            side = "too high" if said > true else "too low"
+            state = "close to" if off <= _CLOSE else f"on average {side}, and not to be read as"
+            return [
+                f"Stated scores are {state} the share that is true: {row.method} states {100 * said:.1f} % on average "
+                f"where {100 * true:.1f} % is true ({row.mode} tagging), and differs from it by {100 * off:.1f} points "
+                "(ECE-M)."
+            ]
+    return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from lovec.files import check_unused, write_text
 from lovec.types import LovecError, check_count
 
+from .console import say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -23,11 +25,12 @@ _DRAWS = 1000  # of the bootstrap behind the intervals
 _MARK = "Written by lovec"
 
 
-def run(words: list[str]) -> None:
+def run(words: list[str], last: bool = True) -> None:
     """Write index.html, tables/ and plots/, and print the main table.
 
     Args:
         words: the command line after ``report``.
+        last: whether nothing comes after it, so that what can be run next is said.
 
     Raises:
         LovecError: a run holds nothing to report, a file in it cannot be read, or the report cannot be written.
@@ -65,6 +68,8 @@ def run(words: list[str]) -> None:
             f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
         ) from error
     print(f"\n{message}")
+    if last:
+        say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
 
 
 def _check_folder(folder: Path) -> None:

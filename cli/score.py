@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from lovec.files import check_output, check_writable
 from lovec.types import LovecError, check_count
 
+from .console import say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def run(words: list[str]) -> None:
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"
     written = write_scores(scores, folder, title, f"{_MARK} {import_module('lovec').__version__}.")
     print(f"\n{written}")
+    say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
 
 
 def _parser() -> OneLineParser:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from inspect import signature
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace
 
-from .errors import root_cause
+from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
 
 T = TypeVar("T")
@@ -36,8 +37,17 @@ class SignatureParser(OneLineErrors, ArgumentParser):
 
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None, *rest: Any, **kwargs: Any) -> Any:
         """Parse the words of a command line; a parameter that is False by default is also a switch without a value."""
+        given = list(sys.argv[1:] if args is None else args)
+        for word, after in zip_longest(given, given[1:], fillvalue="--"):
+            if (
+                word.endswith(".help")
+                and after.startswith("--")
+                and (text := protocol_help(word.removesuffix(".help")))
+            ):
+                print(text)  # jsonargparse says nothing of a protocol
+                raise SystemExit(0)
         words: list[str] = []
-        for word in [*(sys.argv[1:] if args is None else args), ""]:
+        for word in [*given, ""]:
             if words and words[-1].replace("-", "_").replace("_", "-", 2) in self._switches:
                 words += [] if word.lower() in ("true", "false") else ["true"]
             words.append(word)

@@ -23,7 +23,7 @@ from lovec.results import Results, read_results, write_results
 from lovec.types import LovecError, ResultRow, check_count, check_seed
 
 from .arguments import value_of
-from .console import is_first_process, locked, quiet, say, weights_digest
+from .console import is_first_process, locked, quiet, say, say_next, weights_digest
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -125,6 +125,26 @@ def run(words: list[str]) -> None:
         page = path.with_suffix(".md")
         write_text(page, f"`{shlex.join(['lovec', 'sweep', *words])}`\n\n{markdown(table, intervals=True)}")
     print(f"\n{time.monotonic() - begin:.0f} s; rows: {path}; this table: {page}; folder of the runs: {options.out}")
+    if (best := best_label(results.rows)) is not None:
+        flags = next(planned.flags for planned in runs if planned.label == best)
+        say_next(
+            (shlex.join(["lovec", "fit", *passed, *flags]), f"the lowest Brier score, {best}, in the recipe's folder"),
+            (f"lovec report {shlex.quote(str(options.out))}", "this table on a page"),
+        )
+
+
+def best_label(rows: Sequence[ResultRow]) -> str | None:
+    """Return the label of the variation with the lowest mean Brier score, of stated scores in the first mode.
+
+    Args:
+        rows: of all runs.
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        brier = row.metrics.get("brier")
+        if (row.level, row.readout, row.mode) == ("sentence", "stated", rows[0].mode) and brier is not None:
+            found.setdefault(row.method.partition(" (= ")[0], []).append(brier)
+    return min(found, key=lambda label: sum(found[label]) / len(found[label])) if found else None
 
 
 def sweep(runs: Sequence[SweepRun], jobs: int = 1) -> Results:

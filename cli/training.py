@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import lovec
+from lovec.callbacks import ProgressLine
+from lovec.callbacks.progress import clock
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
 from lovec.evaluation.stopping import SignalConnector
@@ -28,11 +33,12 @@ from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
 from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.reports import print_results
-from lovec.types import LovecError, check_count, check_seed
+from lovec.types import CALIBRATION_FILE, LovecError, check_count, check_seed
 
 from .arguments import arrange
-from .console import is_first_process, locked, texts_in
+from .console import is_first_process, locked, say_next, texts_in, without_progress_bars
 from .errors import one_line
+from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of
 from .saved_recipe import RECIPE_KEY, recipe_text
 from .signatures import SignatureParser
@@ -45,6 +51,25 @@ _MISLEADING = (
     ".*isinstance.treespec, LeafSpec",  # Lightning's own affair
 )
 """Beginnings of warnings that tell a user nothing."""
+
+_NOISE = (
+    "💡 Tip",
+    "TPU available",  # a machine with one is rare, and --trainer.accelerator says what is used
+    "GPU available: False",  # what is used says so already
+    "Loading `train_dataloader`",
+    "`Trainer.fit` stopped",  # the last line of the command says how far it came
+    "Seed set to",
+)
+"""Beginnings of what Lightning logs and tells a user nothing."""
+
+_LOGGERS = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.seed",
+)
+
+_FRACTIONS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches")
+"""Trainer options that are a number of batches where they are written as a whole number, and else a share of them."""
 
 _FORMAT = warnings.formatwarning
 _INTERVALS = {"log_every_n_steps": 0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": -1, "num_nodes": 1}
@@ -94,7 +119,8 @@ class TrainingCLI(LightningCLI):
             RecordsDataModule,
             save_config_callback=SaveRecipe,
             save_config_kwargs={"overwrite": True},
-            trainer_defaults={"use_distributed_sampler": False},  # the datamodules share out rows themselves
+            # The datamodules share out rows themselves; the summary of modules says nothing about an adapter.
+            trainer_defaults={"use_distributed_sampler": False, "enable_model_summary": False},
             parser_kwargs={"prog": f"lovec {command}", "description": f"lovec {command}"},
             parser_class=TrainingParser,
             subclass_mode_model=True,
@@ -109,6 +135,10 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what the trainer's method itself takes, such as ``--ckpt_path``."""
+        for action in parser._actions:  # Lightning says float or int, and so 1 would be read as 1.0, which is all
+            if action.dest.removeprefix("trainer.") in _FRACTIONS:
+                action._typehint = int | float | None  # type: ignore[attr-defined]
+                action.help = "How many batches to use (1 is one batch), or with a point their share (1.0 is all)."
         parser.link_arguments("seed_everything", "model.init_args.seed")
         parser.link_arguments("seed_everything", "data.init_args.seed")
         ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
@@ -153,11 +183,15 @@ class TrainingCLI(LightningCLI):
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer.
+        """Build the trainer, with our line of progress unless bars are off or the user has another one.
 
         Raises:
             LovecError: its settings do not go together.
         """
+        settings = self.config_init.trainer
+        wanted = settings.enable_progress_bar is not False
+        if wanted and not any(isinstance(callback, ProgressBar) for callback in settings.callbacks or []):
+            self.trainer_defaults["callbacks"] = ProgressLine()
         try:
             trainer = super().instantiate_trainer(**kwargs)
             SignalConnector.of(trainer)
@@ -183,7 +217,8 @@ class TrainingCLI(LightningCLI):
             arguments["verbose"] = (
                 verbose and self.command == "validate"
             )  # a test ends with a table that says it better
-        with self._folder():
+        loading = nullcontext() if sys.stderr.isatty() else without_progress_bars()
+        with self._folder(), loading:
             try:
                 getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
             except MisconfigurationException as error:
@@ -211,7 +246,9 @@ class TrainingCLI(LightningCLI):
 
 
 def run(command: str, words: Sequence[str]) -> None:
-    """Run one command; after a test, print the table of results, also if it could not be written.
+    """Run one command, and say what was made and what comes next.
+
+    After a test the table of results is printed, also if it could not be written.
 
     Args:
         command: fit, validate, test or predict.
@@ -221,12 +258,51 @@ def run(command: str, words: Sequence[str]) -> None:
         LovecError: something the user can mend.
     """
     cli = prepare(command, words)
+    begin = time.monotonic()
     try:
         cli.run_trainer()
     finally:
         if command == "test" and cli.model.results and cli.trainer.is_global_zero:
             title = f"Test of {type(cli.model).__name__}"
             print_results(cli.model.results, title=title, metrics=cli.model.evaluator.metric_infos)
+    if cli.trainer.is_global_zero and not cli.trainer.interrupted:
+        _end(cli, words, time.monotonic() - begin)
+
+
+def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
+    """Say where what was made lies, its key figures, and what can be run next."""
+    home = Path(cli.trainer.default_root_dir)
+    runs = shlex.quote(str(home))
+    if cli.command == "fit":
+        loss = cli.trainer.callback_metrics.get("train/loss")
+        last = "" if loss is None else f", last loss {float(loss):.3g}"
+        print(
+            f"lovec: {cli.trainer.global_step} steps in {clock(seconds)}{last}; logs: {cli.trainer.log_dir or home}",
+            file=sys.stderr,
+        )
+        say_next(
+            (_test_command(cli, words), "measure it on the test split"),
+            (f"lovec tag page.txt --adapter {runs}", "a confidence for each sentence of a text"),
+            (f"lovec serve --adapter {runs}", "a page to try it, and an endpoint"),
+        )
+    elif cli.command == "test":
+        print(f"lovec: measured in {clock(seconds)}; rows and tagged records: {home / 'test'}", file=sys.stderr)
+        calibrate = [(f"lovec calibrate {runs}", "fit confidences to how often sentences are true")]
+        fitted = (home / "adapter").is_dir() and not (home / "adapter" / CALIBRATION_FILE).exists()
+        say_next((f"lovec report {runs}", "tables, plots and one page"), *(calibrate if fitted else []))
+    elif cli.command == "predict":
+        path = home / "predictions.jsonl"
+        print(f"lovec: tagged in {clock(seconds)}: {path}", file=sys.stderr)
+        say_next((f"lovec score {shlex.quote(str(path))}", "its metrics, where the records have labels"))
+
+
+def _test_command(cli: TrainingCLI, words: Sequence[str]) -> str:
+    """Return the command that tests what was trained: the same words, or else the recipe that the run has written."""
+    names = {with_underscores([word])[0].partition("=")[0] for word in words}
+    if names & {"--config", "-c"} and not names & {"--ckpt_path", "--ckpt_despite"}:
+        return shlex.join(["lovec", "test", *words])
+    recipe = Path(cli.trainer.log_dir or cli.trainer.default_root_dir, "config.yaml")
+    return shlex.join(["lovec", "test", "--config", str(recipe)])
 
 
 def execute(command: str, words: Sequence[str], verbose: bool = True) -> TrainingCLI:
@@ -255,7 +331,8 @@ def prepare(command: str, words: Sequence[str]) -> TrainingCLI:
     Raises:
         LovecError: something the user can mend.
     """
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_is_news)
     for message in _MISLEADING:
         warnings.filterwarnings("ignore", message)
     warnings.formatwarning = _one_line_warning
@@ -274,5 +351,5 @@ def _one_line_warning(
     return _FORMAT(message, category, filename, lineno, line)
 
 
-def _no_advertisement(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("💡 Tip")
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_NOISE)

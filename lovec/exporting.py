@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 
-from lovec.calibration import read_calibrations, weights_digest, write_calibrations
+from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
-from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
+from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_tokenizer
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, settings_file
 from lovec.templates import load_template
@@ -83,7 +84,7 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, force: bool = 
     with atomic_folder(out) as folder:
         for name in ADAPTER_FILES:
             shutil.copyfile(source.adapter / name, folder / name)
-        _describe(source, folder, tokenizer, metrics, merged=False)
+        _describe(source, folder, out, tokenizer, metrics, merged=False)
 
 
 def export_merged(
@@ -117,16 +118,12 @@ def export_merged(
     with atomic_folder(out) as folder:
         model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
-        _describe(source, folder, policy.tokenizer, metrics, merged=True)
+        _describe(source, folder, out, policy.tokenizer, metrics, merged=True)
 
 
-def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
+def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
-    import lovec  # for its version only
-
     encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
-    scale = encoder.scale
-    score = scale.nearest(0.7)
     for name, text in settings_file(encoder).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
@@ -137,13 +134,89 @@ def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, 
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)
+    card = model_card(
+        encoder,
+        source.base,
+        (source.run or source.adapter).resolve().name,
+        out.resolve().name,
+        training,
+        metrics,
+        None if merged else json.loads((source.adapter / ADAPTER_FILES[0]).read_text(encoding="utf-8")).get("r"),
+        calibrations,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts beside the adapter that a training writes: what `open_session` reads, and a model card.
+
+    Args:
+        module: the ``PolicyModule`` that was trained.
+        base: the part of its fingerprint that tells the base model.
+    """
+    data = getattr(module.trainer, "datamodule", None)
+    objective, source = (f"{type(part).__module__}.{type(part).__qualname__}" for part in (module, data))
+    source = "loaders of the user's own" if data is None else source
+    config = module.policy.peft.peft_config[ADAPTER]
+    card = trained_card(module.encoder, config, module.run_dir, objective, source, module.seed)
+    return settings_file(module.encoder, base) | {"README.md": card}
+
+
+def trained_card(encoder: Encoder, peft: Any, run: Path, objective: str, data: str, seed: int) -> str:
+    """Return the card of the adapter that a training writes, before anything was measured.
+
+    Args:
+        encoder: how the model is prompted.
+        peft: PEFT's configuration of the adapter.
+        run: folder of the run.
+        objective: class of the objective.
+        data: class of the data.
+        seed: seed of the run.
+    """
+    training = f"Objective: `{objective}`. Data: `{data}`. Seed: {seed}. Every setting is in `../logs`."
+    metrics = (
+        "Not measured when this was written; `lovec test` does, and `lovec export` writes a card with the results."
+    )
+    base = str(peft.base_model_name_or_path)
+    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, peft.r, trained=True)
+
+
+def model_card(
+    encoder: Encoder,
+    base: str,
+    title: str,
+    folder: str,
+    training: str,
+    metrics: str,
+    rank: int | None = None,
+    calibrations: Mapping[str, Calibration] | None = None,
+    trained: bool = False,
+) -> str:
+    """Return a model card in Markdown, with the metadata that model hubs read.
+
+    Args:
+        encoder: how the model is prompted.
+        base: hub id or folder of the base model.
+        title: heading.
+        folder: name of the folder that the card lies in.
+        training: text of the section "Training".
+        metrics: text of the section "Metrics".
+        rank: rank of the adapter; None for a merged model.
+        calibrations: the maps that lie beside the card, by mode.
+        trained: whether the card is that of a training, which comes before its calibration.
+    """
+    import lovec  # for its version only
+
+    scale = encoder.scale
+    score = scale.nearest(0.7)
     filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
-    card = load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
-        base=source.base,
-        python_base=repr(source.base),
-        merged=merged,
-        rank=json.loads((source.adapter / "adapter_config.json").read_text(encoding="utf-8")).get("r"),
-        title=(source.run or source.adapter).resolve().name,
+    return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
+        base=base,
+        python_base=repr(base),
+        merged=rank is None,
+        rank=rank,
+        title=title,
+        folder=folder,
         tag=f"{encoder.tags.open} X {encoder.tags.close}",
         levels=f"{scale.words[0]} (surely wrong) to {scale.words[-1]} (surely right)",
         score=scale.words[score],
@@ -152,9 +225,9 @@ def _describe(source: ExportSource, folder: Path, tokenizer: Any, metrics: str, 
         instruction=encoder.instruction,
         training=training,
         metrics=metrics,
-        calibrations=calibrations,
+        calibrations=calibrations or {},
+        trained=trained,
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _training_summary(recipe: Path) -> str:

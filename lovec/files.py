@@ -224,3 +224,28 @@ def _same(one: Path, other: Path) -> bool:
 def _flush_to_disk(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def adapter_folder(path: str) -> str:
+    """Return the folder of an adapter, given that folder or the folder of the run that wrote it."""
+    inner = Path(path) / "adapter"
+    outer = Path(path) / "adapter_config.json"
+    return str(inner) if not outer.is_file() and (inner / "adapter_config.json").is_file() else path
+
+
+def check_adapter_folder(adapter: str) -> None:
+    """Refuse a folder that holds no adapter in PEFT format; its weights are not read.
+
+    Raises:
+        LovecError: there is none; the error says how to make one.
+    """
+    folder = Path(adapter)
+    if (folder / "adapter_config.json").is_file():
+        return
+    run, of_run = folder.parent.name, folder.name == "adapter"
+    recipes = [place / "configs" / f"{run}.yaml" for place in Path(__file__).resolve().parents[:2]]
+    hint = "give a PEFT adapter folder"
+    if of_run:
+        packaged = any(recipe.is_file() for recipe in recipes)
+        hint = f"make it with: lovec fit --config {run}.yaml" if packaged else "train it first, with lovec fit"
+    raise LovecError(f"there is no adapter in {adapter}; {hint}")

@@ -51,7 +51,7 @@ ZERO = set(
     "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
     "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
-    "Probe.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
+    "Probe.every ProgressLine.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "

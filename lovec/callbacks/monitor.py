@@ -139,6 +139,8 @@ class Monitor(Callback):
     """Watches the logged metrics of a run and warns, once per kind and again where it has become much worse.
 
     It judges every validation, every probe, and, where an objective logs what it sampled, the mean of the last batches.
+    A probe is a few dozen sentences in the middle of learning, where scores may be all alike or tags may break for a
+    moment: it is believed if the probe before it said the same.
     Metrics from before the first step are only what later ones are compared with. Every training of ``PolicyModule``
     has one; give the trainer another one to change the limits.
 
@@ -171,12 +173,13 @@ class Monitor(Callback):
         self._sampled: deque[dict[str, float]] = deque(maxlen=window)
         self._first: dict[str, dict[str, float]] = {}
         self._warned: dict[str, float] = {}
+        self._doubted: set[str] = set()
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Start anew; a checkpoint is read after this."""
         if stage == "fit":
             self._sampled.clear()
-            self._first, self._warned = {}, {}
+            self._first, self._warned, self._doubted = {}, {}, set()
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep a full validation before the first step as the beginning of the run."""
@@ -207,12 +210,13 @@ class Monitor(Callback):
                 self._look(ROLLOUT_PREFIX, means, kept=len(self._sampled) == self._sampled.maxlen)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the beginning of the run and the severity of warnings so far, for a resumed run."""
-        return {"first": self._first, "warned": self._warned}
+        """Return the beginning of the run, the severity of warnings so far and what the last probe said, to resume."""
+        return {"first": self._first, "warned": self._warned, "doubted": sorted(self._doubted)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._first, self._warned = state_dict["first"], state_dict["warned"]
+        self._doubted = set(state_dict.get("doubted", ()))  # older checkpoints have none
 
     def _look(self, prefix: str, logged: Mapping[str, Any], judged: bool = True, kept: bool = True) -> None:
         """Judge logged metrics if ``judged``; if ``kept``, the first ones are the beginning of the run.
@@ -220,7 +224,11 @@ class Monitor(Callback):
         Metrics of answers that are mostly malformed are not kept: later ones could not be compared with them.
         """
         metrics = metrics_at(logged, prefix)
-        for alarm in judge(metrics, self._first.get(prefix, {}), self.limits, prefix) if judged else ():
+        alarms = judge(metrics, self._first.get(prefix, {}), self.limits, prefix) if judged else []
+        if prefix == PROBE_PREFIX:
+            doubted, self._doubted = self._doubted, {alarm.kind for alarm in alarms}
+            alarms = [alarm for alarm in alarms if alarm.kind in doubted]
+        for alarm in alarms:
             if alarm.severity >= self.worse * self._warned.get(alarm.kind, 0.0):
                 self._warned[alarm.kind] = alarm.severity
                 rank_zero_warn(alarm.line)

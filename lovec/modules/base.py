@@ -26,13 +26,13 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.stopping import SignalConnector
+from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
 from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
-from lovec.taggers.session import settings_file
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
 
 log = logging.getLogger(__name__)
@@ -412,7 +412,7 @@ class PolicyModule(EvaluationModule):
         if self.trainer.is_global_zero:
             path = self.run_dir / "adapter"
             aside = free_name(path)
-            files = settings_file(self.encoder, self.base_fingerprint)
+            files = trained_files(self, self.base_fingerprint)
             self.policy.save_adapter(path, extra_files=files, keep_other=True)
             kept = f"; the one that was there has other weights and is kept in {aside}" if aside.exists() else ""
             rank_zero_info(f"adapter written to {path}{kept}")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lovec.files import check_adapter_folder
 from lovec.imports import without_collection
 from lovec.policy.loading import RANDOM
 from lovec.types import LovecError
@@ -209,15 +210,7 @@ def read_adapter(adapter: str) -> AdapterFiles:
     from safetensors.torch import load_file
 
     folder = Path(adapter)
-    if not (folder / _CONFIG).is_file():
-        run, of_run = folder.parent.name, folder.name == "adapter"
-        packaged = any(
-            (folder / "configs" / f"{run}.yaml").is_file() for folder in Path(__file__).resolve().parents[1:3]
-        )
-        hint = "give a PEFT adapter folder"
-        if of_run:
-            hint = f"make it with: lovec fit --config {run}.yaml" if packaged else "train it first, with lovec fit"
-        raise LovecError(f"there is no adapter in {adapter}; {hint}")
+    check_adapter_folder(adapter)
     config = _read_config(folder / _CONFIG)
     if not (folder / _WEIGHTS).is_file():
         raise LovecError(f"the adapter in {adapter} has no {_WEIGHTS}; other formats of weights are not read")

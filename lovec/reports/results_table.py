@@ -21,6 +21,8 @@ def print_results(
 ) -> None:
     """Print rows, one table per level and readout; plain text without a terminal.
 
+    A domain that all rows share stands in the title: without its column, the table fits 80 columns.
+
     Args:
         rows: in the order in which a table shows them.
         title: a line above the tables.
@@ -30,9 +32,11 @@ def print_results(
     console = console or Console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     columns = _columns(rows, metrics)
+    domains = {row.domain for row in rows}
+    places, place = (("mode",), f", {domains.pop()}") if len(domains) == 1 else (("domain", "mode"), "")
     for level, readout in dict.fromkeys((row.level, row.readout) for row in rows):
         block = [row for row in rows if (row.level, row.readout) == (level, readout)]
-        print_table(_table(block, columns, ("domain", "mode"), f"{level} level, {readout} readout"), console)
+        print_table(_table(block, columns, places, f"{level} level, {readout} readout{place}"), console)
         console.print()
     console.print(f"{legend(columns)}; c: confidence, f: factuality; -: undefined", style="dim", highlight=False)
 

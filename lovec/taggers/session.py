@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, default_instruction
+from lovec.files import adapter_folder as adapter_folder
 from lovec.imports import without_collection
 from lovec.taggers.deployment import Deployment
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -264,13 +265,6 @@ def _is_world_model(folder: Path) -> bool:
         return {"spec", "files"} <= set(keys)
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def adapter_folder(path: str) -> str:
-    """Return the folder of an adapter, given that folder or the folder of the run that wrote it."""
-    inner = Path(path) / "adapter"
-    outer = Path(path) / "adapter_config.json"
-    return str(inner) if not outer.is_file() and (inner / "adapter_config.json").is_file() else path
 
 
 def base_model(adapter: str) -> str | None:

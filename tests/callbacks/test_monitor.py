@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,24 @@ def test_metrics_of_sampled_answers_are_judged_by_their_mean(model: str, tmp_pat
         "train/factuality fell from 0.70 to 0.25",
         "train/words fell from 20 to 6 per answer",
     ]
+
+
+def test_a_probe_is_believed_if_the_one_before_it_said_the_same() -> None:
+    monitor = Monitor()
+
+    def warned(monitor: Monitor, **metrics: float) -> int:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            monitor._look("train/probe_", {f"train/probe_{name}": value for name, value in metrics.items()})
+        return len(caught)
+
+    assert [warned(monitor, malformed=rate) for rate in (0.2, 0.0, 0.2)] == [0, 0, 0]
+    resumed = Monitor()
+    resumed.load_state_dict(deepcopy(monitor.state_dict()))
+    assert warned(resumed, malformed=0.2) == warned(monitor, malformed=0.2) == 1
+    assert warned(monitor, malformed=0.2) == 0  # said already
+    resumed.load_state_dict({"first": {}, "warned": {}})  # of an older checkpoint
+    assert warned(resumed, malformed=0.2) == 0
 
 
 def test_a_resumed_run_keeps_its_beginning_and_its_alarms(model: str, tmp_path: Path) -> None:

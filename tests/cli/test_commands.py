@@ -22,6 +22,14 @@ from lovec.types import LovecError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def here(here):
+    """A working directory with the adapter that stage 2 starts from, as far as it is looked for at first."""
+    (here / "runs" / "sft" / "adapter").mkdir(parents=True)
+    (here / "runs" / "sft" / "adapter" / "adapter_config.json").write_text("{}")
+    return here
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

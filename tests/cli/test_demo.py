@@ -1,48 +1,62 @@
-"""`lovec demo`: which recipes it runs, with which flags, and the table that it prints."""
+"""`lovec demo`: which recipes it runs, with which flags, what it keeps of an earlier call, and what it tells."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from commandline import CPU, build
+from commandline import CPU, build, error_of
 
 from lovec.cli import main
 from lovec.cli.arguments import RECIPES, value_of
-from lovec.cli.demo import METHODS, ORDER
+from lovec.cli.demo import METHODS, ORDER, TRAINED, best_method, story
+from lovec.results import write_results
 from lovec.types import ResultRow
 
 ROWS = {"sft.yaml": "SFT", "sft2.yaml": "SFT-2", "orpo.yaml": "ORPO", "dpo.yaml": "DPO", "grpo.yaml": "GRPO",
         "expected.yaml": "ExpectedReward"}  # fmt: skip
 
 
-def row(method, readout="stated"):
-    metrics = dict(brier=0.1, ece_m=0.2, spearman=None, malformed=0.0, mean_confidence=0.5, mean_factuality=0.5)
-    return ResultRow(method, "method", "in-domain", "iterative", "sentence", readout, 3, 7, metrics)
+def row(method, readout="stated", domain="in-domain", mode="iterative", **metrics):
+    made = dict(brier=0.1, ece_m=0.2, spearman=None, malformed=0.0, mean_confidence=0.5, mean_factuality=0.5) | metrics
+    return ResultRow(method, "method", domain, mode, "sentence", readout, 3, 7, made)
 
 
 @pytest.fixture
 def demo_calls(here, monkeypatch):
     """What the demo would run: the command and words of every call; a test also gives rows that are not shown."""
     import lovec.datasets.world
-    from lovec.cli import training
+    from lovec.cli import report, training
 
     calls = []
 
     def execute(command, words):
         calls.append((command, *words))
+        folder = Path(value_of(words, "--trainer.default_root_dir"))
+        if command == "fit":
+            (folder / "adapter").mkdir(parents=True, exist_ok=True)
+            (folder / "adapter" / "adapter_model.safetensors").touch()
+            return
         methods = [ROWS[words[1]], "Best constant"]
         methods += ["Vanilla"] if value_of(words, "--model.evaluation.vanilla") == "true" else []
         methods += ["SFT + isotonic"] if words[1] == "sft.yaml" else []
-        results = [row(method, readout) for method in methods for readout in ("stated", "mean")]
-        return SimpleNamespace(model=SimpleNamespace(results=results if command == "test" else []))
+        rows = [row(method, readout) for method in methods for readout in ("stated", "mean")]
+        write_results(folder / "test" / "results.json", [*rows, row(methods[0], domain="out-of-domain")])
+
+    def write_report(words, last):
+        assert not last and Path(words[0], "results.json").exists()
+        print("tables")
 
     monkeypatch.setattr(training, "execute", execute)
+    monkeypatch.setattr(report, "run", write_report)
     monkeypatch.setattr(lovec.datasets.world, "ensure_world", lambda variant: calls.append(("world", variant)))
     return calls
+
+
+def stages(calls):
+    return [(call[0], call[2].removesuffix(".yaml")) for call in calls if call[0] != "world"]
 
 
 def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
@@ -59,12 +73,17 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
         assert value_of(call, "--trainer.default_root_dir") == os.path.join("d", call[2].removesuffix(".yaml"))
     vanilla = [value_of(call, "--model.evaluation.vanilla") for call in demo_calls if call[0] == "test"]
     assert vanilla == ["true", "false", "false"]  # the untrained model is the same for all
-    rows = [row["method"] for row in json.loads(Path("d/results.json").read_text())["rows"] if row["readout"] == "mean"]
-    assert rows == ["Vanilla", "Best constant", "SFT", "SFT + isotonic", "SFT-2", "DPO"]
+    rows = [row for row in json.loads(Path("d/results.json").read_text())["rows"] if row["domain"] == "in-domain"]
+    names = [row["method"] for row in rows if row["readout"] == "mean"]
+    assert names == ["Vanilla", "Best constant", "SFT", "SFT + isotonic", "SFT-2", "DPO"]
     printed = capsys.readouterr()
     assert "lovec demo: world-small, seed 3" in printed.out
-    assert printed.out.index("stated readout") < printed.out.index("mean readout")
-    assert [line[:3] for line in printed.err.splitlines() if line] == ["1/4", "2/4", "3/4", "4/4"]
+    assert "mean readout" not in printed.out and "out-of-domain" not in printed.out and "tables" not in printed.out
+    assert os.path.join("d", "report", "index.html") in printed.out
+    lines = [line for line in printed.err.splitlines() if line]
+    assert [line[:3] for line in lines] == ["1/5", "2/5", "3/5", "4/5", "5/5", "nex", "   ", "   "]
+    assert "lovec serve --adapter d/sft " in printed.err  # the best, here the first of equal ones
+    assert all(len(line) <= 80 for line in printed.out.splitlines())
 
 
 @pytest.mark.parametrize(("flags", "runs"), [
@@ -77,7 +96,87 @@ def test_the_demo_runs_all_but_the_slow_ones_or_what_is_named(demo_calls, flags,
     assert [call[2] for call in demo_calls[1::2]] == [f"{name}.yaml" for name in runs]
 
 
+def test_a_second_call_does_what_is_left(demo_calls, capsys):
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
+    assert stages(demo_calls) == [("fit", "orpo"), ("test", "orpo")]
+    assert capsys.readouterr().err.count("done by an earlier call") == 2
+    Path("d/dpo/adapter/adapter_model.safetensors").unlink()
+    Path("d/orpo/test/results.json").unlink()
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
+    assert stages(demo_calls) == [("test", "orpo"), ("fit", "dpo"), ("test", "dpo")]
+    Path("d/sft/adapter/adapter_model.safetensors").unlink()
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
+    assert stages(demo_calls) == [("fit", "sft"), ("test", "sft"), ("fit", "dpo"), ("test", "dpo")]
+
+
+def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys, monkeypatch):
+    from lovec.cli import resume, training
+
+    execute, found = training.execute, []
+
+    def stopped(command, words):
+        if (command, words[1]) == ("fit", "dpo.yaml"):
+            raise KeyboardInterrupt
+        execute(command, words)
+
+    monkeypatch.setattr(resume, "checkpoints_in", lambda folder: found)
+    monkeypatch.setattr(training, "execute", stopped)
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 130
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 130
+    assert "begins again: an earlier call was stopped before its first checkpoint" in capsys.readouterr().err
+    monkeypatch.setattr(training, "execute", execute)
+    found.append((Path("d/dpo/last.ckpt"), {"global_step": 80}))
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+    assert stages(demo_calls) == [("fit", "dpo"), ("test", "dpo")]
+    assert value_of(demo_calls[1], "--ckpt_path") == "d/dpo/last.ckpt"
+    assert "goes on from step 80" in capsys.readouterr().err
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo", "--redo"]) == 0
+    assert stages(demo_calls) == [("fit", "sft"), ("test", "sft"), ("fit", "dpo"), ("test", "dpo")]
+    assert value_of(demo_calls[3], "--ckpt_path") is None
+
+
+def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
+    assert main(["demo", "--out", "d", "--methods", "sft"]) == 0
+    code, error = error_of(capsys, "demo", "--out", "d", "--methods", "sft", "--quick", "--seed", "1")
+    assert code == 1 and error.startswith("d holds a demo with world world, seed 0, and this one has world world-small")
+    Path("d/demo.json").write_text("{")
+    assert "d/demo.json cannot be read; give --redo" in error_of(capsys, "demo", "--out", "d")[1]
+    Path("d/demo.json").unlink()
+    assert "d/sft is there, and no demo has recorded how it was made" in error_of(capsys, "demo", "--out", "d")[1]
+    Path("d/notes.txt").write_text("mine")
+    assert main(["demo", "--out", "d", "--methods", "sft", "--redo", "--seed", "1"]) == 0
+    assert Path("d/notes.txt").exists() and not Path("d/dpo").exists()
+
+
+def test_the_story_is_that_of_the_results():
+    vanilla = row("Vanilla", brier=0.15, mean_confidence=1.0, mean_factuality=0.758)
+    constant = row("Best constant", brier=0.095)
+    good = row("ExpectedReward", brier=0.064, mean_confidence=0.746, spearman=0.658)
+    rows = [vanilla, constant, row("SFT", brier=0.095, spearman=0.48), good, row("DPO", brier=0.01, mode="free-form")]
+    assert best_method(rows) == "ExpectedReward"
+    assert story(rows) == (
+        "The untrained model states a confidence of 100.0 % on average where 75.8 % is true: a mean squared error "
+        "(Brier score, BS) of 15.0 %, while one fixed number for every sentence would have 9.5 %. Trained with "
+        "ExpectedReward, it states 74.6 %, has 6.4 %, and puts true sentences above wrong ones (rank correlation with "
+        "the truth, SC: 66 of 100)."
+    )
+    worse = story([vanilla, constant, row("SFT", brier=0.2, spearman=0.1)])
+    assert "hardly tells true sentences from wrong ones" in worse and worse.endswith("no better than the fixed number.")
+    alone = story([vanilla, row("SFT", brier=0.2)])
+    assert "fixed number" not in alone and "correlation" not in alone
+    assert best_method([vanilla, row("SFT", brier=None)]) is None
+    assert story([vanilla]) == story([good]) == story([])
+    assert story([]).startswith("Nothing to tell")
+
+
 def test_every_row_of_the_demo_comes_from_a_recipe():
     assert {f"{method.name}.yaml" for method in METHODS} == set(ROWS)
     assert all((RECIPES / recipe).is_file() for recipe in ROWS)
     assert len(set(ORDER)) == len(ORDER)
+    assert TRAINED == {row: recipe.removesuffix(".yaml") for recipe, row in ROWS.items()}

@@ -16,6 +16,9 @@ from tinyrun import tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lovec.cli import main
+from lovec.cli.export import claims
+from lovec.encoding import Encoder
+from lovec.exporting import trained_card
 from lovec.policy import Policy, PolicyConfig
 from lovec.results import write_results
 from lovec.taggers import open_session
@@ -114,8 +117,9 @@ def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: 
     assert "| DPO | 6.2 | 10.0 | - |" in text and "90.0" not in text
     assert "`lovec.modules.DPO`, continued from another adapter" in text and "Seed: 8." in text
     assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())["seed_everything"] == 8
-    assert "{" not in text.replace("FOLDER", "")
-    assert "A score of 7 means that about 70 % of such sentences are true" in text
+    assert "{" not in text and "FOLDER" not in text
+    assert "lovec tag --adapter ./out --ask" in text and '"./out")' in text and "lovec=./out" in text
+    assert "A score of 7 claims that about 70 % of such sentences are true. How far that holds" in text
     assert "X from 0 (surely wrong) to 10 (surely right)" in text
     assert main(["export", str(run / "adapter"), str(tmp_path / "adapter"), "--results", "nowhere.json"]) == 1
     assert "no results at nowhere.json" in capsys.readouterr().err
@@ -174,3 +178,25 @@ print("FOUND", json.dumps([
     expected = wanted[0, :-1].gather(1, IDS[0, 1:, None])[:, 0]
     for logps in json.loads(line.removeprefix("FOUND ")):
         assert torch.allclose(torch.tensor(logps), expected, atol=1e-4)
+
+
+def test_the_card_says_how_far_stated_scores_are_true() -> None:
+    def said(**metrics: float | None) -> list[str]:
+        return claims([ResultRow("DPO", "method", "in-domain", "iterative", "sentence", "stated", 0, 12, metrics)])
+
+    (line,) = said(mean_confidence=0.925, mean_factuality=0.758, ece_m=0.17)
+    assert "on average too high, and not to be read as the share that is true: DPO states 92.5 %" in line
+    assert "where 75.8 % is true (iterative tagging), and differs from it by 17.0 points (ECE-M)." in line
+    assert "on average too low" in said(mean_confidence=0.5, mean_factuality=0.758, ece_m=0.26)[0]
+    assert "are close to the share" in said(mean_confidence=0.75, mean_factuality=0.758, ece_m=0.05)[0]
+    assert said(mean_confidence=None, mean_factuality=0.7, ece_m=None) == claims([]) == []
+
+
+def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:
+    policy = Policy(PolicyConfig(base_of(run), adapter=str(run / "adapter")), reference=False)
+    encoder = Encoder(policy.tokenizer, "Be sure.")
+    card = trained_card(encoder, policy.peft.peft_config["default"], run, "my_ipo.IPO", "lovec.datamodules.World", 3)
+    assert card.startswith("---\nbase_model: ") and "# dpo\n" in card and "rank 8" in card and "Be sure." in card
+    assert "Objective: `my_ipo.IPO`. Data: `lovec.datamodules.World`. Seed: 3." in card
+    assert "Not measured when this was written" in card and "Where `calibration.json` lies in this folder" in card
+    assert "lovec tag --adapter ./adapter" in card and "More Information" not in card and "FOLDER" not in card

@@ -29,10 +29,16 @@ def printed(rows, width=100, **options):
 
 
 def test_metrics_are_in_percent_with_a_dash_where_undefined():
-    text = printed([row(), row({"spearman": -0.256, "brier": float("nan")}, method="Vanilla")])
+    text = printed([row(), row({"spearman": -0.256, "brier": float("nan")}, method="Vanilla", domain="other")])
     lines = [line.split() for line in text.splitlines()]
     assert ["DPO", "in-domain", "iterative", "12.3", "100.0", "-", "0.1", "99.0", "70.0", "15680"] in lines
-    assert ["Vanilla", "in-domain", "iterative", "-", "100.0", "-25.6", "0.1", "99.0", "70.0", "15680"] in lines
+    assert ["Vanilla", "other", "iterative", "-", "100.0", "-25.6", "0.1", "99.0", "70.0", "15680"] in lines
+
+
+def test_a_domain_that_all_share_stands_in_the_title():
+    text = printed([row(), row(method="SFT + isotonic", mode="free-form")], width=80)
+    assert "sentence level, stated readout, in-domain\n" in text and text.count("in-domain") == 1
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
 
 
 def test_every_level_and_readout_has_a_block():

@@ -1,0 +1,77 @@
+"""Progress is one short line of a terminal, and lines of a log."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from tinyrun import Rows, module, trainer
+
+from lovec.callbacks import ProgressLine
+from lovec.callbacks.progress import clock, progress_line
+from lovec.modules import SFT
+from lovec.types import LovecError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("train", 30, 120, 60.0, 30, ", loss 0.5"), "train 30/120, loss 0.5, 1:00, 3:00 left"),
+        (("train", 90, 120, 60.0, 10), "train 90/120, 1:00, 3:00 left"),  # resumed at 80: 10 in this process
+        (("train", 120, 120, 60.0, 30), "train 120/120, 1:00"),
+        (("test", 1, 65, 3.2, 0), "test 1/65, 0:03"),
+        (("predict", 7, math.inf, 3661.0, 7), "predict 7, 1:01:01"),
+    ],
+)
+def test_a_line_says_what_is_done_and_how_long_the_rest_takes(arguments, line) -> None:
+    assert progress_line(*arguments) == line
+
+
+def test_times_carry_over() -> None:
+    assert [clock(s) for s in (0, 59.6, 3599.6, 3600 * 30)] == ["0:00", "1:00", "1:00:00", "30:00:00"]
+
+
+def run(model: str, folder: Path, bar: ProgressLine, **options: object) -> None:
+    trainer(folder, callbacks=[bar], enable_progress_bar=True, **options).fit(module(SFT, model), Rows(12))
+
+
+def test_a_log_has_lines_and_none_where_bars_are_disabled(model: str, tmp_path: Path, capsys) -> None:
+    run(model, tmp_path, ProgressLine(every=0), max_steps=3)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[-1] for line in lines if line.startswith("lovec: SFT trains ")] == [")"]
+    lines = [line for line in lines if line.startswith("lovec: train ")]
+    assert [line.split(", loss ")[0] for line in lines] == [f"lovec: train {n}/3" for n in (1, 2, 3)]
+    run(model, tmp_path, ProgressLine(every=1000), max_steps=1)
+    assert "train 1/" not in capsys.readouterr().err
+    silent = ProgressLine(every=0)
+    silent.disable()
+    run(model, tmp_path, silent, max_steps=1)
+    assert "lovec: " not in capsys.readouterr().err
+
+
+def test_a_terminal_has_one_line_that_fits_it(model: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("lovec.callbacks.progress._EVERY_ON_TERMINAL", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = ProgressLine()
+    bar._shown = True
+    run(model, tmp_path, bar, max_steps=2, max_epochs=3)
+    bar._show("train", 1, 2, ", " + "x" * 200)
+    shown = [line.removesuffix("\033[K") for line in screen.getvalue().split("\r") if line.startswith("train ")]
+    assert len(shown) == 3 and all(len(line) <= 79 for line in shown)
+    assert "\ntrain " not in screen.getvalue()
+    assert "epoch 1 of 3" in shown[0]
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(LovecError, match="every of ProgressLine is -1"):
+        ProgressLine(every=-1)

@@ -1,0 +1,72 @@
+"""What a training and its test print: no noise, and at the end what was made and what can be run next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from commandline import build
+from tinyrun import records, tiny
+
+from lovec.cli import main
+from lovec.cli.console import say_next
+from lovec.datasets.jsonl import write_records
+
+NOISE = ("TPU", "FLOPs", "v_num", "Epoch", "Seed set", "Trainer.fit", "estimate number", "Loading weights")
+
+
+def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_path_factory) -> None:
+    write_records("rows.jsonl", records(12))
+    Path("own.yaml").write_text(yaml.safe_dump({
+        "trainer": {"accelerator": "cpu", "default_root_dir": "runs/own", "limit_val_batches": 0},
+        "model": {"init_args": {"policy": {"model": tiny(tmp_path_factory.getbasetemp())},
+                                "evaluation": {"modes": ["iterative"]}}},
+        "data": {"class_path": "Demonstrations",
+                 "init_args": {"path": "rows.jsonl", "test_path": "rows.jsonl", "batch_size": 4}},
+    }))  # fmt: skip
+    words = ["fit", "--config", "sft.yaml", "--config", "own.yaml", "--trainer.limit_train_batches", "1"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert not [noise for noise in NOISE if noise in printed.err + printed.out]
+    assert "lovec: 1 steps in 0:" in printed.err and "last loss" in printed.err  # 1 is one batch
+    assert "lovec: SFT trains " in printed.err
+    card = Path("runs/own/adapter/README.md").read_text()
+    assert "# own\n" in card and "More Information Needed" not in card
+    (following,) = [line for line in printed.err.splitlines() if line.startswith("next: ")]
+    command = shlex.split(following.removeprefix("next:").partition("  # ")[0])
+    assert command == ["lovec", "test", *words[1:]]
+    assert "--adapter runs/own " in printed.err
+    assert main(command[1:]) == 0
+    printed = capsys.readouterr()
+    assert not [noise for noise in NOISE if noise in printed.err + printed.out]
+    assert "next: lovec report runs/own" in printed.err and "lovec calibrate runs/own" in printed.err
+    assert max(map(len, printed.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("1", 1), ("1.0", 1.0), ("3", 3), ("0.5", 0.5), ("0", 0)])
+def test_a_whole_number_is_of_batches_and_one_with_a_point_a_share(given, wanted, monkeypatch) -> None:
+    from lovec.cli.training import TrainingCLI
+
+    monkeypatch.setattr(TrainingCLI, "instantiate_classes", lambda self: None)
+    names = [f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")]
+    settings = build("fit", "--config", "sft.yaml", *(f"--trainer.{name}={given}" for name in names)).config.trainer
+    assert [(settings[name], type(settings[name])) for name in names] == [(wanted, type(wanted))] * 4
+
+
+def test_what_comes_next_is_said_by_one_process(capsys, monkeypatch) -> None:
+    say_next(("lovec tag a.txt", "tag it"), ("lovec " + "x" * 60, "long"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("next: lovec tag a.txt ") and first.endswith("  # tag it")
+    assert second == f"      lovec {'x' * 60}  # long"
+    monkeypatch.setenv("RANK", "1")
+    say_next(("lovec tag a.txt", "tag it"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_protocol_says_how_a_class_must_be_annotated(here, capsys) -> None:
+    assert main(["label", "--oracle.help"]) == 0
+    printed = capsys.readouterr().out
+    assert "OpenAIOracle" in printed
+    assert "rate(records: Sequence[Record]) -> list[list[float | None]]" in printed

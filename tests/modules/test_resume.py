@@ -8,21 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import Fork, ranks, run_forks
 
 from lovec.datasets.jsonl import read_records
 from lovec.policy.checkpoints import read_checkpoint
 from lovec.results import read_results
 
 SCRIPT = """
-import json, sys, time, torch
+import json, time, torch
 from pathlib import Path
-sys.path.insert(0, {tests!r})
 from tinyrun import Drifted, Lengths, Rows, Truth, module, trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lovec.modules import {cls}, PolicyConfig, WarmupCosine
@@ -74,10 +75,9 @@ def script(
     test: bool = False,
     inner: int = 1,
     **kwargs: Any,
-) -> list[str]:
+) -> Callable[[], None]:
     folder.mkdir(exist_ok=True)
     text = SCRIPT.format(
-        tests=str(Path(__file__).parents[1] / "helpers"),
         cls=cls,
         folder=str(folder),
         model=model,
@@ -89,9 +89,7 @@ def script(
         options=OPTIONS.get(cls, "").format(inner=inner),
         kwargs=kwargs,
     )
-    path = folder / "run.py"
-    path.write_text(text)
-    return [sys.executable, str(path)]
+    return lambda: exec(compile(text, str(folder), "exec"), {"__name__": "run"})
 
 
 def environment() -> dict[str, str]:
@@ -102,30 +100,25 @@ def environment() -> dict[str, str]:
 def test_a_killed_run_resumes_bit_for_bit(cls: str, inner: int, model: str, adapter: str, tmp_path: Path) -> None:
     """Dropout, order, draws, schedule and optimiser included; killed in the middle of the second epoch."""
     whole_run = script(cls, tmp_path / "whole", model, adapter, inner=inner)
-    subprocess.run(whole_run, check=True, env=environment(), capture_output=True)
-    command = script(cls, tmp_path / "cut", model, adapter, stop=5 * inner, inner=inner)
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    [(code, printed)] = run_forks(whole_run)
+    assert code == 0, printed
+    with Fork(script(cls, tmp_path / "cut", model, adapter, stop=5 * inner, inner=inner)) as process:
         for line in process.stdout:
             if line.strip() == f"step {5 * inner}":
                 process.send_signal(signal.SIGKILL)
                 break
     assert process.returncode == -signal.SIGKILL
     ckpt = str(tmp_path / "cut" / "ck" / "last.ckpt")
-    command = script(cls, tmp_path / "cut", model, adapter, ckpt, inner=inner)
-    resumed = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert resumed.returncode == 0, resumed.stderr
-    steps = [int(line.split()[1]) for line in resumed.stdout.splitlines() if line.startswith("step")]
+    [(code, printed)] = run_forks(script(cls, tmp_path / "cut", model, adapter, ckpt, inner=inner))
+    assert code == 0, printed
+    steps = [int(line.split()[1]) for line in printed.splitlines() if line.startswith("step")]
     assert steps == [batch * inner for batch in range(5, 10)]
     whole, cut = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "cut"))
     assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
 
 
 def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        script("SFT", tmp_path / "run", model, None, stop=3), env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with Fork(script("SFT", tmp_path / "run", model, None, stop=3)) as process:
         for line in process.stdout:
             if line.strip() == "step 3":
                 process.send_signal(signal.SIGTERM)
@@ -144,15 +137,12 @@ def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
 def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str, tmp_path: Path) -> None:
     """With different numbers of micro-batches; dropout is off in all but SFT."""
     brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
-    for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
-        process = subprocess.run(
-            script(cls, tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert process.returncode == 0, process.stderr[-3000:]
+    same = {"sgd": True, "test": True, **brief}
+    two_devices = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    [done] = run_forks(script(cls, tmp_path / "one", model, adapter, **same))
+    rank = script(cls, tmp_path / "two", model, adapter, **same, **two_devices)
+    for code, printed in [done, *run_forks(rank, rank, environments=ranks(2))]:
+        assert code == 0, printed[-3000:]
     one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
     assert (one - two).norm() / one.norm() < 1e-5
     alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))

@@ -1,4 +1,4 @@
-"""Processes that begin as copies of this one: with everything loaded, they start in milliseconds, not in ten seconds."""
+"""Processes that begin as copies of this one: with everything loaded, they start in milliseconds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -96,8 +97,6 @@ class Fork:
 
 def run_forks(*works: Callable[[], Any], environments: Sequence[Mapping[str, str]] = ()) -> list[tuple[int, str]]:
     """Run functions at the same time, each in a process of its own; return their exit codes and what they printed."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         files = [open(f"{folder}/{i}", "w+", encoding="utf-8") for i in range(len(works))]
         environments = environments or [{}] * len(works)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from forks import Fork, ranks, run_forks
 
 from lovec.datasets.jsonl import read_records
-from lovec.policy.checkpoints import read_checkpoint
+from lovec.policy.checkpoints import AtomicCheckpointIO, read_checkpoint
 from lovec.results import read_results
 
 SCRIPT = """
@@ -90,10 +88,6 @@ def script(
         kwargs=kwargs,
     )
     return lambda: exec(compile(text, str(folder), "exec"), {"__name__": "run"})
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.mark.parametrize(("cls", "inner"), [("SFT", 1), ("DPO", 1), ("GRPO", 2), ("ExpectedReward", 1)])
@@ -170,22 +164,18 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    code = (
-        "import torch, sys\n"
-        "from lovec.policy.checkpoints import AtomicCheckpointIO\n"
-        "io = AtomicCheckpointIO()\n"
-        "whole = {'lovec': {'lora': {}, 'reference': False}, 'state_dict': {}, 'global_step': 0}\n"
-        f"io.save_checkpoint({{**whole, 'n': 0}}, {str(path)!r})\n"
-        "print('saved', flush=True)\n"
-        "n = 0\n"
-        "while True:\n"
-        "    n += 1\n"
-        f"    io.save_checkpoint({{**whole, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
-    )
+
+    def save_on_and_on() -> None:
+        io = AtomicCheckpointIO()
+        whole: dict[str, Any] = {"lovec": {"lora": {}, "reference": False}, "state_dict": {}, "global_step": 0}
+        io.save_checkpoint({**whole, "n": 0}, path)
+        print("saved")
+        for n in count(1):
+            io.save_checkpoint({**whole, "n": n, "x": torch.zeros(4_000_000)}, path)
+
     for _ in range(2):
-        with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
+        with Fork(save_on_and_on) as process:
             process.stdout.readline()
             time.sleep(0.15)
-            process.kill()
+            process.send_signal(signal.SIGKILL)
         assert read_checkpoint(path)["n"] >= 0

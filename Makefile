@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-slow fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
+.PHONY: demo test test-slow first-hour fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -33,6 +33,9 @@ test: $(READY)  ## offline tests on the CPU without the slow ones, in WORKERS pr
 
 test-slow: $(READY)  ## the others: what takes long and rarely finds something
 	$(PYTEST) -m "slow and not wheel" $(ARGS)
+
+first-hour: $(READY)  ## run what README and docs print, as a new user would, and time the first hour; ARGS="--pages tag" picks
+	$(VENV)/bin/python tests/first_hour/run.py $(ARGS)
 
 fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text; ARGS="--examples 1000 tags" for less
 	$(OFFLINE) $(VENV)/bin/python tests/fuzz/run.py $(ARGS)

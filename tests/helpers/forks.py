@@ -51,7 +51,7 @@ class Fork:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            _run(work, dict(environment or {}), theirs_out, theirs_err, group)
+            self.become(work, theirs_out, theirs_err, dict(environment or {}), group)
         os.close(theirs_out)
         os.close(theirs_err)
         self.stdout = open(ours_out, encoding="utf-8", errors="replace")
@@ -93,6 +93,42 @@ class Fork:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """Kill the process and forget what it prints."""
+        self.send_signal(signal.SIGKILL)
+        self.__exit__()
+
+    @staticmethod
+    def become(
+        work: Callable[[], Any],
+        out: int,
+        err: int,
+        environment: Mapping[str, str] | None = None,
+        group: int | None = None,
+    ) -> None:
+        """Run a function as a process that prints to two descriptors, and end this process."""
+        code = 1
+        try:
+            if group is not None:
+                os.setpgid(0, group)
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)
+            sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
+            os.environ.update(environment or {})
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            torch.manual_seed(0)
+            result = work()
+            code = int(result) if result is not None else 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def run_forks(*works: Callable[[], Any], environments: Sequence[Mapping[str, str]] = ()) -> list[tuple[int, str]]:
@@ -137,28 +173,3 @@ def free_port() -> int:
                 continue
             return port
     raise OSError("no free port")
-
-
-def _run(work: Callable[[], Any], environment: Mapping[str, str], out: int, err: int, group: int | None) -> None:
-    """Run a function as a process that prints to two descriptors, and end it."""
-    code = 1
-    try:
-        if group is not None:
-            os.setpgid(0, group)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
-        os.environ.update(environment)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        torch.manual_seed(0)
-        result = work()
-        code = int(result) if result is not None else 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)

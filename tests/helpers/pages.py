@@ -40,7 +40,8 @@ class Block:
     @property
     def place(self) -> str:
         """Page and line, as in ``docs/tag.md:7``."""
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        name = self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name
+        return f"{name}:{self.line}"
 
 
 def blocks_of(page: Path) -> Iterator[Block]:

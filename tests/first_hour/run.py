@@ -34,7 +34,6 @@ from pages import README, Block, blocks_of, in_reading_order, lines_of  # noqa: 
 from readershell import Ran, Shell  # noqa: E402
 from tables import (  # noqa: E402
     MILESTONES,
-    NOT_SCRIPTS,
     REPLACED,
     WRITES,
     full_script,
@@ -113,10 +112,8 @@ class Reader:
         if block.language not in (*SHELLS, "python") or block.file:
             return
         found = self.findings
-        reason = block.not_run or (NOT_SCRIPTS.get(block.place.partition(":")[0], "") * (block.language == "python"))
-        reason = reason or ("needs SLURM" if "#SBATCH" in block.text else "")
-        if reason:
-            found.left_out.append(f"{block.place}: the block: {reason}")
+        if block.not_run:
+            found.left_out.append(f"{block.place}: the block: {block.not_run}")
             return
         if self.quick and block.language == "python" and "OpenAI(" in block.text:
             found.left_out.append(f"{block.place}: the block: {FULL_ONLY}")

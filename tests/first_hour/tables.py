@@ -36,7 +36,6 @@ LEFT_OUT = (
     (r"^pip install", "needs a package index"),
     (r"^make ", "the demo is the first milestone, and the other targets are this checkout's own"),
     (r"^hf ", "needs the network"),
-    (r"^(job=|sbatch)", "needs SLURM"),
     (r"^pandoc", "needs pandoc"),
     (r"--data (WildHallu|TriviaQA|PopQA)\b", "needs a data set of the hub"),
     (r"microsoft/", "needs a model of the hub"),
@@ -44,11 +43,6 @@ LEFT_OUT = (
     (r"--trainer\.devices [2-9]", "needs several GPUs"),
 )
 """Pattern and reason of lines that are not run."""
-
-NOT_SCRIPTS = {
-    "docs/score.md": "needs a manager of LM-Polygraph",
-}
-"""Pages whose Python needs what is not there."""
 
 WRITES = {
     "fit": "**/adapter_model.safetensors",

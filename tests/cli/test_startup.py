@@ -104,6 +104,7 @@ def with_lightning() -> set[str]:
     return set(python("import json, sys, lightning.pytorch; print(json.dumps(list(sys.modules)))"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["fit", "--config", "dpo.yaml", "--print_config"], ["test", "--help"]])
 def test_training_commands_import_only_what_lightning_does(words, with_lightning):
     assert not (imported_by(*words) - with_lightning) & (ELSEWHERE | MODELS | {"torchmetrics"})

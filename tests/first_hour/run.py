@@ -125,7 +125,10 @@ class Reader:
             script = self._script(block, values)
         begin = time.time()
         code, ran = shell.run(script)
+        failures = len(self.findings.failures)
         self._check(block, folder, begin, code, ran, shell.printed)
+        result = "failed" if len(self.findings.failures) > failures else "ok"
+        print(f"{result:7}{time.time() - begin:7.1f} s  {block.place}", flush=True)
 
     def _script(self, block: Block, values: dict[str, str]) -> str:
         """Return what a block of shell runs, without the lines that are left out."""
@@ -214,7 +217,6 @@ def read_pages(home: Path, quick: bool, names: Sequence[str] = ()) -> Findings:
         for page in in_reading_order():
             if page != README and names and page.stem not in names:
                 continue
-            print(f"{page.relative_to(ROOT)}", flush=True)
             folder = reader.read(page, beginning)
             if page == README and not quick:
                 beginning = folder

@@ -28,6 +28,10 @@ REPLACED = (
     (r"https://api\.openai\.com/v1", "ENDPOINT", "a paid endpoint: on loopback"),
     (r"(?m)^(lovec serve .*?)(?: --port \d+)?( +#.*)?$", r"\1 --port PORT &\nuntil curl -sf http://127.0.0.1:PORT/health"
      r" > health; do sleep 0.2; kill -0 $!; done", "the server runs in the background"),
+    (r"(?m)^(?=lovec label |for .*; do.*\n +lovec label )", "rm -rf runs/labels\n",
+     "a block's commands are alternatives: each begins without the labels of another"),
+    (r"(?m)^(?=lovec tag (?:.*\\\n)*.*--out ((\S+)\.\w+))", r"rm -f \1 \2.manifest.json\n",
+     "a block's commands are alternatives: each begins without the file of another"),
     (r"127\.0\.0\.1:8080|localhost:8080", "127.0.0.1:PORT", "a free port"),
 )  # fmt: skip
 """Pattern, replacement and reason. MODEL, NLI, ENDPOINT and PORT stand for what is there when the block runs."""
@@ -35,6 +39,7 @@ REPLACED = (
 LEFT_OUT = (
     (r"^pip install", "needs a package index"),
     (r"^make ", "the demo is the first milestone, and the other targets are this checkout's own"),
+    (r"^lovec demo", "it is the first milestone"),
     (r"^hf ", "needs the network"),
     (r"^pandoc", "needs pandoc"),
     (r"--data (WildHallu|TriviaQA|PopQA)\b", "needs a data set of the hub"),
@@ -66,6 +71,7 @@ BRIEF = {
     "test": ("--trainer.limit_test_batches", "2"),
     "predict": ("--trainer.limit_predict_batches", "2"),
     "validate": ("--trainer.limit_val_batches", "2"),
+    "sweep": ("--trainer.max_steps", "2", "--trainer.limit_val_batches", "1"),
 }
 """Options that are added to the commands of pages, so that trying them all takes minutes."""
 

@@ -42,6 +42,7 @@ from tables import (  # noqa: E402
     replaced,
     why_left_out,
     write_files,
+    write_tests,
 )
 from tinynli import tiny_nli  # noqa: E402
 from tinyrun import sft_adapter, tiny  # noqa: E402
@@ -93,8 +94,10 @@ class Reader:
         folder = self.home / page.stem
         folder.mkdir(parents=True)
         write_files(folder)
-        if beginning is not None and (beginning / "runs").exists():
-            shutil.copytree(beginning / "runs", folder / "runs")
+        if beginning is not None:
+            shutil.copytree(beginning / "runs", folder / "runs", dirs_exist_ok=True)
+        if self.quick:
+            write_tests(folder)
         blocks = list(blocks_of(page))
         for block in blocks:
             if block.file:
@@ -129,6 +132,7 @@ class Reader:
         self._check(block, folder, begin, code, ran, shell.printed)
         result = "failed" if len(self.findings.failures) > failures else "ok"
         print(f"{result:7}{time.time() - begin:7.1f} s  {block.place}", flush=True)
+        print("".join(f"  {text}\n" for text in self.findings.failures[failures:]), end="", flush=True)
 
     def _script(self, block: Block, values: dict[str, str]) -> str:
         """Return what a block of shell runs, without the lines that are left out."""
@@ -215,7 +219,7 @@ def read_pages(home: Path, quick: bool, names: Sequence[str] = ()) -> Findings:
         reader = Reader(home / "pages", prepared(home, url, quick), quick)
         beginning = quick_runs(home, reader.values["MODEL"]) if quick else None
         for page in in_reading_order():
-            if page != README and names and page.stem not in names:
+            if names and page.stem not in names and (quick or page != README):
                 continue
             folder = reader.read(page, beginning)
             if page == README and not quick:
@@ -279,7 +283,7 @@ def show(findings: Findings) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run pages and milestones; return 0 if all is well and no milestone took too long."""
     parser = argparse.ArgumentParser(description="run what README and docs print, and time the first hour")
-    parser.add_argument("--pages", nargs="+", default=(), help="names of pages; README always runs; without, all")
+    parser.add_argument("--pages", nargs="+", default=(), help="names without .md; the full form begins with README")
     parser.add_argument("--quick", action="store_true", help="a tiny model, each kind of training once, no milestones")
     parser.add_argument("--milestones", action="store_true", help="the milestones alone")
     options = parser.parse_args(words)

@@ -6,13 +6,14 @@ import json
 import re
 import shlex
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lovec.datasets.evidence import SEPARATOR
-from lovec.datasets.jsonl import write_records
+from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
-from lovec.types import Record, Sentence
+from lovec.results import write_results
+from lovec.types import Record, ResultRow, Sentence
 
 PEOPLE = ("Ada Lovelace", "Charles Babbage", "Mary Somerville", "George Boole", "Emmy Noether", "Sofia Kovalevskaya",
           "Grace Hopper", "Kurt Goedel")  # fmt: skip
@@ -27,7 +28,7 @@ REPLACED = (
     (r"http://localhost:8000/v1", "ENDPOINT", "a server of the reader's: on loopback"),
     (r"https://api\.openai\.com/v1", "ENDPOINT", "a paid endpoint: on loopback"),
     (r"(?m)^(lovec serve .*?)(?: --port \d+)?( +#.*)?$", r"\1 --port PORT &\nuntil curl -sf http://127.0.0.1:PORT/health"
-     r" > health; do sleep 0.2; kill -0 $!; done", "the server runs in the background"),
+     r" > health; do sleep 0.2; kill -0 $! || break; done", "the server runs in the background"),
     (r"(?m)^(?=lovec label |for .*; do.*\n +lovec label )", "rm -rf runs/labels\n",
      "a block's commands are alternatives: each begins without the labels of another"),
     (r"(?m)^(?=lovec tag (?:.*\\\n)*.*--out ((\S+)\.\w+))", r"rm -f \1 \2.manifest.json\n",
@@ -40,6 +41,7 @@ LEFT_OUT = (
     (r"^pip install", "needs a package index"),
     (r"^make ", "the demo is the first milestone, and the other targets are this checkout's own"),
     (r"^lovec demo", "it is the first milestone"),
+    (r"^lovec join tags\.jsonl +#", "the shards are made where the page of `lovec tag` explains them"),
     (r"^hf ", "needs the network"),
     (r"^pandoc", "needs pandoc"),
     (r"--data (WildHallu|TriviaQA|PopQA)\b", "needs a data set of the hub"),
@@ -139,8 +141,12 @@ def write_files(folder: Path) -> None:
         sentences = tuple(Sentence(text, factuality=(i + j) % 3 / 2) for j, text in enumerate(texts))
         question = f"In a paragraph, could you tell me what you know about {name}?"
         labelled.append(Record(f"p{i}", question, answer=" ".join(texts), sentences=sentences, meta={"entity": name}))
-    for file in ("labelled.jsonl", "bios.jsonl", "dev.jsonl", "labels.jsonl", "train.jsonl", "dataset-generated.json"):
+    for file in ("labelled.jsonl", "bios.jsonl", "train.jsonl", "dataset-generated.json"):
         write_records(folder / file, labelled)
+    again = [replace(row, id=f"{row.id}-{i}") for i in range(5) for row in labelled]
+    write_records(folder / "labels.jsonl", again)
+    (folder / "runs/dpo").mkdir(parents=True, exist_ok=True)
+    write_records(folder / "runs/dpo/dev.jsonl", [tagged(row) for row in again])
     for file in ("test.jsonl", "pairs.jsonl"):
         write_records(folder / file, [with_rejected(row, 0) for row in labelled])
     questions = [Record(row.id, row.question, meta=row.meta) for row in labelled]
@@ -148,10 +154,8 @@ def write_files(folder: Path) -> None:
     write_records(folder / "questions.jsonl", questions)
     for file in ("answers.jsonl", "more.jsonl", "in.jsonl"):
         write_records(folder / file, answers)
-    scored = [Record(r.id, r.question, sentences=tuple(Sentence(s.text, 0.5, 5, 0.7) for s in r.sentences))
-              for r in labelled]  # fmt: skip
     for file in ("a.jsonl", "b.jsonl", "tagged.jsonl"):
-        write_records(folder / file, labelled if file == "tagged.jsonl" else scored)
+        write_records(folder / file, [tagged(row) for row in labelled] if file == "tagged.jsonl" else labelled)
     (folder / "results.csv").write_text("confidence,label,question\n" + "0.9,1,a\n0.4,0,a\n0.7,1,b\n0.2,0,b\n" * 5)
     (folder / "prompt_entities.txt").write_text("\n".join(PEOPLE) + "\n")
     facts = [{"text": f"{name} was a mathematician.", "label": "S"} for name in PEOPLE]
@@ -163,6 +167,29 @@ def write_files(folder: Path) -> None:
         file.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
         pages = [(name, f"<s>{name} was a mathematician.</s>{SEPARATOR}More about {name}.") for name in PEOPLE]
         file.executemany("INSERT INTO documents VALUES (?, ?)", pages)
+
+
+def tagged(record: Record) -> Record:
+    """Return a labelled record as a model might have tagged it: the truer, the surer, and not always."""
+    sentences = []
+    for at, sentence in enumerate(record.sentences):
+        score = round(10 * (sentence.factuality or 0.0)) if (len(record.id) + at) % 4 else 5
+        others = tuple(0.5 if i == score else 0.05 for i in range(11))
+        sentences.append(replace(sentence, score=score, distribution=others))
+    return replace(record, sentences=tuple(sentences))
+
+
+def write_tests(folder: Path) -> None:
+    """Write what tests of the runs ``comparison`` and ``dpo`` leave, for the quick form, which does not run them."""
+    records = [replace(row, meta={"domain": "in-domain"}) for row in read_records(folder / "tagged.jsonl")]
+    metrics: dict[str, float | None] = {"brier": 0.1, "ece_m": 0.1, "spearman": 0.5, "mean_factuality": 0.5}
+    for run in ("comparison", "dpo"):
+        test = folder / "runs" / run / "test"
+        test.mkdir(parents=True, exist_ok=True)
+        name = "dpo.iterative.jsonl"
+        write_records(test / name, records)
+        row = ResultRow("DPO", "method", "in-domain", "iterative", "sentence", "stated", 0, 24, metrics, file=name)
+        write_results(test / "results.json", [row])
 
 
 def option(words: list[str], name: str) -> str | None:
@@ -184,6 +211,8 @@ def quick_words(words: list[str], model: str, seen: set[tuple[str, ...]]) -> lis
     command = words[0]
     if command in ("serve", "sweep", "demo", "world") or option(words, "--data") == "World":
         return None
+    if command == "calibrate" and "--data" not in words:
+        return [*words, "--data", "labels.jsonl"]  # the run was on records of the tests
     if command not in ("fit", "test", "validate", "predict"):
         return words
     kind = (command, str(option(words, "--config")), str(option(words, "--model")))

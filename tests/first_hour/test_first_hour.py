@@ -135,3 +135,17 @@ def test_blocks_have_the_lines_of_their_page(tmp_path):
     first, second = blocks_of(page)
     assert (first.place, first.language, first.text, first.not_run) == ("a.md:4", "bash", "ls\n", "")
     assert (second.place, second.not_run, second.text) == ("a.md:10", "so", "ls\n\nls\n")
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["forks", "processes"])
+def test_the_shell_is_the_same_with_forks_and_with_processes(run, tmp_path, warm):
+    with run.Shell(tmp_path, warm=warm) as shell:
+        (tmp_path / "a.py").write_text("import sys\nprint(sys.stdin.read(), sys.argv[1:])\nsys.exit(3)\n")
+        code, ran = shell.run("lovec --version | cat > version\nfor i in 1 2; do lovec --version & done\nwait")
+        assert code == 0 and [(c.name, c.words, c.code) for c in ran] == [("lovec", ["--version"], 0)] * 3
+        assert (tmp_path / "version").read_text().startswith("lovec ") and shell.printed.count("lovec ") == 2
+        code, ran = shell.run("echo in | python a.py x\necho after")
+        assert code == 3 and [(c.name, c.code) for c in ran] == [("python", 3)] and "after" in shell.printed
+        assert "in\n ['x']" in shell.printed
+        code, ran = shell.run("sleep 60", limit=0.2)
+        assert code == -9 and ran == []

@@ -116,7 +116,7 @@ class Shell:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def run(self, script: str, limit: float = 1800.0) -> tuple[int, list[Ran]]:
-        """Run a script with ``set -e``; return its exit code and the commands that have ended in it.
+        """Run a script to its end; return the code of its last failure, or 0, and the commands that ran.
 
         Args:
             script: text for bash.
@@ -124,8 +124,9 @@ class Shell:
         """
         self._log.write_text("")
         with tempfile.TemporaryFile("w+") as output:
+            whole = f"trap 'failed=$?' ERR\n{script}\nexit ${{failed:-0}}"
             shell = subprocess.Popen(
-                ["bash", "-e", "-c", script], cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL,
+                ["bash", "-c", whole], cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._groups.append(shell.pid)

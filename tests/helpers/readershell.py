@@ -19,12 +19,22 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from forks import Fork
 
 COMMANDS = ("lovec", "python")
+
+LOADED = (
+    "lovec.baselines lovec.calibration lovec.callbacks lovec.datamodules lovec.engines lovec.evaluation "
+    "lovec.exporting lovec.labelling lovec.modules lovec.oracles lovec.reports lovec.tagging lovec.cli.training "
+    "lovec.cli.agreement lovec.cli.calibrate lovec.cli.curves lovec.cli.export lovec.cli.join lovec.cli.label "
+    "lovec.cli.report lovec.cli.score lovec.cli.tag matplotlib.figure scipy.optimize scipy.stats "
+    "transformers.models.llama.modeling_llama peft lightning.pytorch.loggers"
+).split()
+"""Modules that commands import; forks have them from the beginning."""
 
 SHIM = """#!{python} -IS
 import json, os, signal, socket, subprocess, sys, time
@@ -82,6 +92,7 @@ class Shell:
         self.printed = ""
         self._home = Path(tempfile.mkdtemp(prefix="reader-"))  # a short path: those of sockets have a limit
         self._groups: list[int] = []
+        self._servers: list[int] = []
 
     def __enter__(self) -> Shell:
         for name in COMMANDS:
@@ -103,6 +114,8 @@ class Shell:
             "NO_COLOR": "1",
         }
         if self.warm:
+            for module in LOADED:
+                import_module(module)
             self._environment["READER_SOCKET"] = str(self._home / "socket")
         return self
 
@@ -112,6 +125,8 @@ class Shell:
                 os.killpg(group, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        for pid in self._servers:
+            os.waitpid(pid, 0)
         self._listener.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
@@ -150,7 +165,8 @@ class Shell:
                     asked.sendall(str(os.waitstatus_to_exitcode(status)).encode())
                     asked.shutdown(socket.SHUT_RDWR)  # forks that still run have copies of it
                     asked.close()
-        self._groups += [pid for pid, _ in running]  # servers in the background
+        self._servers += [pid for pid, _ in running]  # in the background
+        self._groups += self._servers
 
     def _fork(self, asked: socket.socket) -> tuple[int, socket.socket]:
         size = int.from_bytes(asked.recv(8, socket.MSG_WAITALL), "big")

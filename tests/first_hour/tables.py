@@ -67,7 +67,7 @@ WRITES = {
 }
 """Command, and a pattern of files of which it writes at least one; all others print something."""
 
-QUICK = ("--trainer.max_steps", "2", "--trainer.limit_val_batches", "0", "--trainer.enable_progress_bar", "false")
+QUICK = ("--trainer.max_steps", "4", "--trainer.limit_val_batches", "0", "--trainer.enable_progress_bar", "false")
 BRIEF = {
     "fit": ("--trainer.max_steps", "8", "--trainer.limit_val_batches", "0"),
     "test": ("--trainer.limit_test_batches", "2"),

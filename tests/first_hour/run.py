@@ -49,6 +49,7 @@ from tinyrun import sft_adapter, tiny  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "first_hour.json"
 SHELLS = ("bash", "sh")
+OFFLINE = {"OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 FULL_ONLY = "needs a server, which runs in the full form only"
 
 
@@ -214,7 +215,7 @@ def read_pages(home: Path, quick: bool, names: Sequence[str] = ()) -> Findings:
         names: names of pages without the ending; none are all.
     """
     with ExitStack() as stack:
-        stack.enter_context(environment(OPENAI_API_KEY="none", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1"))
+        stack.enter_context(environment(**OFFLINE))
         url = stack.enter_context(endpoint())
         reader = Reader(home / "pages", prepared(home, url, quick), quick)
         beginning = quick_runs(home, reader.values["MODEL"]) if quick else None

@@ -49,10 +49,24 @@ def found(run, values, tmp_path):
     return read
 
 
-def test_what_the_pages_print_runs(run, tmp_path):
-    findings = run.read_pages(tmp_path, quick=True)
-    assert findings.failures == [], "\n".join(findings.failures)
-    assert findings.commands > 60
+@pytest.fixture(scope="module")
+def quick(run, tmp_path_factory):
+    """A reader in a hurry, and a folder with the runs that README leaves."""
+    home = tmp_path_factory.mktemp("first-hour")
+    with run.environment(**run.OFFLINE), run.endpoint() as url:
+        reader = run.Reader(home / "pages", run.prepared(home, url, quick=True), quick=True)
+        yield reader, run.quick_runs(home, reader.values["MODEL"])
+
+
+WITH_COMMANDS = [p for p in in_reading_order() if {"bash", "sh", "python"} & {b.language for b in blocks_of(p)}]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+def test_what_a_page_prints_runs(run, quick, page):
+    reader, beginning = quick
+    reader.findings = run.Findings()
+    reader.read(page, beginning)
+    assert reader.findings.failures == [], "\n".join(reader.findings.failures)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,23 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
+.PHONY: demo test test-slow first-hour fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
 
-test: $(READY)  ## offline tests on the CPU; ARGS="-k name" picks some
-	$(OFFLINE) $(VENV)/bin/python -m pytest $(ARGS)
+# Two workers; each takes half of the files and at the end what the other has left, so that few fixtures are made twice.
+WORKERS ?= 2
+PYTEST = $(OFFLINE) $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: $(READY)  ## offline tests on the CPU without the slow ones, in WORKERS processes (2); ARGS="-k name" picks some
+	$(PYTEST) -m "not slow and not wheel" $(ARGS)
+
+test-slow: $(READY)  ## the others: what takes long and rarely finds something
+	$(PYTEST) -m "slow and not wheel" $(ARGS)
+
+first-hour: $(READY)  ## run what README and docs print, as a new user would, and time the first hour; ARGS="--pages tag" picks
+	$(VENV)/bin/python tests/first_hour/run.py $(ARGS)
 
 fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text; ARGS="--examples 1000 tags" for less
 	$(OFFLINE) $(VENV)/bin/python tests/fuzz/run.py $(ARGS)

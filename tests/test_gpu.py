@@ -382,6 +382,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @everywhere
+@pytest.mark.slow
 def test_the_benchmark_measures_every_objective(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark(monkeypatch).main(["--shape", "tiny", "--device", device, "--out", str(tmp_path / "gpu.json")])
     results = json.loads((tmp_path / "gpu.json").read_text())

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import re
-import shlex
 import sys
 import tomllib
 from dataclasses import replace
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from pages import DOCS, PAGES, README, ROOT, blocks, commands_of, printed_files
 from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
@@ -26,10 +26,6 @@ from lovec.cli.training import TrainingCLI, TrainingParser
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
-ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
-DOCS = ROOT / "docs"
-PAGES = [README, *sorted(DOCS.glob("**/*.md"))]
 EXTENDING = DOCS / "extending.md"
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 PLAIN = set("label agreement calibrate sweep curves world demo report score tag join serve export".split())
@@ -51,19 +47,12 @@ tables = sys.modules["world_tables"]
 found_intervals = sys.modules["world_intervals"]
 
 
-def blocks(page, language):
-    """Code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
 def commands():
     """Every `lovec ...` line of the bash blocks, as words."""
     for page in PAGES:
         for block in blocks(page, "bash"):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                if words[:1] == ["lovec"]:
-                    yield pytest.param(words[1:], id=f"{page.name}: {' '.join(words[1:])}")
+            for words in commands_of(block):
+                yield pytest.param(words, id=f"{page.name}: {' '.join(words)}")
 
 
 @pytest.fixture
@@ -78,12 +67,6 @@ def here(tmp_path, monkeypatch):
     yield tmp_path
     for name in files:
         sys.modules.pop(name, None)
-
-
-def printed_files():
-    """The files that pages print, by their names: a block of Python behind a line that ends with its name."""
-    named = re.compile(r"`(my_\w+)\.py`[^`]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    return {name: text for page in PAGES for name, text in named.findall(page.read_text())}
 
 
 def objective(page):

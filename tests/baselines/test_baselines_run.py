@@ -125,6 +125,7 @@ def test_published_metrics_on_human_labels(here: Path) -> None:
 
 
 @people
+@pytest.mark.slow
 def test_real_samples_through_the_command(here: Path) -> None:
     """LUQ and Self-Consistency on the ten samples of each passage, with a tiny NLI model: that it runs only."""
     model = tiny_nli(here, positions=256)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import ranks, run_forks
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -231,13 +231,9 @@ def probed_run(model: str, folder: str, devices: int) -> None:
 
 def test_two_processes_probe_as_one(model: str, tmp_path: Path) -> None:
     probed_run(model, str(tmp_path), 1)
-    script = tmp_path / "run.py"
-    script.write_text(
-        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'helpers')]!r}\n"
-        f"from test_probe import probed_run; probed_run({model!r}, {str(tmp_path)!r}, 2)\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    rank = partial(probed_run, model, str(tmp_path), 2)
+    for code, printed in run_forks(rank, rank, environments=ranks(2)):
+        assert code == 0, printed[-2000:]
     one, two = (json.loads((tmp_path / f"{devices}.json").read_text()) for devices in (1, 2))
     assert len(one) == len(two) == 6
     for a, b in zip(one, two, strict=True):

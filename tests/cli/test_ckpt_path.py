@@ -294,6 +294,7 @@ def test_an_unknown_part_is_refused(run: Path, capsys: Any) -> None:
     assert refusal(capsys) == "lovec: error: unknown part in --ckpt_despite: dat; did you mean data?"
 
 
+@pytest.mark.slow  # two processes that Lightning starts: each imports all
 def test_two_processes_refuse_together_with_one_message(run: Path, tmp_path: Path) -> None:
     words = ["fit", "--ckpt_path", last_of(run), "--seed_everything", "1", "--trainer.devices", "2"]
     done = subprocess.run(

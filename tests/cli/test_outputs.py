@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import error_of
+from forks import Fork
 from signalled import in_child
 from tinyrun import records
 
@@ -185,24 +184,23 @@ class Full(Callback):
 """
 
 
-def lovec_run(*words: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, whose output goes through pipes, which have no limit."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lovec.cli", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+def lovec_run(*words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command in a process of its own; both go through pipes, which have no limit."""
+    with Fork(lambda: main(list(words))) as fork:
+        output, errors = fork.stdout.read(), fork.stderr.read()
+    return fork.wait(), output, errors
 
 
 def test_a_full_disk_at_the_end_of_a_test_leaves_the_table(here: Path, model: str, adapter: str) -> None:
     Path("my_disk.py").write_text(FULL)
     words = fit(model, "--model.evaluation.adapter", adapter, "--trainer.callbacks+", "my_disk.Full")
-    run = lovec_run("test", *words)
-    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
-    assert "Test of SFT" in run.stdout and "Best constant" in run.stdout
-    last = run.stderr.splitlines()[-1]
+    code, output, errors = lovec_run("test", *words)
+    assert code == 1 and "Traceback" not in errors, errors
+    assert "Test of SFT" in output and "Best constant" in output
+    last = errors.splitlines()[-1]
     assert last.startswith("lovec: error: cannot write run/test/") and "(File too large); make room" in last
     assert not Path("run/test/results.json").exists() and not list(Path("run/test").glob("*.part"))
-    assert lovec_run("test", *words[:-2]).returncode == 0
+    assert lovec_run("test", *words[:-2])[0] == 0
     assert read_results("run/test/results.json").rows
 
 
@@ -212,7 +210,7 @@ def test_a_full_disk_at_the_end_of_training_keeps_the_older_adapter(here: Path, 
     Path("run/adapter/old").touch()
     full = ["--trainer.callbacks", "my_disk.Full", "--trainer.enable_checkpointing", "false"]
     words = fit(model, *full, "--trainer.logger", "false")
-    run = lovec_run("fit", *words)
-    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
-    assert run.stderr.splitlines()[-1].startswith("lovec: error: cannot write the adapter")
+    code, _, errors = lovec_run("fit", *words)
+    assert code == 1 and "Traceback" not in errors, errors
+    assert errors.splitlines()[-1].startswith("lovec: error: cannot write the adapter")
     assert Path("run/adapter/old").exists()

@@ -69,7 +69,14 @@ def value_at(settings, path):
 # ---------------------------------------------------------------- packaged recipes
 
 
-@pytest.mark.parametrize(("recipe", "overlay"), list(itertools.product(OBJECTIVES, (None, *OVERLAYS))))
+def every_combination():
+    """Recipes and overlays; those beyond each by itself and on one recipe are slow."""
+    for recipe, overlay in itertools.product(OBJECTIVES, (None, *OVERLAYS)):
+        rare = overlay is not None and recipe != "dpo.yaml"
+        yield pytest.param(recipe, overlay, marks=[pytest.mark.slow] if rare else [])
+
+
+@pytest.mark.parametrize(("recipe", "overlay"), list(every_combination()))
 def test_every_packaged_recipe_builds(here, recipe, overlay):
     cli = build(command_of(recipe), "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
     given = settings_of(overlay or recipe)["model"]["init_args"]

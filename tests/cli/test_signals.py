@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import Fork, ranks
 from signalled import in_child
 
 from lovec.cli import main
 from lovec.policy.checkpoints import read_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
 CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 
 
@@ -115,33 +112,17 @@ def test_a_second_signal_while_the_checkpoint_is_written_changes_nothing(here: P
 # Two processes
 
 
-def start_two(folder: Path, *command: str) -> list[subprocess.Popen[str]]:
-    """Two processes of one group, started as torchrun and SLURM do."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes: list[subprocess.Popen[str]] = []
-    for rank in range(2):
-        environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": str(rank),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]),
-        }  # fmt: skip
+def start_two(folder: Path, *command: str) -> list[Fork]:
+    """Two processes of one group, with the environment that torchrun and SLURM give them."""
+    forks: list[Fork] = []
+    work = [*command, "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    for rank, environment in enumerate(ranks(2)):
         with open(folder / f"errors-{rank}.txt", "w") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "lovec.cli", *command, "--trainer.devices", "2", "--trainer.strategy", "ddp"],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                process_group=processes[0].pid if processes else 0,
-            )
-        processes.append(process)
-    return processes
+            forks.append(Fork(lambda: main(work), environment, errors, group=forks[0].pid if forks else 0))
+    return forks
 
 
-def wait_for(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdout is not None
+def wait_for(process: Fork, line: str) -> None:
     assert any(said.strip() == line for said in process.stdout)
 
 

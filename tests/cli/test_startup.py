@@ -98,10 +98,16 @@ def test_loading_a_model_for_the_server_imports_no_trainer(model):
     assert "transformers" in modules and not modules & TRAINING
 
 
+@pytest.fixture(scope="module")
+def with_lightning() -> set[str]:
+    """Return the modules that Lightning brings."""
+    return set(python("import json, sys, lightning.pytorch; print(json.dumps(list(sys.modules)))"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["fit", "--config", "dpo.yaml", "--print_config"], ["test", "--help"]])
-def test_training_commands_import_only_what_lightning_does(words):
-    baseline = set(python("import json, sys, lightning.pytorch; print(json.dumps(list(sys.modules)))"))
-    assert not (imported_by(*words) - baseline) & (ELSEWHERE | MODELS | {"torchmetrics"})
+def test_training_commands_import_only_what_lightning_does(words, with_lightning):
+    assert not (imported_by(*words) - with_lightning) & (ELSEWHERE | MODELS | {"torchmetrics"})
 
 
 def test_commands_are_imported_without_looking_for_garbage():

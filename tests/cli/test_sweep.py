@@ -303,6 +303,7 @@ def test_a_run_that_fails_is_named_and_the_others_stay(done, tiny_words, tmp_pat
     assert len(list(out.glob("*/result.json"))) == 4
 
 
+@pytest.mark.slow
 def test_runs_in_processes_give_the_same_metrics(done, tiny_words, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     base = next(done.glob("base-seed-0-*"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import ranks, run_forks
 from tinyrun import Lengths, Rows, module, tiny, trainer
 
 from lovec.baselines import LUQ, Baseline, Claim, average_confidences
@@ -490,13 +491,9 @@ class Odd(Rows):
 
 def test_two_processes_compare_as_one(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
     compared_on(model, adapters, str(tmp_path / "one"), 1)
-    script = tmp_path / "run.py"
-    script.write_text(
-        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'helpers')]!r}\n"
-        f"from test_comparison import compared_on; compared_on({model!r}, {adapters!r}, {str(tmp_path / 'two')!r}, 2)\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    rank = partial(compared_on, model, adapters, str(tmp_path / "two"), 2)
+    for code, printed in run_forks(rank, rank, environments=ranks(2)):
+        assert code == 0, printed[-2000:]
     one, two = (read_results(tmp_path / name / "test" / "results.json").rows for name in ("one", "two"))
     assert len(one) == len(two) > 40
     for row, other in zip(one, two, strict=True):

@@ -354,6 +354,7 @@ def test_labelling_files_needs_no_lightning():
 # Much data
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_ten_thousand_records():
     command = [sys.executable, "benchmarks/label.py", "--records", "10000", "--print"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -2,11 +2,13 @@ import json
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forks import run_forks
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy as scipy_entropy
@@ -593,7 +595,8 @@ def _process(rank, folder):
 
 
 def test_two_processes_equal_one(tmp_path):
-    torch.multiprocessing.spawn(_process, args=(str(tmp_path),), nprocs=2)
+    for code, printed in run_forks(*(partial(_process, rank, str(tmp_path)) for rank in range(2))):
+        assert code == 0, printed
     for rank in range(2):
         by_case = json.loads((tmp_path / f"{rank}.json").read_text())
         for case, shares in SHARES.items():

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import Fork, ranks, run_forks
 
 from lovec.datasets.jsonl import read_records
-from lovec.policy.checkpoints import read_checkpoint
+from lovec.policy.checkpoints import AtomicCheckpointIO, read_checkpoint
 from lovec.results import read_results
 
 SCRIPT = """
-import json, sys, time, torch
+import json, time, torch
 from pathlib import Path
-sys.path.insert(0, {tests!r})
 from tinyrun import Drifted, Lengths, Rows, Truth, module, trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lovec.modules import {cls}, PolicyConfig, WarmupCosine
@@ -74,10 +73,9 @@ def script(
     test: bool = False,
     inner: int = 1,
     **kwargs: Any,
-) -> list[str]:
+) -> Callable[[], None]:
     folder.mkdir(exist_ok=True)
     text = SCRIPT.format(
-        tests=str(Path(__file__).parents[1] / "helpers"),
         cls=cls,
         folder=str(folder),
         model=model,
@@ -89,43 +87,32 @@ def script(
         options=OPTIONS.get(cls, "").format(inner=inner),
         kwargs=kwargs,
     )
-    path = folder / "run.py"
-    path.write_text(text)
-    return [sys.executable, str(path)]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return lambda: exec(compile(text, str(folder), "exec"), {"__name__": "run"})
 
 
 @pytest.mark.parametrize(("cls", "inner"), [("SFT", 1), ("DPO", 1), ("GRPO", 2), ("ExpectedReward", 1)])
 def test_a_killed_run_resumes_bit_for_bit(cls: str, inner: int, model: str, adapter: str, tmp_path: Path) -> None:
     """Dropout, order, draws, schedule and optimiser included; killed in the middle of the second epoch."""
     whole_run = script(cls, tmp_path / "whole", model, adapter, inner=inner)
-    subprocess.run(whole_run, check=True, env=environment(), capture_output=True)
-    command = script(cls, tmp_path / "cut", model, adapter, stop=5 * inner, inner=inner)
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    [(code, printed)] = run_forks(whole_run)
+    assert code == 0, printed
+    with Fork(script(cls, tmp_path / "cut", model, adapter, stop=5 * inner, inner=inner)) as process:
         for line in process.stdout:
             if line.strip() == f"step {5 * inner}":
                 process.send_signal(signal.SIGKILL)
                 break
     assert process.returncode == -signal.SIGKILL
     ckpt = str(tmp_path / "cut" / "ck" / "last.ckpt")
-    command = script(cls, tmp_path / "cut", model, adapter, ckpt, inner=inner)
-    resumed = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert resumed.returncode == 0, resumed.stderr
-    steps = [int(line.split()[1]) for line in resumed.stdout.splitlines() if line.startswith("step")]
+    [(code, printed)] = run_forks(script(cls, tmp_path / "cut", model, adapter, ckpt, inner=inner))
+    assert code == 0, printed
+    steps = [int(line.split()[1]) for line in printed.splitlines() if line.startswith("step")]
     assert steps == [batch * inner for batch in range(5, 10)]
     whole, cut = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "cut"))
     assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
 
 
 def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        script("SFT", tmp_path / "run", model, None, stop=3), env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+    with Fork(script("SFT", tmp_path / "run", model, None, stop=3)) as process:
         for line in process.stdout:
             if line.strip() == "step 3":
                 process.send_signal(signal.SIGTERM)
@@ -144,15 +131,12 @@ def test_sigterm_saves_and_stops(model: str, tmp_path: Path) -> None:
 def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str, tmp_path: Path) -> None:
     """With different numbers of micro-batches; dropout is off in all but SFT."""
     brief = {"limit_train_batches": 2, "limit_val_batches": 1.0}
-    for name, kwargs in (("one", {}), ("two", {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False})):
-        process = subprocess.run(
-            script(cls, tmp_path / name, model, adapter, sgd=True, test=True, **brief, **kwargs),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert process.returncode == 0, process.stderr[-3000:]
+    same = {"sgd": True, "test": True, **brief}
+    two_devices = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    [done] = run_forks(script(cls, tmp_path / "one", model, adapter, **same))
+    rank = script(cls, tmp_path / "two", model, adapter, **same, **two_devices)
+    for code, printed in [done, *run_forks(rank, rank, environments=ranks(2))]:
+        assert code == 0, printed[-3000:]
     one, two = (torch.cat([p.flatten() for p in torch.load(tmp_path / n / "weights.pt")]) for n in ("one", "two"))
     assert (one - two).norm() / one.norm() < 1e-5
     alone, together = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("one", "two"))
@@ -180,22 +164,18 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    code = (
-        "import torch, sys\n"
-        "from lovec.policy.checkpoints import AtomicCheckpointIO\n"
-        "io = AtomicCheckpointIO()\n"
-        "whole = {'lovec': {'lora': {}, 'reference': False}, 'state_dict': {}, 'global_step': 0}\n"
-        f"io.save_checkpoint({{**whole, 'n': 0}}, {str(path)!r})\n"
-        "print('saved', flush=True)\n"
-        "n = 0\n"
-        "while True:\n"
-        "    n += 1\n"
-        f"    io.save_checkpoint({{**whole, 'n': n, 'x': torch.zeros(4_000_000)}}, {str(path)!r})\n"
-    )
+
+    def save_on_and_on() -> None:
+        io = AtomicCheckpointIO()
+        whole: dict[str, Any] = {"lovec": {"lora": {}, "reference": False}, "state_dict": {}, "global_step": 0}
+        io.save_checkpoint({**whole, "n": 0}, path)
+        print("saved")
+        for n in count(1):
+            io.save_checkpoint({**whole, "n": n, "x": torch.zeros(4_000_000)}, path)
+
     for _ in range(2):
-        with subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
+        with Fork(save_on_and_on) as process:
             process.stdout.readline()
             time.sleep(0.15)
-            process.kill()
+            process.send_signal(signal.SIGKILL)
         assert read_checkpoint(path)["n"] >= 0

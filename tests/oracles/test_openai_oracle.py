@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 from faultserver import FaultServer, RecordedCall, planted
+from forks import Fork, run_forks
 
 from lovec import calls
-from lovec.datasets.jsonl import write_records
+from lovec.datasets.jsonl import read_records, write_records
 from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.oracles.cache import ReplyCache, reply_key
 from lovec.oracles.chat import address
@@ -513,31 +514,37 @@ def test_a_run_killed_ten_times_ends_as_an_undisturbed_one(server: FaultServer, 
     records = many(80)
     write_records(tmp_path / "records.jsonl", records)
     cache = tmp_path / "replies.sqlite"
-    command = [sys.executable, "-c", RUN, str(tmp_path / "records.jsonl"), server.url, str(cache)]
+
+    def work() -> None:
+        calls._FIRST_WAIT = 0.01
+        oracle = OpenAIOracle("judge", server.url, cache=str(cache), concurrency=4, price_in=1.0, price_out=10.0)
+        print(json.dumps(oracle.rate(list(read_records(tmp_path / "records.jsonl")))))
+
     server.delay = 0.03
     server.faults = {
         f"r{i}": [["few"], ["429", "few"], ["500"], ["garbage html"], ["drop"]][i % 5] for i in range(0, 80, 3)
     }
     kept: set[str] = set()
     for turn in range(10):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = Fork(work)
         first = len(server.calls)
         while len(server.calls) < first + 4 + turn % 5:
             assert process.poll() is None
             time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.end()
         time.sleep(0.1)  # the server still writes to nobody
         assert kept.isdisjoint(keys_of(call, server.url) for call in server.calls[first:])
         with ReplyCache(cache) as replies:
             kept = {key for (key,) in replies._db.execute("SELECT key FROM replies")}
     assert 20 < len(kept) < 90
     first = len(server.calls)
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    [(code, printed)] = run_forks(work)
+    assert code == 0, printed
+    rates = json.loads(printed.splitlines()[0])
     assert kept.isdisjoint(keys_of(call, server.url) for call in server.calls[first:])
-    assert json.loads(run.stdout) == truth(records)
+    assert rates == truth(records)
     undisturbed = judge(server, cache=str(tmp_path / "fresh.sqlite")).rate(records)
-    assert json.loads(run.stdout) == undisturbed
+    assert rates == undisturbed
 
 
 def test_the_bar_is_for_terminals_and_ctrl_c_waits_for_calls_in_progress(

@@ -162,7 +162,10 @@ def window(session: Session, texts: Sequence[str], scores: Sequence[int | None],
     return contexts
 
 
-@pytest.mark.parametrize("history", ["scores", "hidden", "previous"])
+RARE = [pytest.param(history, marks=pytest.mark.slow) for history in ("hidden", "previous")]
+
+
+@pytest.mark.parametrize("history", ["scores", *RARE])
 def test_a_long_text_is_scored_in_a_window_of_whole_sentences(session: Session, history: History) -> None:
     """Against plain forward passes over contexts that are put together anew for every sentence."""
     texts = sentences(24, seed=1)

@@ -146,6 +146,8 @@ def scores_table(scores: Scores) -> Table:
         notes.append("Rows: every row of the file. Groups: mean confidence and mean factuality of the rows of a group.")
     drawn = f"{scores.draws} draws of the groups, with all their rows" if scores.draws else ""
     interval_note = f"Intervals: {100 * _LEVEL:.4g} % percentile bootstrap, {drawn}." if drawn else ""
+    if drawn and len(scores.measured) > 1:
+        interval_note += " Bold: better than all others; its interval and that of the next are apart."
     table = Table("scores", "Confidences against labels", columns, tuple(lines), tuple(notes), interval_note)
     return mark_best(table, levels)
 

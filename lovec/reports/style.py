@@ -38,8 +38,15 @@ SIDE = 2.6
 _LONGEST = 28  # characters of a name above a panel
 
 # The date and the version of matplotlib would make two runs differ, so they are left out.
-_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+_METADATA: dict[str, dict[str, Any]] = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
+
+COLUMN = 3.3
+"""Width of a plot that fits a column of a paper in two columns, in inches."""
 
 def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
     """Draw a plot and write it, whole or not at all; the same plot gives the same bytes.
@@ -48,26 +55,40 @@ def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
 
     Args:
         draw: returns the matplotlib figure to write.
-        path: file to write, .svg or .png.
+        path: file to write, .svg, .pdf or .png.
         title: title in the metadata of the file.
 
     Returns:
         The path written to.
 
     Raises:
-        LovecError: the name of the file does not end in .svg or .png.
+        LovecError: the name of the file does not end in .svg, .pdf or .png.
     """
     from matplotlib import rc_context
 
     path = Path(path)
     if path.suffix not in _METADATA:
-        raise LovecError(f"cannot write a plot to {path}, expected a name that ends in .svg or .png")
+        raise LovecError(f"cannot write a plot to {path}, expected a name that ends in .svg, .pdf or .png")
     with rc_context(fname=HERE / "plots.mplstyle"):
         figure = draw()
         metadata = {**_METADATA[path.suffix], "Title": title}
         with atomic_file(path) as temporary:
             figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
     return path
+
+
+def write_both(write: Callable[[Path], Path], path: Path) -> Path:
+    """Write a plot as SVG, for the page, and as PDF, for a paper.
+
+    Args:
+        write: writes the plot to a path.
+        path: the path, .svg.
+
+    Returns:
+        The path of the SVG.
+    """
+    write(path.with_suffix(".pdf"))
+    return write(path)
 
 
 def add_title(figure: Figure, title: str) -> None:

@@ -17,7 +17,7 @@ from lovec.reports.cells import in_domain
 from lovec.reports.curves import write_curves
 from lovec.reports.histogram import confidence_histogram
 from lovec.reports.next_tokens import score_tokens
-from lovec.reports.page import Picture
+from lovec.reports.shown import Picture
 from lovec.reports.reliability import reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
 from lovec.reports.runs import RunResults
@@ -30,23 +30,15 @@ from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
-KINDS = ("baseline", "constant", "method", "hybrid")
-"""Kinds of rows whose records are drawn and printed; the tables also have recalibrated methods and ablations."""
-
-_RECORD_PLOTS: dict[str, Callable[..., Path]] = {
-    "reliability": reliability_diagram,
-    "histogram": confidence_histogram,
-    "risk-coverage": risk_coverage_curves,
-}
-
-
-def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]]:
-    """Draw everything that a run has data for.
+def write_plots(
+    run: RunResults, folder: Path, on_plot: Callable[[str], object] = lambda name: None
+) -> tuple[list[Picture], list[str]]:
+    """Draw what a run has data for beside the plots of its places: times, tokens, training and rewards.
 
     Args:
-        run: results, see ``lovec.reports.runs.read_run``. If there are several seeds, the records of the first are
-            drawn.
-        folder: folder for the plots, NAME.svg.
+        run: results, see ``lovec.reports.runs.read_run``.
+        folder: folder for the plots, NAME.svg and NAME.pdf.
+        on_plot: called with the name of every plot before it is drawn.
 
     Returns:
         The plots, and a sentence per plot that could not be drawn.
@@ -63,27 +55,6 @@ def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]
         except LovecError as error:
             left_out.append(f"No training curves of {name}: {error}.")
     return [*plots, *_reward_plots(run, folder)], left_out
-
-
-def methods_with_records(run: RunResults, mode: str) -> list[str]:
-    """Return the methods of the kinds ``KINDS`` whose tagged records exist in a mode, in the order of the rows."""
-    names = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)
-    return [name for name in names if (name, mode, "stated") in run.files]
-
-
-def _record_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
-    """Yield the plots of tagged records for every mode and domain; those of the first are shown at once."""
-    places = dict.fromkeys((row.mode, row.domain) for row in run.rows)
-    domains = len({domain for _, domain in places})
-    front = True
-    for mode, domain in places:
-        groups = {name: in_domain(run.tagged_records(name, mode), domain) for name in methods_with_records(run, mode)}
-        drawable = {name: records for name, records in groups.items() if sentence_pairs(records, "stated")[0]}
-        place = f"{mode}, {domain}" if domains > 1 else mode
-        for name, write in _RECORD_PLOTS.items() if drawable else ():
-            path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=_title(name, place))
-            yield _picture(name, path, place, front=front)
-        front = front and not drawable
 
 
 def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:

@@ -51,6 +51,9 @@ _LATEX_ESCAPES = {
 }
 
 
+_MINUS = re.compile(r"(?<![\w.\u2212-])-(?=\d)")
+
+
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table.
@@ -302,13 +305,22 @@ def latex(table: Table, intervals: bool = False) -> str:
     """
     title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
     caption = " ".join([title, *table.footnotes(intervals)])
-    template = load_template(HERE / "table.tex.j2", filters={"escaped": latex_escaped}, **_LATEX_DELIMITERS)
+    template = load_template(HERE / "table.tex.j2", filters={"escaped": latex_escaped, "number": _latex_number}, **_LATEX_DELIMITERS)
     return template.render(table=table, intervals=intervals, caption=caption)
 
 
 def latex_escaped(text: str) -> str:
     """Return any text for LaTeX's text mode, on one line and without control characters."""
     return "".join(_LATEX_ESCAPES.get(char, char) for char in " ".join(text.split()) if char.isprintable())
+
+
+def real_minus(text: str) -> str:
+    """Return a text with a minus sign (U+2212) in place of each hyphen that begins a number."""
+    return _MINUS.sub("\u2212", text)
+
+
+def _latex_number(text: str) -> str:
+    return _MINUS.sub(lambda _: "$-$", latex_escaped(text))
 
 
 def json_text(table: Table) -> str:

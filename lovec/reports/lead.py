@@ -47,9 +47,12 @@ class Gain:
 
     @property
     def text(self) -> str:
-        """The gain in percentage points with its interval, such as "4.3 (3.2 to 5.4)"."""
-        ends = "" if self.low is None or self.high is None else f" ({100 * self.low:.1f} to {100 * self.high:.1f})"
-        return f"{100 * self.value:.1f}{ends}"
+        """The difference in percentage points with its interval, such as "4.3 (3.2 to 5.4)"; what is worse, too."""
+        numbers = [self.value, *(end for end in (self.low, self.high) if end is not None)]
+        if self.verdict == "worse":
+            numbers = [-self.value, *(-end for end in (self.high, self.low) if end is not None)]
+        value, *ends = [f"{100 * number:.1f}" for number in numbers]
+        return f"{value} ({' to '.join(ends)})" if ends else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Lead:
         mode: the first mode.
         readout: the readout.
         compared: number of methods and readouts that it was chosen from.
+        level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
         places: one per domain, the first one first.
     """
 
@@ -107,6 +111,7 @@ class Lead:
     mode: str
     readout: str
     compared: int
+    level_with: tuple[str, ...]
     places: tuple[LeadPlace, ...]
 
     @property
@@ -131,7 +136,9 @@ def lead_of(cells: CellMaker) -> Lead | None:
             best = min(candidates, key=_brier)
             of_best = [r for r in rows if (r.method, r.mode, r.readout) == (best.method, best.mode, best.readout)]
             places = tuple(_lead_place(cells, row, rows) for row in of_best)
-            return Lead(best.method, best.mode, best.readout, len(candidates), places)
+            level = [r.method for r in candidates if r.method != best.method and not cells.is_clear(best, r, "brier")]
+            level_with = tuple(dict.fromkeys(level)) if cells.draws else ()
+            return Lead(best.method, best.mode, best.readout, len(candidates), level_with, places)
     return None
 
 

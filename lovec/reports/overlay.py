@@ -25,15 +25,19 @@ MOST = 3
 T = TypeVar("T")
 Style: TypeAlias = tuple[str, str, Any]
 
-_STYLES: tuple[Style, ...] = ((BLUE, "o", "-"), (ORANGE, "s", (0, (5, 2))), (GREEN, "^", (0, (1, 1.2))))  # colour, marker, line
+_STYLES: tuple[Style, ...] = (  # colour, marker, line: baselines come first in the order of methods
+    (ORANGE, "s", (0, (5, 2))),
+    (BLUE, "o", "-"),
+    (GREEN, "^", (0, (1, 1.2))),
+)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.1, 0.1, 0.42  # inches around the axes
 _LINE = 0.16  # inches of a line of the legend
 _LONGEST = 26  # characters of a name
 _FEWEST_DOTS = 5  # that a method needs, or its dots say nothing of its calibration
 _FEW_RISKS = 20  # a risk-coverage curve with more thresholds is drawn without dots
+_MOST_POINTS = 150  # of a risk-coverage curve; a plot of this width shows no more
 _RANGE = (-0.03, 1.03)
 _FONT = 8.0
-
 
 
 def says_something(diagram: Reliability) -> bool:
@@ -69,7 +73,7 @@ def reliability_overlay(diagrams: Mapping[str, Reliability | None], path: FilePa
         for (colour, marker, line), _, diagram in drawn:
             xs, ys = [bin_.confidence for bin_ in diagram.bins], [bin_.factuality for bin_ in diagram.bins]
             curve = diagram.curve
-            lines = (xs, ys) if curve is None else (curve.x.tolist(), curve.recalibrated.tolist())
+            lines = (xs, ys) if curve is None else _corners(curve.x.tolist(), curve.recalibrated.tolist())
             upper.plot(*lines, color=colour, linestyle=line, linewidth=1.3, zorder=2)
             for bin_ in diagram.bins:
                 fill = GROUND if bin_.low is None else colour
@@ -114,7 +118,8 @@ def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath) -> Path
     def draw(figure: Figure, ends: tuple[float, float]) -> None:
         (ax,) = _stacked(figure, ends, (1.75,))
         for (colour, marker, line), _, curve in drawn:
-            xs, ys = curve.points()
+            points = [*zip(*curve.points(), strict=True)]
+            xs, ys = zip(*points[:: -(-len(points) // _MOST_POINTS)], points[-1], strict=True)
             ax.plot([100 * x for x in xs], [100 * y for y in ys], color=colour, linestyle=line, linewidth=1.4, zorder=2)
             if len(curve.risk) <= _FEW_RISKS:
                 dots = [100 * share for share in curve.coverage], [100 * risk for risk in curve.risk]
@@ -164,7 +169,9 @@ def _styled(given: Mapping[str, T | None]) -> list[tuple[Style, str, T]]:
     Raises:
         LovecError: there is no method, or there are too many.
     """
-    drawn = [(style, name, data) for style, (name, data) in zip(_STYLES, given.items(), strict=False) if data is not None]
+    drawn = [
+        (style, name, data) for style, (name, data) in zip(_STYLES, given.items(), strict=False) if data is not None
+    ]
     if not drawn or len(given) > MOST:
         raise LovecError(f"got {len(drawn)} of {len(given)} methods to lay over each other, expected 1 to {MOST}")
     return drawn
@@ -229,6 +236,13 @@ def _bars(ax: Any, starts: Sequence[float], shares: Sequence[tuple[Style, Sequen
     top = next(top for top in (20, 40, 60, 80, 100) if highest <= top + 1e-6)
     ax.set(ylim=(0, top), yticks=[0, top // 2, top])
     ax.set_ylabel("share, %")
+
+
+def _corners(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the points of a curve without those inside a level stretch."""
+    last = len(xs) - 1
+    kept = [at for at in range(last + 1) if at in (0, last) or not ys[at - 1] == ys[at] == ys[at + 1]]
+    return [xs[at] for at in kept], [ys[at] for at in kept]
 
 
 def _bin_shares(diagram: Reliability) -> list[float]:

@@ -104,7 +104,9 @@ def page(
         "passage": lambda record: passage_html(record, LONGEST_ANSWER),
         "csv": lambda table: visible(csv_text(as_written.get(table.name, table))),
         "latex": lambda table: visible(latex(as_written.get(table.name, table))),
-        "inline": lambda picture: inline_svg(picture.svg, picture.name.replace(".", "-"), picture.title, picture.themed),
+        "inline": lambda picture: inline_svg(
+            picture.svg, picture.name.replace(".", "-"), picture.title, picture.themed
+        ),
     }
     script = (HERE / "page.js").read_text(encoding="utf-8")
     levels = len(answers[0].kept) if answers else N_SCORES

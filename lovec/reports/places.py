@@ -82,7 +82,9 @@ def _rows_of(rows: Sequence[ResultRow], readout: str) -> Iterator[ResultRow]:
 def _laid_over(rows: Sequence[ResultRow], lead: Lead) -> list[str]:
     """Return the names of the methods that plots show."""
     domain = lead.places[0].domain
-    here = [row for row in rows if (row.mode, row.domain) == (lead.mode, domain) and row.metrics.get("brier") is not None]
+    here = [
+        row for row in rows if (row.mode, row.domain) == (lead.mode, domain) and row.metrics.get("brier") is not None
+    ]
     here.sort(key=lambda row: row.metrics["brier"] or 0.0)
     trained = dict.fromkeys(row.method for row in here if row.kind == "method")
     baselines = dict.fromkeys(row.method for row in here if row.kind == "baseline")

@@ -35,6 +35,7 @@ HALVES: dict[str, Any] = {"yticks": [0, 0.5, 1], "yticklabels": ["0", "0.5", "1"
 SIDE = 2.6
 """Default width of a panel, in inches."""
 
+_LETTER = 0.62  # width of a letter of the plots' font, in sizes of the font
 _LONGEST = 28  # characters of a name above a panel
 
 # The date and the version of matplotlib would make two runs differ, so they are left out.
@@ -47,6 +48,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 COLUMN = 3.3
 """Width of a plot that fits a column of a paper in two columns, in inches."""
+
 
 def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
     """Draw a plot and write it, whole or not at all; the same plot gives the same bytes.
@@ -92,8 +94,13 @@ def write_both(write: Callable[[Path], Path], path: Path) -> Path:
 
 
 def add_title(figure: Figure, title: str) -> None:
-    """Write a title at the top of a plot, under the id "title", so that a page which repeats it can crop it."""
-    figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=11, ha="center", va="top", gid="title")
+    """Write a title at the top of a plot, under the id "title", so that a page which repeats it can crop it.
+
+    A title that is too long for the plot gets smaller letters, down to eight points.
+    """
+    room = (figure.get_figwidth() - 0.2) * 72 / (_LETTER * max(len(title), 1))  # the size at which it just fits
+    size = max(8.0, min(11.0, room))
+    figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=size, ha="center", va="top", gid="title")
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

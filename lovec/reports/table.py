@@ -305,7 +305,8 @@ def latex(table: Table, intervals: bool = False) -> str:
     """
     title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
     caption = " ".join([title, *table.footnotes(intervals)])
-    template = load_template(HERE / "table.tex.j2", filters={"escaped": latex_escaped, "number": _latex_number}, **_LATEX_DELIMITERS)
+    filters = {"escaped": latex_escaped, "number": _latex_number}
+    template = load_template(HERE / "table.tex.j2", filters=filters, **_LATEX_DELIMITERS)
     return template.render(table=table, intervals=intervals, caption=caption)
 
 

@@ -95,15 +95,15 @@ def page(
         places: results by mode, domain and readout.
         written: tables as their files hold them, where ``tables`` show them in another arrangement.
     """
-    as_written = {table.name: table for table in written}
+    as_written = {table.name: table for table in (*tables, *written)} | {p.table.name: p.table for p in places}
     filters = {
         "json": json.dumps,
         "short": partial(short, longest=LONGEST_NAME),
         "visible": visible,
         "minus": real_minus,
         "passage": lambda record: passage_html(record, LONGEST_ANSWER),
-        "csv": lambda table: visible(csv_text(as_written.get(table.name, table))),
-        "latex": lambda table: visible(latex(as_written.get(table.name, table))),
+        "csv": lambda table: visible(csv_text(as_written[table.name])),
+        "latex": lambda table: visible(latex(as_written[table.name])),
         "inline": lambda picture: inline_svg(
             picture.svg, picture.name.replace(".", "-"), picture.title, picture.themed
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def places_of(
         return
     rows = [row for row in cells.run.rows if row.level == "sentence" and row.kind in KINDS and row.n]
     names = _laid_over(rows, lead)
+    taken: set[str] = set()
     readouts = [name for name in READOUT_TITLES if any(row.readout == name for row in rows)]
     for mode, domain in dict.fromkeys((row.mode, row.domain) for row in rows):
         here = [row for row in rows if (row.mode, row.domain) == (mode, domain)]
@@ -57,6 +59,9 @@ def places_of(
             if any(row.readout == readout for row in here):
                 place_rows = list(_rows_of(here, readout))
                 table = _table(cells, place_rows, (mode, domain, readout))
+                while table.name in taken:  # names that differ in other characters than letters and digits
+                    table = replace(table, name=f"{table.name}-{len(taken)}")
+                taken.add(table.name)
                 short = table.name.removeprefix("place-")
                 pictures = _pictures(cells.run, place_rows, names, short, folder, on_plot)
                 yield Place(mode, domain, readout, table, tuple(pictures))
@@ -161,7 +166,7 @@ def _diagram(name: str, given: tuple[ResultRow, Sequence[Record]] | None) -> tup
 
 def _with_curve(records: Sequence[Record], readout: str) -> Reliability:
     pairs = grouped_pairs(records, readout)
-    return reliability(pairs, corp=len(pairs.confidence.unique()) >= _FEWEST_LEVELS, band=False)
+    return reliability(pairs, corp=len(set(pairs.confidence.tolist())) >= _FEWEST_LEVELS, band=False)
 
 
 def _picture(name: str, path: Path) -> Picture:

@@ -138,8 +138,12 @@ def test_the_main_table_has_the_papers_layout(run):
     assert table.lines[5].cells[0].value == pytest.approx(0.01)
 
 
-def test_the_best_is_that_of_a_mode(run):
-    table = report_tables(read_run(run), draws=0)[0]
+def test_the_best_is_that_of_a_mode_and_needs_intervals(run):
+    without = report_tables(read_run(run), draws=0)
+    assert not any(cell and cell.best for table in without for line in table.lines for cell in line.cells)
+    assert not any("Bold" in note for table in without for note in table.notes)
+    table = report_tables(read_run(run), draws=100)[0]
+    assert any("Bold: better than all others of its mode" in note for note in table.notes)
     best = {key for key, line in zip(order(table), table.lines, strict=True) if line.cells[0].best}
     assert best == {("Iterative tagging", "DPO"), ("Free-form tagging", "DPO")}
 

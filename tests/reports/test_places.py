@@ -103,14 +103,9 @@ def test_the_lead_is_the_lowest_brier_score_with_what_it_gains(cells):
 
 
 def test_a_gain_says_what_the_interval_allows():
-    assert (Gain("x", 0.043, 0.032, 0.054).text, Gain("x", 0.043, 0.032, 0.054).verdict) == (
-        "4.3 (3.2 to 5.4)",
-        "better",
-    )
-    assert (Gain("x", -0.02, -0.04, -0.01).text, Gain("x", -0.02, -0.04, -0.01).verdict) == (
-        "2.0 (1.0 to 4.0)",
-        "worse",
-    )
+    better, worse = Gain("x", 0.043, 0.032, 0.054), Gain("x", -0.02, -0.04, -0.01)
+    assert (better.text, better.verdict) == ("4.3 (3.2 to 5.4)", "better")
+    assert (worse.text, worse.verdict) == ("2.0 (1.0 to 4.0)", "worse")
     assert Gain("x", 0.01, -0.01, 0.03).verdict == "no clear difference"
     assert Gain("x", 0.01, -0.01, 0.03).text == "1.0 (-1.0 to 3.0)"
     assert (Gain("x", -0.02).text, Gain("x", -0.02).verdict) == ("2.0", "worse")
@@ -151,7 +146,7 @@ def test_places_have_a_table_and_methods_laid_over_each_other(cells, tmp_path):
     asked = []
     places = {place.keys: place for place in places_of(cells, lead_of(cells), tmp_path, asked.append)}
     assert [keys[1:] for keys in places] == [("people", "stated"), ("people", "mean"), ("A & <b>", "stated")]
-    stated, mean, other = places.values()
+    stated, mean, _ = places.values()
     assert [line.name for line in stated.table.lines] == ["Best constant", "Vanilla", "Own", "DPO", "SFT", "GRPO"]
     assert [line.name for line in mean.table.lines] == [
         "Best constant", "Vanilla (stated score)", "Own (stated score)", "DPO",

@@ -132,7 +132,7 @@ def test_a_report_has_tables_plots_and_the_page(made):
     names = [name for name, _ in tags.elements]
     assert names.count("h1") == 1 and names.count("svg") == len(svgs)
     assert names.count("table") == len(list((folder / "tables").glob("*.csv")))
-    assert names.count("article") == 4 * 4 and "4 of 6 answers are shown." in tags.text
+    assert names.count("article") == 4 * 4 and "4 of 6 answers are shown" in tags.text
     sets = [a for name, a in tags.elements if name == "details" and a.get("class") == "answers"]
     order = [("LUQ", "iterative"), ("Vanilla", "iterative"), ("DPO", "iterative"), ("DPO", "free-form")]
     assert [(a["data-method"], a["data-mode"]) for a in sets] == order

@@ -59,8 +59,9 @@ class CellMaker:
     def is_clear(self, first: ResultRow | None, second: ResultRow | None, name: str) -> bool:
         """Return whether the interval of the difference of two rows in a metric excludes 0.
 
-        The difference is paired: both methods are drawn on the same questions. Without draws or tagged records, or
-        where the two were tested on different questions, nothing is known of it, and the answer is no.
+        The difference is paired: both methods are drawn on the same questions. Without draws or tagged records, where
+        these do not reproduce the values, or where the two were tested on different questions, nothing is known of it,
+        and the answer is no.
         """
         difference = self.difference(first, second, name)
         return difference is not None and (difference.low > 0 or difference.high < 0)
@@ -76,9 +77,13 @@ class CellMaker:
         if drawn[0] is None or drawn[1] is None:
             return None
         try:
-            return intervals(drawn[0], drawn[1], self.level)[name]
+            interval = intervals(drawn[0], drawn[1], self.level)[name]
         except LovecError:  # other questions
             return None
+        values = first.metrics.get(name), second.metrics.get(name)
+        if interval is None or values[0] is None or values[1] is None:
+            return None
+        return interval if abs(interval.value - (values[0] - values[1])) <= 2 * _TOLERANCE else None
 
     @property
     def interval_note(self) -> str:

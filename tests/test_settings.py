@@ -29,8 +29,8 @@ RESULTS = set(
     "CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor Guarantee Histogram "
     "Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement MethodAnswers MetricInfo "
     "PanelLayout PendingAnswer PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused "
-    "Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
-    "Timing TokenQuery TokenReply VllmRequest".split()
+    "Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample ScoredMethod "
+    "Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 

@@ -564,7 +564,17 @@ def test_running_time_is_that_of_an_answer(run):
         ("Free-form tagging", "DPO"): ["0.800", None, None, "10.00", "0.800", "0.800", "0.8", "30", "10"],
         ("Free-form tagging", "SFT"): ["1.20", None, None, None, "1.20", "1.20", "1.2", "30", "20"],
     }
-    assert any("the mean of DPO, SFT" in note for note in table.notes)
+    assert any("the mean of SFT, DPO" in note for note in table.notes)
+
+
+def test_running_times_of_several_runs_are_medians_with_their_range(run):
+    doubled = [{**entry, "seconds": {p: 2 * s for p, s in entry["seconds"].items()}} for entry in TIMES]
+    (run / "test" / "times.json").write_text(json.dumps([*TIMES, *TIMES, *doubled]))
+    table = named(report_tables(read_run(run), draws=0), "running-time")
+    cells = {(line.section, line.name): line.cells for line in table.lines}
+    needed = cells["Free-form tagging", "DPO"][4]
+    assert (needed.text, needed.interval, needed.low, needed.high) == ("0.800", "0.800 to 1.60", 0.8, 1.6)
+    assert any("and the range over them" in note for note in table.notes)
 
 
 def test_running_time_without_free_form_tagging(run):

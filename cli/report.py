@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +21,19 @@ from .console import say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
-    from lovec.reports.page import MethodAnswers
+    from lovec.reports.cells import CellMaker
+    from lovec.reports.lead import Lead
     from lovec.reports.runs import RunResults
+    from lovec.reports.shown import MethodAnswers
     from lovec.reports.table import Table
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
+_EVERY = 5.0  # seconds between lines of progress where there is no terminal
 _MARK = "Written by lovec"
 
 
 def run(words: list[str], last: bool = True) -> None:
-    """Write index.html, tables/ and plots/, and print the main table.
+    """Write index.html, tables/ and plots/, and print the main table, with the paper's where it is asked for.
 
     Args:
         words: the command line after ``report``.
@@ -42,7 +49,13 @@ def run(words: list[str], last: bool = True) -> None:
     parser.add_argument(
         "--out", help="folder of the report (default: report/ in RUN, or in the folder that all RUNs share)"
     )
-    parser.add_argument("--paper", metavar="MODEL", help="show the paper's numbers beside ours: llama or gemma")
+    parser.add_argument(
+        "--paper",
+        nargs="?",
+        const="llama",
+        metavar="MODEL",
+        help="print and show the paper's numbers beside ours: llama (the default) or gemma",
+    )
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
     parser.add_argument(
         "--answers", type=int, default=20, metavar="N", help="number of answers shown per method and mode"
@@ -50,26 +63,71 @@ def run(words: list[str], last: bool = True) -> None:
     parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
     check_count("--answers", options.answers, at_least=0)
-    from lovec.reports.paper_tables import report_tables
-    from lovec.reports.runs import read_run
-    from lovec.reports.table import print_table
-
-    results = read_run(*options.runs)
-    tables = report_tables(results, draws=0 if options.no_intervals else _DRAWS, paper=options.paper)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
     if options.out:
         _check_folder(folder)
-    for table in tables[:1]:
-        print_table(table)
-    try:
-        message = _write_report(results, tables, options, folder)
-    except OSError as error:
-        raise LovecError(
-            f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
-        ) from error
-    print(f"\n{message}")
+    from lovec.reports.table import print_table
+
+    with _Steps() as on_step:
+        report = _measured(options, on_step)
+        try:
+            message = _write_report(report, options, folder, on_step)
+        except OSError as error:
+            raise LovecError(
+                f"cannot write the report to {folder}: {error.strerror or error}; give another --out"
+            ) from error
+    for table in report.tables:
+        if table.name == "main" or (options.paper and table.name == "main-paper"):
+            print_table(table)
+            print()
+    print(message)
     if last:
         say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
+
+
+class _Steps:
+    """Says on standard error which step runs: on a terminal in one line, elsewhere now and then."""
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._terminal = sys.stderr.isatty()
+        self._begin = self._said = time.monotonic()
+        return self._step
+
+    def __exit__(self, *error: object) -> None:
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def _step(self, name: str) -> None:
+        now = time.monotonic()
+        if not self._terminal and now - self._said < _EVERY:
+            return
+        self._said = now
+        line = f"report: {name} ({now - self._begin:.0f} s)"
+        print(f"\r{line[:79]}\033[K" if self._terminal else line, end="" if self._terminal else "\n", file=sys.stderr)
+        sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What a report shows: what makes its cells, what it says first, and its tables."""
+
+    cells: CellMaker
+    lead: Lead | None
+    tables: Sequence[Table]
+
+
+def _measured(options: argparse.Namespace, on_step: Callable[[str], None]) -> _Report:
+    """Read the runs and make all tables."""
+    from lovec.reports.cells import CellMaker
+    from lovec.reports.lead import lead_of
+    from lovec.reports.paper_tables import report_tables
+    from lovec.reports.runs import read_run
+
+    on_step("reads the results")
+    cells = CellMaker(read_run(*options.runs), draws=0 if options.no_intervals else _DRAWS)
+    tables = report_tables(cells, paper=options.paper, on_table=lambda name: on_step(f"table {name}"))
+    on_step("looks for the best method")
+    return _Report(cells, lead_of(cells), tables)
 
 
 def _check_folder(folder: Path) -> None:
@@ -83,14 +141,24 @@ def _check_folder(folder: Path) -> None:
         check_unused(folder / name, "no report has written it: give another --out")
 
 
-def _write_report(results: RunResults, tables: Sequence[Table], options: argparse.Namespace, folder: Path) -> str:
+def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on_step: Callable[[str], None]) -> str:
     """Write the report and return a message that says where its parts are."""
+    from lovec.reports.lead import provenance
     from lovec.reports.page import page
+    from lovec.reports.places import places_of
     from lovec.reports.plots import write_plots
     from lovec.reports.table import csv_text, json_text, latex, markdown
 
-    plots, left_out = write_plots(results, folder / "plots")
+    run = report.cells.run
+
+    def on_plot(name: str) -> None:
+        on_step(f"plot {name}")
+
+    places = list(places_of(report.cells, report.lead, folder / "plots", on_plot))
+    plots, left_out = write_plots(run, folder / "plots", on_plot)
+    on_step("writes the page")
     intervals = not options.no_intervals
+    tables = [*report.tables, *(place.table for place in places)]
     for table in tables:
         path = folder / "tables" / table.name
         write_text(f"{path}.csv", csv_text(table), errors="replace")
@@ -98,30 +166,39 @@ def _write_report(results: RunResults, tables: Sequence[Table], options: argpars
         write_text(f"{path}.md", markdown(table, intervals), errors="replace")
         write_text(f"{path}.tex", latex(table, intervals), errors="replace")
     html = page(
-        options.title or f"lovec report: {results.name}",
+        options.title or f"lovec report: {run.name}",
         options.runs,
-        tables,
+        report.tables,
         plots,
-        _answers(results, options.answers),
+        _answers(run, report.lead, options.answers),
         left_out,
         f"{_MARK} {import_module('lovec').__version__}.",
+        lead=report.lead,
+        provenance=provenance(run),
+        places=places,
     )
     write_text(folder / "index.html", html, errors="replace")
-    written = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {len(plots)} plots in "
-    written += f"{folder / 'plots'} (svg), all of them on one page: {folder / 'index.html'}"
+    drawn = len(plots) + sum(len(place.pictures) for place in places)
+    written = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {drawn} plots in "
+    written += f"{folder / 'plots'} (svg, pdf), all of them on one page: {folder / 'index.html'}"
     return "\n".join([*left_out, written])
 
 
-def _answers(results: RunResults, limit: int) -> list[MethodAnswers]:
-    """Return the tagged answers of every method and mode, those of trained methods first; none if ``limit`` is 0."""
+def _answers(run: RunResults, lead: Lead | None, limit: int) -> list[MethodAnswers]:
+    """Return the tagged answers of every method and mode in the lead's readout, or else stated; none at limit 0."""
     from lovec.reports.page import method_answers
-    from lovec.reports.plots import methods_with_records
+    from lovec.reports.places import KINDS
 
-    trained = {row.method for row in results.rows if row.kind == "method"}
-    modes = dict.fromkeys(row.mode for row in results.rows) if limit else {}
-    places = [(method, mode) for mode in modes for method in methods_with_records(results, mode)]
-    places.sort(key=lambda place: place[0] not in trained)
-    return [method_answers(*place, results.tagged_records(*place), limit) for place in places]
+    methods = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)
+    modes = dict.fromkeys(row.mode for row in run.rows) if limit else {}
+    answers = []
+    for method, mode in product(methods, modes):
+        wanted = (lead.readout if lead else "stated", "stated")
+        readout = next((readout for readout in wanted if (method, mode, readout) in run.files), None)
+        if readout is not None:
+            records = run.tagged_records(method, mode, readout)
+            answers.append(method_answers(method, mode, records, limit, readout))
+    return answers
 
 
 def _default_folder(runs: Sequence[str]) -> Path:

@@ -27,12 +27,12 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
-    "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee "
-    "Histogram Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout "
-    "PendingAnswers PendingText PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused "
-    "Resampled ResultRow RiskCurve RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence "
-    "ServerReply Step TaggedSentence "
-    "Timing TokenQuery TokenReply VllmRequest".split()
+    "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
+    "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
+    "MethodAnswers MetricInfo PanelLayout PendingAnswer PendingAnswers PendingText PlainText PretrainingStats "
+    "Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
+    "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
+    "TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 

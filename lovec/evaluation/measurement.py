@@ -31,7 +31,7 @@ from lovec.evaluation.processes import gather, in_data_order, own_share
 from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.policy import Policy
-from lovec.results import write_results
+from lovec.results import write_results, written_by
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
 from lovec.taggers.deployment import DEPLOYED, Deployment
@@ -201,7 +201,7 @@ class Measurement:
         """
         self.write_json("times.json", self.times)
         infos = self.evaluator.metric_infos.values()
-        self._write("results.json", lambda path: write_results(path, self.results, infos))
+        self._write("results.json", lambda path: write_results(path, self.results, infos, written_by()))
         for failure in filter(None, gather(self.trainer, self._failure)):
             raise LovecError(
                 f"{failure}; make room there, or choose another --trainer.default_root_dir, and test again"

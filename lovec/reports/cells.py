@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lovec.metrics.bootstrap import Interval, by_question, intervals, resample
+from lovec.metrics.bootstrap import BOOTSTRAPPED, MAIN, Interval, Resampled, by_question, intervals, resample
 from lovec.metrics.records import passage_pairs
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
@@ -14,6 +14,9 @@ from lovec.types import N_SCORES, LovecError, Record, ResultRow, check_count, ch
 
 MODE_TITLES = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
 """Headings of the evaluation modes."""
+
+BOLD = "Bold: better than all others of {group}, and the interval of the difference to the next excludes 0."
+"""Note below a table: what is bold in it, with the name of what is compared."""
 
 _TOLERANCE = 1e-3  # metrics are computed in float32, and a confidence may lie on the edge of a bin
 
@@ -35,6 +38,7 @@ class CellMaker:
         check_range("level", level, above=0, below=1)
         self.run, self.draws, self.level = run, draws, level
         self._has_intervals = False
+        self._resampled_of: dict[tuple[str, ...], Resampled | None] = {}
         self._intervals_of: dict[tuple[str, ...], dict[str, Interval | None]] = {}
 
     def cell(self, row: ResultRow | None, name: str) -> Cell | None:
@@ -52,6 +56,35 @@ class CellMaker:
         text = f"{info.text(interval.low)} to {info.text(interval.high)}"
         return replace(cell, low=interval.low, high=interval.high, interval=text)
 
+    def is_clear(self, first: ResultRow | None, second: ResultRow | None, name: str) -> bool:
+        """Return whether the interval of the difference of two rows in a metric excludes 0.
+
+        The difference is paired: both methods are drawn on the same questions. Without draws or tagged records, where
+        these do not reproduce the values, or where the two were tested on different questions, nothing is known of it,
+        and the answer is no.
+        """
+        difference = self.difference(first, second, name)
+        return difference is not None and (difference.low > 0 or difference.high < 0)
+
+    def difference(self, first: ResultRow | None, second: ResultRow | None, name: str) -> Interval | None:
+        """Return the difference of two rows in a metric, the first less the second, with its paired interval.
+
+        None where nothing is known of it, see ``is_clear``.
+        """
+        if first is None or second is None or not self.draws or name not in BOOTSTRAPPED:
+            return None
+        drawn = self._resampled(first, name), self._resampled(second, name)
+        if drawn[0] is None or drawn[1] is None:
+            return None
+        try:
+            interval = intervals(drawn[0], drawn[1], self.level)[name]
+        except LovecError:  # other questions
+            return None
+        values = first.metrics.get(name), second.metrics.get(name)
+        if interval is None or values[0] is None or values[1] is None:
+            return None
+        return interval if abs(interval.value - (values[0] - values[1])) <= 2 * _TOLERANCE else None
+
     @property
     def interval_note(self) -> str:
         """What the intervals made so far are; "" if none was made."""
@@ -62,16 +95,28 @@ class CellMaker:
         return f"Intervals: {100 * self.level:.4g} % percentile bootstrap, {drawn}{seeds}."
 
     def _intervals(self, row: ResultRow) -> dict[str, Interval | None]:
-        """Return the intervals of a row's metrics; none if its tagged records are missing."""
-        key = (row.method, row.domain, row.mode, row.level, row.readout)
+        """Return the intervals of a row's main metrics; none if its tagged records are missing."""
+        key = _key(row)
         if key not in self._intervals_of:
+            drawn = self._resampled(row, MAIN[0])
+            self._intervals_of[key] = {} if drawn is None else intervals(drawn, level=self.level)
+        return self._intervals_of[key]
+
+    def _resampled(self, row: ResultRow, name: str) -> Resampled | None:
+        """Return a row's metrics on draws of its questions: the main ones together, another metric by itself.
+
+        None if its tagged records are missing, or its seeds were tested on different questions.
+        """
+        key = (*_key(row), "main" if name in MAIN else name)
+        if key not in self._resampled_of:
             by_seed = self.run.records_by_seed(row.method, row.mode, row.readout)
             pairs = [_pairs_by_question(records, row) for seed in by_seed if (records := in_domain(seed, row.domain))]
+            names = MAIN if name in MAIN else (name,)
             try:
-                self._intervals_of[key] = intervals(resample(pairs, self.draws), level=self.level) if pairs else {}
+                self._resampled_of[key] = resample(pairs, self.draws, metrics=names) if pairs else None
             except LovecError:  # the seeds were tested on different questions
-                self._intervals_of[key] = {}
-        return self._intervals_of[key]
+                self._resampled_of[key] = None
+        return self._resampled_of[key]
 
 
 def in_domain(records: Iterable[Record], domain: str) -> list[Record]:
@@ -83,6 +128,10 @@ def levels_of(records: Iterable[Record]) -> int:
     """Return the number of levels of the scale that tagged records are scored on: that of the first stated score."""
     sentences = (sentence for record in records for sentence in record.sentences)
     return next((sentence.levels for sentence in sentences if sentence.score is not None), N_SCORES)
+
+
+def _key(row: ResultRow) -> tuple[str, str, str, str, str]:
+    return row.method, row.domain, row.mode, row.level, row.readout
 
 
 def _pairs_by_question(records: Iterable[Record], row: ResultRow) -> dict[str, tuple[list[float], list[float]]]:

@@ -14,7 +14,7 @@ import torch
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import aurc, thresholds
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
+from lovec.reports.cells import BOLD, MODE_TITLES, CellMaker, in_domain, levels_of
 from lovec.reports.results_table import custom_metrics
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
@@ -42,19 +42,25 @@ def risk_table(cells: CellMaker) -> Table | None:
     run = cells.run
     levels = levels_of(record for key in run.files for record in run.tagged_records(*key))
     scores = range(levels // 2, levels)
-    lines, groups = [], []
+    lines, rows = [], []
     for section, row in _sections(run, ("iterative", "free-form"), ("ablation", "recalibrated")):
         if values := _kept_by_threshold(run, row, scores):
             infos = [METRICS["aurc"], *([_KEPT, METRICS["mean_factuality"]] * len(scores))]
             lines.append(Line(row.method, tuple(map(metric_cell, values, infos)), section))
-            groups.append(section if row.mode == "iterative" else f"{section} {row.method}")
+            rows.append((row, section if row.mode == "iterative" else f"{section} {row.method}"))
     if not lines:
         return None
     columns = [metric_column(METRICS["aurc"])]
     for score in scores:
         columns += [metric_column(info, f"score >= {score}") for info in (_KEPT, METRICS["mean_factuality"])]
-    table = mark_best(Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines)), groups)
-    return replace(table, notes=tuple(texts()["tables"]["risk-coverage"]))
+    bold = (BOLD.format(group="its section") + " Free-form answers differ, so none is.",) if cells.draws else ()
+    notes = (*texts()["tables"]["risk-coverage"], *bold)
+    table = Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines), notes)
+
+    def clear(first: int, second: int, place: int) -> bool:
+        return place == 0 and cells.is_clear(rows[first][0], rows[second][0], "aurc")
+
+    return mark_best(table, [group for _, group in rows], clear)
 
 
 def further_table(cells: CellMaker) -> Table | None:
@@ -68,10 +74,9 @@ def further_table(cells: CellMaker) -> Table | None:
         Line(row.method, tuple(metric_cell(row.metrics.get(info.name), info) for info in infos), section)
         for section, row in rows
     ]
-    groups = [section if row.mode == "iterative" else f"{section} {row.method}" for section, row in rows]
     notes = (f"{legend(infos)}; -: undefined.", *texts()["tables"]["further"])
     columns = tuple(metric_column(info) for info in infos)
-    return mark_best(Table("further", "Further metrics", columns, tuple(lines), notes), groups)
+    return Table("further", "Further metrics", columns, tuple(lines), notes)
 
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
@@ -90,7 +95,8 @@ def running_time_table(run: RunResults) -> Table | None:
     shown = [timing for timing in timings(run) if timing.kind != "ablation"]
     if not shown:
         return None
-    shown.sort(key=lambda timing: _TIME_SECTIONS.index(_time_section(timing)))
+    order = [row.method for row in run.rows]
+    shown.sort(key=lambda t: (_TIME_SECTIONS.index(_time_section(t)), [*order, t.method].index(t.method)))
     plain, base = plain_answer_seconds(shown), free_form_seconds(shown)
     measured = {phase for timing in shown for phase in timing.seconds}
     phases = [*(phase for phase in _PHASES if phase in measured), *sorted(measured - {*_PHASES})]
@@ -174,6 +180,7 @@ def sweep_table(
     notes = [f"Validation records. {legend(infos)}; s: seconds of a run; -: undefined."]
     if (seeds := len({row.seed for row in rows})) > 1:
         notes.append(f"Means over {seeds} training seeds; in brackets: the range over them.")
+        notes.append("Bold: better than all others with every seed: its range and that of the next are apart.")
     return mark_best(Table("sweep", title, tuple(columns), tuple(lines), tuple(notes), corner="variation"))
 
 
@@ -233,10 +240,12 @@ def _time_cells(
     seconds = "seconds per answer"
     for phase in phases:
         yield Column(phase, seconds), _seconds(timing.seconds[phase]) if phase in timing.seconds else None
-    yield Column("needed", seconds, "lower"), _seconds(timing.total)
-    whole = timing.total + (plain or 0.0 if timing.mode == "iterative" else 0.0)
+    waited = plain or 0.0 if timing.mode == "iterative" else 0.0
+    whole = timing.total + waited
+    yield Column("needed", seconds, "lower"), _seconds(timing.total, timing.spread)
     if plain is not None:
-        yield Column("with the answer", seconds, "lower"), _seconds(whole)
+        low, high = timing.spread
+        yield Column("with the answer", seconds, "lower"), _seconds(whole, (low + waited, high + waited))
     if base is not None:
         yield Column("times free-form"), Cell(f"{whole / base:.1f}", whole / base)
     yield Column("context tokens"), Cell(f"{timing.prefill_tokens:.0f}", timing.prefill_tokens)
@@ -251,11 +260,15 @@ def _time_notes(shown: Sequence[Timing], plain: float | None, base: float | None
         methods = [timing.method for timing in shown if (timing.mode, timing.kind) == ("free-form", "method")]
         yield f"Times free-form: as a multiple of free-form tagging (the mean of {', '.join(methods)})."
     if (runs := max(timing.runs for timing in shown)) > 1:
-        yield f"Medians over up to {runs} runs."
+        yield f"Medians over up to {runs} runs, and the range over them."
 
 
-def _seconds(value: float) -> Cell:
-    return Cell(f"{value:.3f}" if value < 1 else f"{value:.2f}", value)
+def _seconds(value: float, spread: tuple[float, float] | None = None) -> Cell:
+    """Return a cell of seconds, with their range over several runs where it is more than one number."""
+    text, *ends = [f"{number:.3f}" if number < 1 else f"{number:.2f}" for number in (value, *(spread or ()))]
+    if spread is None or ends[0] == ends[1]:
+        return Cell(text, value)
+    return Cell(text, value, *spread, interval=f"{ends[0]} to {ends[1]}")
 
 
 def _log_title(run: RunResults, folder: Path) -> str:

@@ -1,5 +1,7 @@
 """The page of a report: one HTML file with its tables, plots and tagged answers, which needs no other file.
 
+Links lead to the files of the tables and plots beside it; what is copied is part of the page.
+
 Text from a model and names from files are escaped where they stand: Jinja2 does so by itself, and only plots and
 passages come as finished markup from functions that escape their input. The content security policy lets no script run
 except the page's own, and nothing be loaded.
@@ -12,17 +14,20 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
 from lovec.passages import legend_html, passage_html, style, visible
-from lovec.reports.cells import levels_of
+from lovec.reports.cells import MODE_TITLES, levels_of
 from lovec.reports.inline import inline_svg
+from lovec.reports.lead import READOUT_TITLES, Lead
+from lovec.reports.shown import MethodAnswers, Picture, Place
 from lovec.reports.style import short
-from lovec.reports.table import Table
+from lovec.reports.table import Table, csv_text, latex, real_minus
 from lovec.reports.texts import HERE
 from lovec.templates import load_template
 from lovec.types import N_SCORES, Record
@@ -31,63 +36,34 @@ LONGEST_ANSWER, LONGEST_QUESTION, LONGEST_NAME = 4000, 300, 60
 """Most characters that a page shows of an answer, of a question and of the name of a method."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A plot on the page.
-
-    Attributes:
-        name: name of its file, without the ending.
-        title: what the plot shows.
-        caption: how to read it.
-        svg: what ``lovec.reports.style.write_plot`` wrote.
-        themed: whether it takes the page's colours, see ``inline_svg``.
-        front: whether it is visible at once, and not only when it is opened.
-    """
-
-    name: str
-    title: str
-    caption: str
-    svg: str
-    themed: bool = True
-    front: bool = True
+_DIMENSIONS = ("Mode", "Domain", "Readout")
 
 
-@dataclass(frozen=True, slots=True)
-class MethodAnswers:
-    """The tagged answers of a method in one mode.
-
-    Attributes:
-        method: name of the method.
-        mode: "iterative" or "free-form".
-        records: the tagged answers that are shown.
-        total: number of all answers.
-        sentences: number of the sentences of all answers.
-        kept: per score of the scale as a threshold, the share of all sentences that it keeps, and the mean factuality
-            of those that are labelled (None if none is). The threshold 0 keeps every sentence, the others those with
-            such a confidence.
-    """
-
-    method: str
-    mode: str
-    records: tuple[Record, ...]
-    total: int
-    sentences: int
-    kept: tuple[tuple[float, float | None], ...]
-
-
-def method_answers(method: str, mode: str, records: Sequence[Record], limit: int) -> MethodAnswers:
+def method_answers(
+    method: str, mode: str, records: Sequence[Record], limit: int, readout: str = "stated"
+) -> MethodAnswers:
     """Select the answers that a page shows of a method, and compute what thresholds keep of all of them.
+
+    The first one is mixed: of all answers, its confidences and its labels both have the widest range (whether they
+    agree or not). The others are spread evenly over the file.
 
     Args:
         method: name of the method.
         mode: "iterative" or "free-form".
         records: all tagged answers.
-        limit: most answers to show; they are spread evenly over the file.
+        limit: most answers to show.
+        readout: what the confidences are. Those of a "deployed" file are what the file holds.
     """
+    read = "mean" if readout == "mean" else "stated"
     step = max(1.0, len(records) / max(limit, 1))
-    selected = [records[int(step * place)] for place in range(min(limit, len(records)))]
+    places = [int(step * place) for place in range(min(limit, len(records)))]
+    mixed = max(range(len(records)), key=lambda at: _mixture(records[at], read), default=0)
+    if places and _mixture(records[mixed], read) > 0:
+        others = [place for place in places if place != mixed]
+        places = [mixed, *others[: limit - 1]]
+    selected = tuple(_read(records[place], read) for place in places)
     sentences = sum(len(record.sentences) for record in records)
-    return MethodAnswers(method, mode, tuple(selected), len(records), sentences, tuple(_kept(records)))
+    return MethodAnswers(method, mode, selected, len(records), sentences, readout, tuple(_kept(records, read)))
 
 
 def page(
@@ -98,6 +74,11 @@ def page(
     answers: Sequence[MethodAnswers],
     notes: Sequence[str] = (),
     foot: str = "",
+    *,
+    lead: Lead | None = None,
+    provenance: Sequence[tuple[str, str]] = (),
+    places: Sequence[Place] = (),
+    written: Sequence[Table] = (),
 ) -> str:
     """Return the HTML of a report; the same input gives the same text.
 
@@ -109,21 +90,38 @@ def page(
         answers: tagged answers, one set per method and mode.
         notes: sentences below the heading.
         foot: a sentence at the end.
+        lead: what is said first, and which answers and place are opened; None opens the first ones.
+        provenance: names and values of where the numbers come from.
+        places: results by mode, domain and readout.
+        written: tables as their files hold them, where ``tables`` show them in another arrangement.
     """
+    as_written = {table.name: table for table in (*tables, *written)} | {p.table.name: p.table for p in places}
     filters = {
         "json": json.dumps,
-        "short": lambda name: short(name, LONGEST_NAME),
+        "short": partial(short, longest=LONGEST_NAME),
         "visible": visible,
+        "minus": real_minus,
         "passage": lambda record: passage_html(record, LONGEST_ANSWER),
+        "csv": lambda table: visible(csv_text(as_written[table.name])),
+        "latex": lambda table: visible(latex(as_written[table.name])),
+        "inline": lambda picture: inline_svg(
+            picture.svg, picture.name.replace(".", "-"), picture.title, picture.themed
+        ),
     }
     script = (HERE / "page.js").read_text(encoding="utf-8")
     levels = len(answers[0].kept) if answers else N_SCORES
+    opened = (lead.mode, lead.places[0].domain, lead.readout) if lead else places[0].keys if places else ()
     return load_template(HERE / "page.html.j2", autoescape=True, filters=filters).render(
         title=title,
         sources=sources,
         notes=notes,
+        lead=lead,
+        provenance=provenance,
+        places=places,
+        dimensions=_dimensions(places),
+        opened=opened,
         tables=tables,
-        plots=[(item, inline_svg(item.svg, f"p{at}", item.title, item.themed)) for at, item in enumerate(pictures)],
+        plots=pictures,
         answers=answers,
         top=levels - 1,
         legend=legend_html(),
@@ -132,15 +130,43 @@ def page(
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         foot=foot,
         longest_question=LONGEST_QUESTION,
+        readouts=READOUT_TITLES,
     )
 
 
-def _kept(records: Sequence[Record]) -> Iterator[tuple[float, float | None]]:
+def _dimensions(places: Sequence[Place]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what tabs choose: the name of each dimension, with its values and their words."""
+    words = {**MODE_TITLES, **READOUT_TITLES}
+    values = [dict.fromkeys(place.keys[number] for place in places) for number in range(len(_DIMENSIONS))]
+    order = list(READOUT_TITLES)
+    values[2] = dict.fromkeys(sorted(values[2], key=lambda name: order.index(name) if name in order else len(order)))
+    return [
+        (name, [(value, words.get(value, value) if number != 1 else value) for value in values[number]])
+        for number, name in enumerate(_DIMENSIONS)
+    ]
+
+
+def _mixture(record: Record, readout: str) -> float:
+    """Return the smaller one of two ranges: that of the confidences and that of the labels of an answer."""
+    pairs = [(confidence_of(s, readout), s.factuality) for s in record.sentences]
+    known = [(c, f) for c, f in pairs if c is not None and f is not None]
+    return min((max(values) - min(values) for values in zip(*known, strict=True)), default=0.0)
+
+
+def _read(record: Record, readout: str) -> Record:
+    """Return a record whose confidences are those of a readout."""
+    if readout == "stated":
+        return record
+    sentences = (replace(sentence, confidence=confidence_of(sentence, readout)) for sentence in record.sentences)
+    return replace(record, sentences=tuple(sentences))
+
+
+def _kept(records: Sequence[Record], readout: str) -> Iterator[tuple[float, float | None]]:
     """Yield what each threshold keeps, see ``MethodAnswers``."""
     sentences = [sentence for record in records for sentence in record.sentences]
     labels = [s.factuality for s in sentences if s.factuality is not None]
     yield 1.0, round(sum(labels) / len(labels), 4) if labels else None
-    scored = [(c, s.factuality) for s in sentences if (c := confidence_of(s, "stated")) is not None]
+    scored = [(c, s.factuality) for s in sentences if (c := confidence_of(s, readout)) is not None]
     labelled = [(c, f) for c, f in scored if f is not None]
     levels = levels_of(records)
     confidences = torch.tensor([c for c, _ in scored], dtype=torch.float64)

@@ -31,7 +31,7 @@ COLUMNS = 4
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.66, 0.16, 0.42, 0.52  # inches around all panels
 _ABOVE, _BETWEEN, _ASIDE = 0.52, 0.12, 0.34  # inches for a panel's title, between its axes, and beside it
-_PER_COLUMN = 34  # characters of the title above one column
+_PER_COLUMN = 46  # characters of the title above one column
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ which tables there are and what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from lovec.metrics.table import MetricInfo
 from lovec.reports import diagnostic_tables
-from lovec.reports.cells import MODE_TITLES, CellMaker
+from lovec.reports.cells import BOLD, MODE_TITLES, CellMaker
 from lovec.reports.paper import model_named, paper_table, with_paper
 from lovec.reports.results_table import custom_metrics, has_hard_labels
 from lovec.reports.runs import RunResults
@@ -20,38 +20,50 @@ from lovec.reports.table import Line, Table, legend, mark_best, metric_column
 from lovec.types import Kind, ResultRow
 
 _LITERATURE = ("LUQ",)
-_ORDER = (*_LITERATURE, "Vanilla", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons")  # of baselines in the paper
 _REGRESSION = "SFTRegression"
 _READOUTS = {"stated": "stated score", "mean": "mean of the distribution"}
 
 
-def report_tables(run: RunResults, draws: int = 1000, level: float = 0.95, paper: str | None = None) -> list[Table]:
+def report_tables(
+    run: RunResults | CellMaker,
+    draws: int = 1000,
+    level: float = 0.95,
+    paper: str | None = None,
+    on_table: Callable[[str], object] = lambda name: None,
+) -> list[Table]:
     """Return all tables that a run has data for, the main one first.
 
     Args:
-        run: see ``lovec.reports.runs.read_run``.
+        run: see ``lovec.reports.runs.read_run``; or what makes its cells, and then ``draws`` and ``level`` are those of
+            the maker.
         draws: number of bootstrap draws for the intervals; 0 gives none.
         level: level of the intervals, such as 0.95.
         paper: a model of the paper, see ``lovec.reports.paper.model_named``. Its numbers stand in the same tables as
             ours where both have a column in common, else in a table of their own behind ours. None leaves them out.
+        on_table: called with the name of every table before it is made.
 
     Raises:
         LovecError: the paper has no such model, a file cannot be read, or ``draws`` or ``level`` is out of range.
     """
     model = None if paper is None else model_named(paper)
-    builder = _Builder(CellMaker(run, draws, level))
-    of_rows = {
-        "main": builder.main("main", "sentence"),
-        "passage": builder.main("passage", "passage"),
-        "no-previous-scores": builder.no_previous_scores(),
-        "hybrid": builder.hybrid(),
-        "recalibrated": builder.recalibrated(),
-        "short-form": builder.short_form(),
-        "readouts": builder.readouts(),
-        "risk-coverage": diagnostic_tables.risk_table(builder.cells),
-        "further": diagnostic_tables.further_table(builder.cells),
-        "diagnostics": diagnostic_tables.diagnostics_table(builder.cells),
+    builder = _Builder(run if isinstance(run, CellMaker) else CellMaker(run, draws, level))
+    run = builder.cells.run
+    makers: dict[str, Callable[[], Table | None]] = {
+        "main": lambda: builder.main("main", "sentence"),
+        "passage": lambda: builder.main("passage", "passage"),
+        "no-previous-scores": builder.no_previous_scores,
+        "hybrid": builder.hybrid,
+        "recalibrated": builder.recalibrated,
+        "short-form": builder.short_form,
+        "readouts": builder.readouts,
+        "risk-coverage": lambda: diagnostic_tables.risk_table(builder.cells),
+        "further": lambda: diagnostic_tables.further_table(builder.cells),
+        "diagnostics": lambda: diagnostic_tables.diagnostics_table(builder.cells),
     }
+    of_rows: dict[str, Table | None] = {}
+    for name, make in makers.items():
+        on_table(name)
+        of_rows[name] = make()
     tables = [(key, _with_seeds_note(run, table)) for key, table in of_rows.items() if table is not None]
     others = [
         ("running-time", diagnostic_tables.running_time_table(run)),
@@ -104,7 +116,6 @@ class _Builder:
     def main(self, name: str, level: str) -> Table | None:
         """Build the main results: methods of the literature, baselines, and trained methods in both modes."""
         baselines = self._select(["baseline"], "iterative")
-        baselines.sort(key=lambda row: _ORDER.index(row.method) if row.method in _ORDER else len(_ORDER))
         sections = {method: "Literature" for method in _LITERATURE}
         entries = [_Entry(sections.get(row.method, "Baselines"), row.method, "iterative") for row in baselines]
         entries += [*self._entries(["method"], "iterative"), *self._entries(["baseline", "method"], "free-form")]
@@ -203,7 +214,7 @@ class _Builder:
         groups = [_Group(domain, domain) for domain in self._domains] if groups is None else groups
         metrics = self._metrics if metrics is None else metrics
         constants = self._entries(["constant"], "iterative", "Baselines")
-        modes, lines = [], []
+        modes, lines, rows_of = [], [], []
         for entry in sorted([*constants, *entries], key=lambda entry: entry.section != "Literature"):
             places = [(entry.method, entry.mode, g.readout or entry.readout, level, g.domain) for g in groups]
             rows = [self._by_place.get(place) for place in places]
@@ -211,11 +222,17 @@ class _Builder:
                 cells = tuple(self.cells.cell(row, info.name) for row in rows for info in metrics)
                 lines.append(Line(entry.name or entry.method, cells, entry.section))
                 modes.append(entry.mode)
+                rows_of.append([(row, info.name) for row in rows for info in metrics])
         if not entries or not lines:
             return None
         columns = tuple(metric_column(info, group.heading) for group in groups for info in metrics)
-        notes = (f"{legend(metrics)}; -: undefined.", "Bold: the best of its mode.")
-        return mark_best(Table(name, title, columns, tuple(lines), notes, self.cells.interval_note), modes)
+
+        def clear(first: int, second: int, place: int) -> bool:
+            return self.cells.is_clear(rows_of[first][place][0], *rows_of[second][place])
+
+        bold = (BOLD.format(group="its mode"),) if self.cells.draws else ()
+        notes = (f"{legend(metrics)}; -: undefined.", *bold)
+        return mark_best(Table(name, title, columns, tuple(lines), notes, self.cells.interval_note), modes, clear)
 
 
 def _with_seeds_note(run: RunResults, table: Table) -> Table:

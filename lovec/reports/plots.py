@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,12 @@ from typing import Any
 import yaml
 
 from lovec import rewards
-from lovec.metrics.records import sentence_pairs
-from lovec.reports.cells import in_domain
 from lovec.reports.curves import write_curves
-from lovec.reports.histogram import confidence_histogram
 from lovec.reports.next_tokens import score_tokens
-from lovec.reports.page import Picture
-from lovec.reports.reliability import reliability_diagram
-from lovec.reports.risk_coverage import risk_coverage_curves
+from lovec.reports.places import KINDS, slug
 from lovec.reports.runs import RunResults
-from lovec.reports.style import COLOURS
+from lovec.reports.shown import Picture
+from lovec.reports.style import COLOURS, write_both
 from lovec.reports.surface import reward_surface
 from lovec.reports.texts import texts
 from lovec.reports.times import running_times
@@ -30,23 +27,16 @@ from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
-KINDS = ("baseline", "constant", "method", "hybrid")
-"""Kinds of rows whose records are drawn and printed; the tables also have recalibrated methods and ablations."""
 
-_RECORD_PLOTS: dict[str, Callable[..., Path]] = {
-    "reliability": reliability_diagram,
-    "histogram": confidence_histogram,
-    "risk-coverage": risk_coverage_curves,
-}
-
-
-def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]]:
-    """Draw everything that a run has data for.
+def write_plots(
+    run: RunResults, folder: Path, on_plot: Callable[[str], object] = lambda name: None
+) -> tuple[list[Picture], list[str]]:
+    """Draw what a run has data for beside the plots of its places: times, tokens, training and rewards.
 
     Args:
-        run: results, see ``lovec.reports.runs.read_run``. If there are several seeds, the records of the first are
-            drawn.
-        folder: folder for the plots, NAME.svg.
+        run: results, see ``lovec.reports.runs.read_run``.
+        folder: folder for the plots, NAME.svg and NAME.pdf.
+        on_plot: called with the name of every plot before it is drawn.
 
     Returns:
         The plots, and a sentence per plot that could not be drawn.
@@ -54,36 +44,20 @@ def write_plots(run: RunResults, folder: Path) -> tuple[list[Picture], list[str]
     Raises:
         LovecError: a file of the run cannot be read.
     """
-    plots, left_out = [*_record_plots(run, folder), *_times_plot(run, folder)], []
+    on_plot("times")
+    plots, left_out = [*_times_plot(run, folder)], []
     if run.tokens:
-        plots.append(_picture("tokens", score_tokens(run.tokens, folder / "tokens.svg", _title("tokens"))))
+        on_plot("tokens")
+        write = partial(score_tokens, run.tokens, title=_title("tokens"))
+        plots.append(_picture("tokens", write_both(write, folder / "tokens.svg")))
     for name, group in groupby(sorted(run.logs, key=lambda path: path.name), key=lambda path: path.name):
+        on_plot(f"training, {name}")
         try:
             plots.append(_curves_plot(name, list(group), folder))
         except LovecError as error:
             left_out.append(f"No training curves of {name}: {error}.")
+    on_plot("reward")
     return [*plots, *_reward_plots(run, folder)], left_out
-
-
-def methods_with_records(run: RunResults, mode: str) -> list[str]:
-    """Return the methods of the kinds ``KINDS`` whose tagged records exist in a mode, in the order of the rows."""
-    names = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)
-    return [name for name in names if (name, mode, "stated") in run.files]
-
-
-def _record_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
-    """Yield the plots of tagged records for every mode and domain; those of the first are shown at once."""
-    places = dict.fromkeys((row.mode, row.domain) for row in run.rows)
-    domains = len({domain for _, domain in places})
-    front = True
-    for mode, domain in places:
-        groups = {name: in_domain(run.tagged_records(name, mode), domain) for name in methods_with_records(run, mode)}
-        drawable = {name: records for name, records in groups.items() if sentence_pairs(records, "stated")[0]}
-        place = f"{mode}, {domain}" if domains > 1 else mode
-        for name, write in _RECORD_PLOTS.items() if drawable else ():
-            path = write(drawable, folder / f"{name}.{_slug(place)}.svg", title=_title(name, place))
-            yield _picture(name, path, place, front=front)
-        front = front and not drawable
 
 
 def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
@@ -91,22 +65,28 @@ def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
     all_timings = timings(run)
     plain = plain_answer_seconds(all_timings)
     seconds: dict[str, dict[str, float]] = {}
-    for timing in all_timings:
+    spreads: dict[str, tuple[float, float]] = {}
+    order = [row.method for row in run.rows]
+    for timing in sorted(all_timings, key=lambda timing: [*order, timing.method].index(timing.method)):
         if timing.kind == "answers":
             seconds[timing.method] = {"answer": timing.total}
         elif timing.kind in KINDS:
             waiting = {"answer": plain} if plain is not None and timing.mode == "iterative" else {}
-            seconds[f"{timing.method}, {timing.mode}"] = {**waiting, **timing.needed}
+            name = f"{timing.method}, {timing.mode}"
+            seconds[name] = {**waiting, **timing.needed}
+            waited = sum(waiting.values())
+            spreads[name] = timing.spread[0] + waited, timing.spread[1] + waited
     if seconds:
-        path = running_times(seconds, folder / "times.svg", _title("times"), free_form_seconds(all_timings))
-        yield _picture("times", path)
+        base = free_form_seconds(all_timings)
+        write = partial(running_times, seconds, title=_title("times"), base=base, spreads=spreads)
+        yield _picture("times", write_both(write, folder / "times.svg"))
 
 
 def _curves_plot(name: str, folders: Sequence[Path], folder: Path) -> Picture:
     """Draw the training curves of the runs whose folders have the same name, one colour per seed."""
     logs = [replace(read_training_log(path), name=path.parent.name) for path in folders[: len(COLOURS)]]
-    path = write_curves(logs, folder / f"training.{_slug(name)}.svg")
-    return _picture("training", path, name, front=False)
+    path = write_both(partial(write_curves, logs), folder / f"training.{slug(name)}.svg")
+    return _picture("training", path, name)
 
 
 def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
@@ -116,9 +96,9 @@ def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
         for reward, scale in _training_reward(log):
             by_scale.setdefault(scale, {})[log.name] = reward
     for scale, named in by_scale.items():
-        suffix = "" if scale == DEFAULT_SCALE else f".{_slug(f'{scale.words[0]} to {scale.words[-1]}')}"
-        path = reward_surface(named, folder / f"reward{suffix}.svg", _title("reward"), scale)
-        yield _picture("reward", path, themed=False, front=False)
+        suffix = "" if scale == DEFAULT_SCALE else f".{slug(f'{scale.words[0]} to {scale.words[-1]}')}"
+        write = partial(reward_surface, named, title=_title("reward"), scale=scale)
+        yield _picture("reward", write_both(write, folder / f"reward{suffix}.svg"), themed=False)
 
 
 def _training_reward(run_folder: Path) -> Iterator[tuple[Reward, Scale]]:
@@ -141,13 +121,9 @@ def _title(name: str, place: str = "") -> str:
     return f"{title}: {place}" if place else title
 
 
-def _picture(name: str, path: Path, place: str = "", themed: bool = True, front: bool = True) -> Picture:
+def _picture(name: str, path: Path, place: str = "", themed: bool = True) -> Picture:
     caption = texts()["plots"][name]["caption"]
-    return Picture(path.stem, _title(name, place), caption, path.read_text(encoding="utf-8"), themed, front)
-
-
-def _slug(text: str) -> str:
-    return "-".join("".join(char if char.isalnum() else " " for char in text.lower()).split()) or "run"
+    return Picture(path.stem, _title(name, place), caption, path.read_text(encoding="utf-8"), themed)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

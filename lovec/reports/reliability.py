@@ -74,13 +74,16 @@ class Reliability:
         return sum(bin_.count for bin_ in self.bins)
 
 
-def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False) -> Reliability:
+def reliability(
+    records: Sequence[Record] | GroupedPairs, readout: str = "stated", corp: bool = False, band: bool = True
+) -> Reliability:
     """Compute bins and metrics over all sentences with a confidence and a factuality.
 
     Args:
         records: tagged and labelled records, or their pairs.
         readout: "stated" or "mean", see ``lovec.metrics.records.confidence_of``.
         corp: whether to compute the CORP curve, too.
+        band: whether to compute its consistency band, which takes most of the time; without it the ends are worthless.
 
     Raises:
         LovecError: no sentence has both a confidence and a factuality.
@@ -91,7 +94,7 @@ def reliability(records: Sequence[Record] | GroupedPairs, readout: str = "stated
     ends = _intervals(pairs)
     bins = tuple(Bin(int(n), c / n, f / n, *pair) for (n, c, f), pair in zip(sums.T.tolist(), ends, strict=True) if n)
     brier, ece = float(brier_score(confidence, factuality)), float(ece_from_sums(sums))
-    return Reliability(bins, brier, ece, _corp_curve(pairs) if corp else None)
+    return Reliability(bins, brier, ece, _corp_curve(pairs, DRAWS if band else 1) if corp else None)
 
 
 def reliability_diagram(
@@ -128,14 +131,14 @@ def reliability_diagram(
     return write_panels(panels, _draw, _LAYOUT, path, title)
 
 
-def _corp_curve(pairs: GroupedPairs) -> CorpCurve:
+def _corp_curve(pairs: GroupedPairs, draws: int) -> CorpCurve:
     """Return the CORP curve; of very many different confidences, those that a plot can tell apart."""
     from lovec.metrics.corp import corp_reliability  # imported here because it takes SciPy
 
     confidence = pairs.confidence
     if len(confidence) > _MOST_LEVELS and len(set(confidence.tolist())) > _MOST_LEVELS:
         confidence = (confidence * _MOST_LEVELS).round() / _MOST_LEVELS
-    return corp_reliability(confidence, pairs.factuality)
+    return corp_reliability(confidence, pairs.factuality, draws=draws)
 
 
 def _draw(axes: Sequence[Any], panel: Reliability) -> str:

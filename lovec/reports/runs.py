@@ -15,13 +15,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import yaml
+
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.results import Results, read_results
-from lovec.types import LovecError, Record, ResultRow
+from lovec.types import Kind, LovecError, Record, ResultRow
 
 _TIMES = ("method", "mode", "kind", "seconds", "records", "prefill_tokens")
 _TOKENS = ("method", "case", "sentence", "tokens")
+_KINDS: tuple[Kind, ...] = (
+    "constant", "baseline", "method", "hybrid", "ablation", "recalibrated", "variation"
+)  # fmt: skip
+_FIRST = ("LUQ", "Best constant", "Vanilla", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons")  # as in the paper
 _DEPTH = 3  # levels of folders that may lie between the folder that is read and RUN/test
 _TOLERANCE = 1e-6  # metrics of two runs that differ by less are those of one run, rounded
 
@@ -36,7 +42,8 @@ class RunResults:
     Attributes:
         name: name of the folder.
         folder: the folder as it was given.
-        rows: one per method and place (domain, mode, level, readout). Metrics are means over the training seeds, None
+        rows: one per method and place (domain, mode, level, readout), in the order of methods that all tables and
+            plots have, see ``read_run``. Metrics are means over the training seeds, None
             if one of them is undefined; ``n`` is the mean, rounded; ``seed`` is None if there are several.
         seed_counts: number of training seeds of every method.
         metrics: how to show every metric, by name: the built-in ones and users' own.
@@ -44,6 +51,8 @@ class RunResults:
         tokens: entries of all tokens.json: method, case, sentence, tokens, ordinality.
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
+        about: what wrote the results, see ``lovec.results.written_by``: every different value of each entry.
+        recipes: the recipes that the runs were trained or tested with, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
     """
@@ -57,6 +66,8 @@ class RunResults:
     tokens: tuple[dict[str, Any], ...] = ()
     logs: tuple[Path, ...] = ()
     sweeps: Mapping[Path, Results] = field(default_factory=dict)
+    about: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    recipes: tuple[Mapping[str, Any], ...] = ()
     files: Mapping[_Key, tuple[tuple[Path, ...], ...]] = field(default_factory=dict)
     _cache: dict[Path, list[Record]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -93,9 +104,9 @@ class RunResults:
 def stored_readout(row: ResultRow) -> str:
     """Return how the confidences of a row are read from the records in its file: "stated" or "mean".
 
-    A recalibrated confidence is the only one that its record holds, whichever readout it was computed from.
+    A recalibrated or deployed confidence is the only one that its record holds, whichever it was computed from.
     """
-    return "stated" if row.kind == "recalibrated" else row.readout
+    return "stated" if row.kind == "recalibrated" or row.readout == "deployed" else row.readout
 
 
 def read_run(*paths: str | os.PathLike[str]) -> RunResults:
@@ -103,6 +114,9 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
 
     A method that several runs measured has one row where their seeds or data differ. Where two runs have different
     metrics for the same seed and data, the later one's method gets the name of its folder in brackets.
+
+    Methods have one order everywhere: LUQ, the best constant, the paper's baselines in its order, other baselines,
+    trained methods, hybrids, ablations, recalibrated methods; and where this leaves a choice, the order of the rows.
 
     Args:
         paths: folders of runs, their test folders, or folders above several runs; at least one.
@@ -134,7 +148,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
         folder=folders[0],
-        rows=tuple(sorted(_means(rows), key=lambda row: [*order, row.method].index(row.method))),
+        rows=tuple(sorted(_means(rows), key=lambda row: _rank(row, order))),
         seed_counts=Counter(method for method, _ in {(row.method, row.seed) for row in rows}),
         metrics=METRICS
         | {name: info for results in (*tests.values(), *sweeps.values()) for name, info in results.metrics.items()},
@@ -142,8 +156,37 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         tokens=tuple(entry for folder in tests for entry in _entries(folder / "tokens.json", _TOKENS)),
         logs=tuple(logs),
         sweeps=sweeps,
+        about=_about(tests.values()),
+        recipes=tuple(_recipes(dict.fromkeys((*logs, *map(_run_folder, tests))))),
         files=_record_files(rows),
     )
+
+
+def _rank(row: ResultRow, order: Sequence[str]) -> tuple[int, int, int]:
+    """Return what sorts rows by method, see ``read_run``; ``order`` are the methods of a file above several runs."""
+    place = _FIRST.index(row.method) if row.method in _FIRST else len(_FIRST)
+    kind = 0 if row.method in _FIRST else 1 + _KINDS.index(row.kind)
+    return kind, place, [*order, row.method].index(row.method)
+
+
+def _about(results: Iterable[Results]) -> dict[str, tuple[str, ...]]:
+    """Return every different value of each entry of what wrote some results."""
+    values: dict[str, dict[str, None]] = {}
+    for file in results:
+        for name, value in file.about.items():
+            values.setdefault(name, {})[value] = None
+    return {name: tuple(different) for name, different in values.items()}
+
+
+def _recipes(folders: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    """Yield the first recipe that each run has saved beside its logs, where it can be read."""
+    for path in (path for folder in folders for path in sorted(folder.glob("*/version_*/config.yaml"))[:1]):
+        try:
+            recipe = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        except yaml.YAMLError:
+            continue
+        if isinstance(recipe, dict):
+            yield recipe
 
 
 def _test_folders(folder: Path) -> list[Path]:

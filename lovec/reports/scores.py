@@ -18,9 +18,10 @@ from lovec.metrics.bootstrap import Interval
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
 from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.table import METRICS
-from lovec.reports.page import Picture, page
+from lovec.reports.page import page
 from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
+from lovec.reports.shown import Picture
 from lovec.reports.table import (
     Cell,
     Column,
@@ -146,6 +147,8 @@ def scores_table(scores: Scores) -> Table:
         notes.append("Rows: every row of the file. Groups: mean confidence and mean factuality of the rows of a group.")
     drawn = f"{scores.draws} draws of the groups, with all their rows" if scores.draws else ""
     interval_note = f"Intervals: {100 * _LEVEL:.4g} % percentile bootstrap, {drawn}." if drawn else ""
+    if drawn and len(scores.measured) > 1:
+        interval_note += " Bold: better than all others; its interval and that of the next are apart."
     table = Table("scores", "Confidences against labels", columns, tuple(lines), tuple(notes), interval_note)
     return mark_best(table, levels)
 
@@ -190,14 +193,15 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
             write_text(fresh / "tables" / f"scores.{suffix}", text, errors="replace")
         pictures = list(_plots(scores, fresh / "plots"))
         shown = transposed(table, "metric")
-        html = page(title, [Path(file).name for file in scores.files], [shown], pictures, (), scores.notes, foot)
+        names = [Path(file).name for file in scores.files]
+        html = page(title, names, [shown], pictures, (), scores.notes, foot, written=[table])
         write_text(fresh / "index.html", html, errors="replace")
-    plots = f", {len(pictures)} plots (svg, png)" if pictures else ""
+    plots = f", {len(pictures)} plots (svg, pdf, png)" if pictures else ""
     return f"written to {folder}: index.html, results.json, the table (csv, json, md, tex){plots}"
 
 
 def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
-    """Draw the plots that the methods have numbers for, as SVG and PNG."""
+    """Draw the plots that the methods have numbers for, as SVG, PDF and PNG."""
     words = texts()["plots"]
     diagrams = {name: reliability(pairs, corp=True) for name, pairs in scores.probabilities.items()}
     drawn: tuple[tuple[str, Mapping[str, Any], Callable[..., Path]], ...] = (
@@ -207,7 +211,7 @@ def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:
     for name, groups, write in drawn:
         if groups:
             title, caption = words[name]["title"], words[f"{name}-of-rows"]["caption"]
-            for suffix in ("png", "svg"):
+            for suffix in ("png", "pdf", "svg"):
                 write(groups, folder / f"{name}.{suffix}", title=title)
             yield Picture(name, title, caption, (folder / f"{name}.svg").read_text(encoding="utf-8"))
 

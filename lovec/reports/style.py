@@ -35,10 +35,19 @@ HALVES: dict[str, Any] = {"yticks": [0, 0.5, 1], "yticklabels": ["0", "0.5", "1"
 SIDE = 2.6
 """Default width of a panel, in inches."""
 
+_LETTER = 0.62  # width of a letter of the plots' font, in sizes of the font
 _LONGEST = 28  # characters of a name above a panel
 
 # The date and the version of matplotlib would make two runs differ, so they are left out.
-_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+_METADATA: dict[str, dict[str, Any]] = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+COLUMN = 3.3
+"""Width of a plot that fits a column of a paper in two columns, in inches."""
 
 
 def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
@@ -48,20 +57,20 @@ def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
 
     Args:
         draw: returns the matplotlib figure to write.
-        path: file to write, .svg or .png.
+        path: file to write, .svg, .pdf or .png.
         title: title in the metadata of the file.
 
     Returns:
         The path written to.
 
     Raises:
-        LovecError: the name of the file does not end in .svg or .png.
+        LovecError: the name of the file does not end in .svg, .pdf or .png.
     """
     from matplotlib import rc_context
 
     path = Path(path)
     if path.suffix not in _METADATA:
-        raise LovecError(f"cannot write a plot to {path}, expected a name that ends in .svg or .png")
+        raise LovecError(f"cannot write a plot to {path}, expected a name that ends in .svg, .pdf or .png")
     with rc_context(fname=HERE / "plots.mplstyle"):
         figure = draw()
         metadata = {**_METADATA[path.suffix], "Title": title}
@@ -70,9 +79,28 @@ def write_plot(draw: Callable[[], Figure], path: FilePath, title: str) -> Path:
     return path
 
 
+def write_both(write: Callable[[Path], Path], path: Path) -> Path:
+    """Write a plot as SVG, for the page, and as PDF, for a paper.
+
+    Args:
+        write: writes the plot to a path.
+        path: the path, .svg.
+
+    Returns:
+        The path of the SVG.
+    """
+    write(path.with_suffix(".pdf"))
+    return write(path)
+
+
 def add_title(figure: Figure, title: str) -> None:
-    """Write a title at the top of a plot, under the id "title", so that a page which repeats it can crop it."""
-    figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=11, ha="center", va="top", gid="title")
+    """Write a title at the top of a plot, under the id "title", so that a page which repeats it can crop it.
+
+    A title that is too long for the plot gets smaller letters, down to eight points.
+    """
+    room = (figure.get_figwidth() - 0.2) * 72 / (_LETTER * max(len(title), 1))  # the size at which it just fits
+    size = max(8.0, min(11.0, room))
+    figure.text(0.5, 1 - 0.1 / figure.get_figheight(), title, fontsize=size, ha="center", va="top", gid="title")
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

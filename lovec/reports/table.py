@@ -12,10 +12,11 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -50,6 +51,9 @@ _LATEX_ESCAPES = {
 }
 
 
+_MINUS = re.compile(r"(?<![\w.\u2212-])-(?=\d)")
+
+
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table.
@@ -60,7 +64,7 @@ class Cell:
         low: lower end of its interval, in the unit of ``value``.
         high: upper end of its interval.
         interval: the interval as printed, such as "5.1 to 6.3"; "" prints none.
-        best: whether no other line of ours has a better value.
+        best: whether it is better than those of all other lines of ours, beyond chance, see ``mark_best``.
     """
 
     text: str
@@ -176,32 +180,47 @@ def legend(metrics: Iterable[MetricInfo]) -> str:
     return "; ".join(parts)
 
 
-def mark_best(table: Table, groups: Sequence[str] | None = None) -> Table:
-    """Return the table with the best value of every column marked, and all that print the same.
+Clear: TypeAlias = Callable[[int, int, int], bool]
+"""Says of two lines and a column, by their places in a table, whether chance can explain their difference: False."""
 
-    Lines of the paper are not compared. Where all values of a column are the same, none is marked.
+
+def mark_best(table: Table, groups: Sequence[str] | None = None, clear: Clear | None = None) -> Table:
+    """Return the table with the best value of a column marked where it is clearly better than the next.
+
+    Lines of the paper are not compared. Values that print the same are never told apart.
 
     Args:
         table: with nothing marked.
         groups: one per line; only lines of the same group are compared. None compares all lines.
+        clear: whether the interval of the difference of two lines (their places, and that of the column) excludes 0.
+            None asks whether the intervals of the two cells are disjoint, which is stricter.
     """
     groups = [""] * len(table.lines) if groups is None else groups
+    clear = clear or partial(_disjoint, table)
+    best: set[tuple[int, int]] = set()
+    for group in dict.fromkeys(groups):
+        ours = [at for at, line in enumerate(table.lines) if not line.paper and groups[at] == group]
+        for place, column in enumerate(table.columns):
+            valued = [(at, cell) for at in ours if (cell := table.lines[at].cells[place]) and cell.value is not None]
+            ranked = sorted(valued, key=lambda pair: pair[1].value or 0.0, reverse=column.better == "higher")
+            if column.better is None or len(ranked) < 2:
+                continue
+            (first, top), (second, other) = ranked[:2]
+            if top.text != other.text and clear(first, second, place):
+                best.add((first, place))
+    lines = (
+        replace(line, cells=tuple(cell and replace(cell, best=(at, p) in best) for p, cell in enumerate(line.cells)))
+        for at, line in enumerate(table.lines)
+    )
+    return replace(table, lines=tuple(lines))
 
-    ours = [pair for pair in zip(table.lines, groups, strict=True) if not pair[0].paper]
 
-    def best_text(place: int, group: str) -> str | None:
-        compared = [line.cells[place] for line, line_group in ours if line_group == group]
-        texts = {cell.value: cell.text for cell in compared if cell is not None and cell.value is not None}
-        better = table.columns[place].better
-        return texts[min(texts) if better == "lower" else max(texts)] if better and len(texts) > 1 else None
-
-    def marked(line: Line, group: str) -> Line:
-        cells = (
-            cell and replace(cell, best=cell.text == best_text(place, group)) for place, cell in enumerate(line.cells)
-        )
-        return line if line.paper else replace(line, cells=tuple(cells))
-
-    return replace(table, lines=tuple(map(marked, table.lines, groups)))
+def _disjoint(table: Table, first: int, second: int, place: int) -> bool:
+    """Return whether the intervals of two cells are disjoint; cells without an interval are not."""
+    one, two = table.lines[first].cells[place], table.lines[second].cells[place]
+    if one is None or two is None or None in (one.low, one.high, two.low, two.high):
+        return False
+    return (one.high or 0.0) < (two.low or 0.0) or (two.high or 0.0) < (one.low or 0.0)
 
 
 def transposed(table: Table, corner: str = "") -> Table:
@@ -286,13 +305,23 @@ def latex(table: Table, intervals: bool = False) -> str:
     """
     title = table.title if table.title.endswith((".", "!", "?")) else f"{table.title}."
     caption = " ".join([title, *table.footnotes(intervals)])
-    template = load_template(HERE / "table.tex.j2", filters={"escaped": latex_escaped}, **_LATEX_DELIMITERS)
+    filters = {"escaped": latex_escaped, "number": _latex_number}
+    template = load_template(HERE / "table.tex.j2", filters=filters, **_LATEX_DELIMITERS)
     return template.render(table=table, intervals=intervals, caption=caption)
 
 
 def latex_escaped(text: str) -> str:
     """Return any text for LaTeX's text mode, on one line and without control characters."""
     return "".join(_LATEX_ESCAPES.get(char, char) for char in " ".join(text.split()) if char.isprintable())
+
+
+def real_minus(text: str) -> str:
+    """Return a text with a minus sign (U+2212) in place of each hyphen that begins a number."""
+    return _MINUS.sub("\u2212", text)
+
+
+def _latex_number(text: str) -> str:
+    return _MINUS.sub(lambda _: "$-$", latex_escaped(text))
 
 
 def json_text(table: Table) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from lovec.reports.style import COLOURS, GROUND, FilePath, add_title, short, write_plot
+from lovec.reports.style import COLOURS, GROUND, INK, FilePath, add_title, short, write_plot
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
@@ -16,14 +16,18 @@ Seconds: TypeAlias = Mapping[str, Mapping[str, float]]
 """Wall seconds per answer by phase, of each method by its name."""
 
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")  # so that phases can be told apart without colour, too
-_WIDTH, _BAR = 8.4, 0.34  # inches of the plot, and of a bar with its gap
+_WIDTH, _BAR = 6.8, 0.28  # inches of the plot, and of a bar with its gap
 _RIGHT, _TOP, _BOTTOM = 0.3, 0.85, 0.6  # inches around the bars
 _LEFT, _LETTER = 0.2, 0.085  # inches before the names, and of one of their letters
 _LONGEST = 34  # characters of a name
 
 
 def running_times(
-    seconds: Seconds, path: FilePath, title: str = "Running time of an answer", base: float | None = None
+    seconds: Seconds,
+    path: FilePath,
+    title: str = "Running time of an answer",
+    base: float | None = None,
+    spreads: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
     """Write a plot with one bar per method, divided into phases; the same times give the same bytes.
 
@@ -35,6 +39,8 @@ def running_times(
         title: title of the plot.
         base: seconds that free-form tagging takes per answer; each bar says how many times as long it is. None leaves
             that out.
+        spreads: lowest and highest seconds per answer over several runs, by method; drawn as a line at the end of a
+            bar where they differ. None draws no line.
 
     Returns:
         The path written to.
@@ -49,10 +55,16 @@ def running_times(
             f"got {len(seconds)} running times with {len(phases)} phases, expected 1 or more, with up to "
             f"{len(COLOURS)} phases"
         )
-    return write_plot(lambda: _figure(seconds, phases, title, base), path, title)
+    return write_plot(lambda: _figure(seconds, phases, title, base, spreads or {}), path, title)
 
 
-def _figure(seconds: Seconds, phases: Sequence[str], title: str, base: float | None) -> Figure:
+def _figure(
+    seconds: Seconds,
+    phases: Sequence[str],
+    title: str,
+    base: float | None,
+    spreads: Mapping[str, tuple[float, float]],
+) -> Figure:
     """Draw the bars, with a colour and a hatch for each phase."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -63,16 +75,22 @@ def _figure(seconds: Seconds, phases: Sequence[str], title: str, base: float | N
     names = [short(name, _LONGEST) for name in seconds]
     left = _LEFT + _LETTER * max(map(len, names))
     ax = figure.add_axes((left / _WIDTH, _BOTTOM / height, 1 - (left + _RIGHT) / _WIDTH, _BAR * len(names) / height))
-    longest = max(sum(by_phase.values()) for by_phase in seconds.values()) or 1.0
-    for row, by_phase in enumerate(seconds.values()):
+    ends = [sum(by_phase.values()) for by_phase in seconds.values()]
+    longest = max(*ends, *(high for _, high in spreads.values()), 0.0) or 1.0
+    for row, (name, by_phase) in enumerate(seconds.items()):
         end = 0.0
         for phase, spent in by_phase.items():
             colour, hatch = styles[phase]
             ax.barh(row, spent, left=end, height=0.7, color=colour, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
             end += spent
         text = f"{_two_digits(end)} s" + (f", {_two_digits(end / base)} times" if base else "")
-        ax.text(end + 0.01 * longest, row, text, fontsize=9, va="center")
-    ax.set(xlim=(0, 1.25 * longest), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+        low, high = spreads.get(name, (end, end))
+        if low < high:
+            ax.plot([low, high], [row, row], color=INK, marker="|", markersize=6, linewidth=1.2)
+            text += f" ({_two_digits(low)} to {_two_digits(high)})"
+        ax.text(max(end, high) + 0.01 * longest, row, text, fontsize=8, va="center")
+    room = 1.6 if any(low < high for low, high in spreads.values()) else 1.3  # for the numbers behind the bars
+    ax.set(xlim=(0, room * longest), ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
     ax.set_xlabel("seconds, and how many times as many as free-form tagging" if base else "seconds")
     ax.grid(axis="x")
     ax.set_axisbelow(True)

@@ -25,6 +25,7 @@ class Timing:
         records: number of answers that were timed.
         prefill_tokens: tokens per answer that went through the model as context.
         runs: how many times it was timed.
+        spread: lowest and highest total over these times, see ``total``.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Timing:
     records: int
     prefill_tokens: float
     runs: int
+    spread: tuple[float, float]
 
     @property
     def needed(self) -> dict[str, float]:
@@ -72,4 +74,7 @@ def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Tim
     seconds = {p: median(entry["seconds"].get(p, 0.0) / entry["records"] for entry in entries) for p in phases}
     records = round(median(entry["records"] for entry in entries))
     prefill_tokens = median(entry["prefill_tokens"] / entry["records"] for entry in entries)
-    return Timing(method, mode, entries[0]["kind"], seconds, records, prefill_tokens, len(entries))
+    needed = [phase for phase in phases if phase not in _NOT_NEEDED.get(mode, ())]
+    totals = [sum(entry["seconds"].get(p, 0.0) for p in needed) / entry["records"] for entry in entries]
+    spread = min(totals), max(totals)
+    return Timing(method, mode, entries[0]["kind"], seconds, records, prefill_tokens, len(entries), spread)

@@ -138,8 +138,12 @@ def test_the_main_table_has_the_papers_layout(run):
     assert table.lines[5].cells[0].value == pytest.approx(0.01)
 
 
-def test_the_best_is_that_of_a_mode(run):
-    table = report_tables(read_run(run), draws=0)[0]
+def test_the_best_is_that_of_a_mode_and_needs_intervals(run):
+    without = report_tables(read_run(run), draws=0)
+    assert not any(cell and cell.best for table in without for line in table.lines for cell in line.cells)
+    assert not any("Bold" in note for table in without for note in table.notes)
+    table = report_tables(read_run(run), draws=100)[0]
+    assert any("Bold: better than all others of its mode" in note for note in table.notes)
     best = {key for key, line in zip(order(table), table.lines, strict=True) if line.cells[0].best}
     assert best == {("Iterative tagging", "DPO"), ("Free-form tagging", "DPO")}
 
@@ -560,7 +564,17 @@ def test_running_time_is_that_of_an_answer(run):
         ("Free-form tagging", "DPO"): ["0.800", None, None, "10.00", "0.800", "0.800", "0.8", "30", "10"],
         ("Free-form tagging", "SFT"): ["1.20", None, None, None, "1.20", "1.20", "1.2", "30", "20"],
     }
-    assert any("the mean of DPO, SFT" in note for note in table.notes)
+    assert any("the mean of SFT, DPO" in note for note in table.notes)
+
+
+def test_running_times_of_several_runs_are_medians_with_their_range(run):
+    doubled = [{**entry, "seconds": {p: 2 * s for p, s in entry["seconds"].items()}} for entry in TIMES]
+    (run / "test" / "times.json").write_text(json.dumps([*TIMES, *TIMES, *doubled]))
+    table = named(report_tables(read_run(run), draws=0), "running-time")
+    cells = {(line.section, line.name): line.cells for line in table.lines}
+    needed = cells["Free-form tagging", "DPO"][4]
+    assert (needed.text, needed.interval, needed.low, needed.high) == ("0.800", "0.800 to 1.60", 0.8, 1.6)
+    assert any("and the range over them" in note for note in table.notes)
 
 
 def test_running_time_without_free_form_tagging(run):

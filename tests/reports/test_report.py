@@ -125,30 +125,40 @@ def test_a_report_has_tables_plots_and_the_page(made):
     assert {p.suffix for p in (folder / "tables").glob("main.*")} == {".csv", ".json", ".md", ".tex"}
     drawn = {p.name.split(".")[0] for p in (folder / "plots").iterdir()}
     assert drawn == {"reliability", "histogram", "risk-coverage", "times", "tokens"}
+    svgs, pdfs = ({p.stem for p in (folder / "plots").glob(f"*.{end}")} for end in ("svg", "pdf"))
+    assert svgs == pdfs and all(p.read_bytes().startswith(b"%PDF") for p in (folder / "plots").glob("*.pdf"))
     assert not [p for p in folder.rglob("*.part")]
     tags = Tags(made.read_text())
     names = [name for name, _ in tags.elements]
-    assert names.count("h1") == 1 and names.count("svg") == len(list((folder / "plots").iterdir()))
+    assert names.count("h1") == 1 and names.count("svg") == len(svgs)
     assert names.count("table") == len(list((folder / "tables").glob("*.csv")))
-    assert names.count("article") == 4 * 4 and "4 of 6 answers are shown." in tags.text
+    assert names.count("article") == 4 * 4 and "4 of 6 answers are shown" in tags.text
     sets = [a for name, a in tags.elements if name == "details" and a.get("class") == "answers"]
-    assert [(a["data-method"], a["data-mode"]) for a in sets][:2] == [("DPO", "iterative"), ("DPO", "free-form")]
+    order = [("LUQ", "iterative"), ("Vanilla", "iterative"), ("DPO", "iterative"), ("DPO", "free-form")]
+    assert [(a["data-method"], a["data-mode"]) for a in sets] == order
+    assert [(a["data-method"], a["data-mode"]) for a in sets if "data-opened" in a] == [("DPO", "iterative")]
     ids = [a["id"] for _, a in tags.elements if "id" in a]
     assert len(ids) == len(set(ids))
 
 
-def test_the_page_loads_nothing(made):
+def test_the_page_loads_nothing_and_its_links_lead_to_files(made):
+    links = set()
     for name, attributes in Tags(made.read_text()).elements:
+        if name == "a" and "download" in attributes:
+            links.add(attributes.pop("href"))
         for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
             assert attributes.get(key, "#").startswith("#"), (name, attributes)
+    files = {p.relative_to(made.parent).as_posix() for p in made.parent.rglob("*") if p.is_file()}
+    assert links == files - {"index.html"}
     assert "@import" not in made.read_text() and "http://" not in made.read_text().replace("http://www.w3.org/", "")
 
 
 def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
     run = write_run(tmp_path / "run")
-    assert main(["report", str(run / "test"), "--paper", "llama", "--title", "Mine & yours", "--no-intervals"]) == 0
+    assert main(["report", str(run / "test"), "--paper", "--title", "Mine & yours", "--no-intervals"]) == 0
     output = capsys.readouterr().out
-    assert "Main results" in output and "LUQ" in output and str(run / "report" / "index.html") in output
+    assert "Main results" in output and "LUQ" in output and "LoVeC paper, Llama" in output and "GRPO" in output
+    assert str(run / "report" / "index.html") in output
     html = (run / "report" / "index.html").read_text()
     assert "<h1>Mine &amp; yours</h1>" in html and "LoVeC paper" in html and 'class="interval"' not in html
     before = {p: p.read_bytes() for p in (run / "report").rglob("*") if p.is_file()}
@@ -197,7 +207,7 @@ def test_records_without_labels_are_shown_but_not_drawn(tmp_path):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["report", str(run), "--no-intervals"]) == 0
     drawn = {p.name.split(".")[0] for p in (run / "report" / "plots").iterdir()}
-    assert drawn == {"times", "tokens"}
+    assert drawn == {"times", "tokens"}  # there is nothing to lay over each other
     tags = Tags((run / "report" / "index.html").read_text())
     kept = [json.loads(a["data-kept"]) for _, a in tags.elements if "data-kept" in a]
     assert all(truth is None for set_ in kept for _, truth in set_)
@@ -221,6 +231,7 @@ def test_thresholds_are_the_scores_of_the_scale():
     scored = [Sentence("S.", factuality, score / 4, score, levels=5) for score, factuality in ((4, 1.0), (3, 0.5))]
     answers = method_answers("A", "iterative", [Record("a", "Q?", sentences=tuple(scored))], 1)
     assert answers.kept == ((1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (1.0, 0.75), (0.5, 1.0))
+    assert answers.readout == "stated"
     html = page("P", [], [], [], [answers])
     assert 'type="range" min="0" max="4"' in html and "stated score 3 of 4" in html
 
@@ -231,6 +242,20 @@ def test_shown_answers_are_spread_over_the_file():
     assert len(method_answers("A", "iterative", many, 99).records) == 10
     assert method_answers("A", "iterative", many, 0).records == ()
     assert method_answers("A", "iterative", [], 5).total == 0
+
+
+def test_the_first_answer_is_mixed_and_its_confidences_are_those_of_the_readout():
+    even = (0.0,) * 4 + (0.5, 0.5) + (0.0,) * 5  # a distribution with the mean 0.45
+    plain = [Record(f"r{n}", "Q?", sentences=sentences(5, 0.5, 0.5)) for n in range(9)]
+    spread = (Sentence("S.", 1.0, 0.9, 9, even), Sentence("S.", 0.0, 0.2, 2, even))
+    unsure = Record("unsure", "Q?", sentences=(Sentence("S.", 1.0, 0.9, 9), Sentence("S.", 1.0, 0.1, 1)))
+    mixed = Record("mixed", "Q?", sentences=spread)
+    many = [*plain, unsure, mixed]
+    assert [r.id for r in method_answers("A", "iterative", many, 3).records] == ["mixed", "r0", "r3"]
+    means = method_answers("A", "iterative", [mixed], 3, "mean")
+    assert [s.confidence for s in means.records[0].sentences] == [pytest.approx(0.45)] * 2
+    assert [s.score for s in means.records[0].sentences] == [9, 2] and means.readout == "mean"
+    assert means.kept[4] == (1.0, 0.5) and means.kept[5] == (0.0, None)
 
 
 def test_a_table_shows_sections_intervals_and_the_best():
@@ -259,7 +284,8 @@ def test_no_text_becomes_an_element_or_an_attribute(hostile):
         "class id title name content lang charset http-equiv href aria-label tabindex aria-labelledby role open hidden "
         "aria-hidden scope colspan type min max step value for style viewbox version xmlns xmlns:xlink d x y transform "
         "xlink:href clip-path width height patternunits fill data-method data-mode data-sentences data-kept data-id "
-        "data-confidence data-factuality"
+        "data-confidence data-factuality data-opened data-keys data-dimension data-value data-copies aria-selected "
+        "download"
     )
     assert {key for _, attributes in tags.elements for key in attributes} <= set(known.split())
     assert not any(
@@ -332,6 +358,8 @@ def test_a_browser_shows_the_page_and_nothing_hostile_runs(which, width, scheme,
     assert window.value("document.querySelectorAll('details').forEach((d) => d.open = true)") is None
     assert window.value("document.documentElement.scrollWidth") == width
     assert window.value("document.querySelectorAll('svg text').length") > 50
+    assert window.value("document.querySelectorAll('.panel').forEach((e) => e.hidden = false)") is None
+    assert window.value("document.documentElement.scrollWidth") == width
     assert window.problems() == []
     assert window.requests() == [path.as_uri()]
     first = window.screenshot(tmp_path / "top.png")
@@ -359,6 +387,7 @@ def test_the_threshold_greys_out_what_does_not_pass_and_says_what_is_kept(made, 
     )
     assert window.value("document.querySelectorAll('.out').length") == 0
 
+    window.value(put("record", ""))
     window.value(put("least", 6))
     # Scores 7 and 9 keep two sentences each, and each answer one that has a 10 and no label.
     assert "55.6 % kept; mean factuality of what is kept 75.0 % (of all: 75.0 %)" in window.value(kept)
@@ -403,12 +432,56 @@ def test_the_page_is_used_by_keyboard_alone(made, window):
 
 
 @chromium
+def test_tabs_are_moved_by_arrow_keys_and_named_for_screen_readers(made, window):
+    window.open(made)
+    chosen = "[...document.querySelectorAll('#results [role=tab][aria-selected=true]')].map((e) => e.textContent)"
+    shown = "[...document.querySelectorAll('#results > .panel')].filter((e) => !e.hidden).map((e) => e.dataset.keys)"
+    assert window.value(chosen)[0] == "Iterative tagging"
+    assert window.value(shown) == ['["iterative", "in-domain", "stated"]']
+    visible = "[...document.querySelectorAll('.tabs')].filter((e) => e.getClientRects().length).length"
+    assert window.value(visible) == 3  # there is one domain and one readout: mode, tables and plots are chosen
+    window.value("document.querySelector('#results [role=tab][aria-selected=true]').focus()")
+    window.press("ArrowRight")
+    assert window.value(chosen)[0] == "Free-form tagging" == window.value("document.activeElement.textContent")
+    assert window.value(shown) == ['["free-form", "in-domain", "stated"]']
+    controls = "document.getElementById(document.activeElement.getAttribute('aria-controls'))"
+    assert window.value(f"[{controls}.hidden, {controls}.getAttribute('role')]") == [False, "tabpanel"]
+    assert window.value(f"{controls}.getAttribute('aria-labelledby')") == window.value("document.activeElement.id")
+    assert window.value("document.querySelectorAll('#results [role=tab][tabindex=\"0\"]').length") == 3
+    window.press("ArrowRight")  # round and round
+    assert window.value(chosen)[0] == "Iterative tagging"
+    window.press("End")
+    assert window.value(chosen)[0] == "Free-form tagging"
+    window.press("Home")
+    assert window.value(chosen)[0] == "Iterative tagging"
+
+
+@chromium
+def test_what_is_copied_is_the_file(made, window):
+    window.open(made)
+    window.value("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    for suffix, kind in (("csv", "csv"), ("tex", "tex")):
+        window.value(f"document.querySelector('[data-copies={kind}-main]').click()")
+        window.wait_for("window.copied !== undefined")
+        assert window.value("window.copied") == (made.parent / "tables" / f"main.{suffix}").read_text()
+        window.wait_for(f"document.querySelector('[data-copies={kind}-main]').textContent === 'Copied'")
+        window.value("window.copied = undefined")
+    assert window.value("document.getElementById('said').textContent").endswith(": done")
+    window.value(
+        "navigator.clipboard.writeText = async () => { throw new Error(); }; document.execCommand = () => false"
+    )
+    window.value("document.querySelector('[data-copies=csv-passage], [data-copies^=csv-place]').click()")
+    window.wait_for("document.getElementById('said').textContent.startsWith('The browser did not')")
+
+
+@chromium
 def test_without_a_script_everything_can_be_read(made, window):
     window.open(made, script=False)
     assert window.value("document.getElementById('controls').getClientRects().length") == 0
     assert window.value("document.querySelectorAll('details.answers[hidden]').length") == 0
     assert window.value("document.querySelectorAll('article .lv-s').length") == 4 * 4 * 3
-    assert window.value("document.querySelector('details.answers > summary').textContent.trim()") == "DPO, iterative"
+    assert window.value("document.querySelector('details.answers > summary').textContent.trim()") == "LUQ, iterative"
+    assert window.value("document.querySelectorAll('.panel[hidden], .tabs:not([hidden])').length") == 0
     window.open(made)  # leaves the window as it was
 
 
@@ -447,6 +520,10 @@ def test_a_log_without_training_is_named_and_the_rest_is_drawn(tmp_path):
     run = write_run(tmp_path / "run")
     log(run, "epoch,step,val/brier\n0,9,0.1\n")
     plots, left_out = write_plots(read_run(run), tmp_path / "plots")
-    assert len(plots) > 5 and len(left_out) == 1 and left_out[0].startswith("No training curves of run: ")
+    assert (
+        [plot.name for plot in plots] == ["times", "tokens"]
+        and len(left_out) == 1
+        and left_out[0].startswith("No training curves of run: ")
+    )
     assert main(["report", str(run), "--no-intervals"]) == 0
     assert "No training curves of run: " in (run / "report" / "index.html").read_text()

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from lovec.reports.table import (
     metric_cell,
     metric_column,
     print_table,
+    real_minus,
     transposed,
 )
 
@@ -50,7 +52,11 @@ def example(name="DPO", **changes):
         Line(name, (percent(0.06, 0.05, 0.075), Cell("-"), None, Cell("7", 7)), "Iterative"),
         Line("DPO", (percent(0.01), percent(0.9), percent(0.01), None), "LoVeC paper", paper=True),
     )
-    return mark_best(Table("main", "Main results", columns, lines, ("A note.",)), **changes)
+    return mark_best(Table("main", "Main results", columns, lines, ("A note.",)), **{"clear": always, **changes})
+
+
+def always(first, second, place):
+    return True
 
 
 def printed(table, width=200, encoding="utf-8", **options):
@@ -93,17 +99,32 @@ def test_the_best_of_our_lines_is_marked():
     ]  # a single value is not marked, n has no better direction, the paper's line is not compared although it is better
 
 
-def test_values_that_print_the_same_are_marked_alike():
+def test_values_that_print_the_same_are_not_told_apart():
     lines = tuple(Line(str(n), (percent(value),)) for n, value in enumerate((0.1001, 0.0999, 0.2)))
-    assert marks(mark_best(Table("x", "", (Column("BS", better="lower"),), lines))) == [[True], [True], [False]]
-    same = mark_best(Table("x", "", (Column("BS", better="lower"),), lines[:1] * 2))
-    assert marks(same) == [[False], [False]]
+    table = Table("x", "", (Column("BS", better="lower"),), lines)
+    assert marks(mark_best(table, clear=always)) == [[False], [False], [False]]
+    assert marks(mark_best(replace(table, lines=lines[1:]), clear=always)) == [[True], [False]]
+
+
+def test_the_best_is_marked_only_beyond_chance():
+    column = (Column("BS", better="lower"),)
+
+    def marked(*cells, **options):
+        return marks(mark_best(Table("x", "", column, tuple(Line("m", (cell,)) for cell in cells)), **options))
+
+    apart = percent(0.1, 0.05, 0.15), percent(0.3, 0.2, 0.4), percent(0.5, 0.4, 0.6)
+    assert marked(*apart) == [[True], [False], [False]]
+    assert marked(percent(0.1, 0.05, 0.21), *apart[1:]) == [[False], [False], [False]]  # they overlap
+    assert marked(percent(0.1), *apart[1:]) == [[False], [False], [False]]  # nothing is known of the first
+    asked = []
+    assert marked(*apart, clear=lambda *places: bool(asked.append(places))) == [[False], [False], [False]]
+    assert asked == [(0, 1, 0)]  # the best and the next, in the only column
 
 
 def test_only_lines_of_a_group_are_compared():
     lines = tuple(Line(str(n), (percent(value),)) for n, value in enumerate((0.1, 0.2, 0.7, 0.3)))
     table = Table("x", "", (Column("SC", better="higher"),), lines)
-    assert marks(mark_best(table, ["a", "a", "b", "b"])) == [[False], [True], [True], [False]]
+    assert marks(mark_best(table, ["a", "a", "b", "b"], always)) == [[False], [True], [True], [False]]
 
 
 # Terminal
@@ -268,3 +289,12 @@ def test_lines_and_columns_are_exchanged():
     assert [(column.group, column.heading) for column in turned.columns] == [("rows", "x"), ("groups", "y")]
     assert (turned.corner, turned.notes, turned.title) == ("metric", ("Note.",), "Title")
     assert [line.cells for line in transposed(turned).lines] == [line.cells for line in table.lines]
+
+
+def test_negative_numbers_have_a_minus_sign_and_names_their_hyphens():
+    assert real_minus("-1.5 to -0.5") == "\u22121.5 to \u22120.5" and real_minus("a-1 -x 2024-05-06 - p-3") == (
+        "a-1 -x 2024-05-06 - p-3"
+    )
+    table = Table("x", "T", (Column("SC"),), (Line("GPT-4", (Cell("-4.8", -0.048, -0.1, 0.1, "-10.0 to 10.0"),)),))
+    text = latex(table, intervals=True)
+    assert "GPT-4" in text and "$-$4.8" in text and "$-$10.0 to 10.0" in text and ",-0.048," in csv_text(table)

@@ -1,0 +1,242 @@
+"""What a report says first: the best method, what it gains, what a threshold keeps, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lovec.metrics.bootstrap import Interval
+from lovec.metrics.records import sentence_pairs
+from lovec.metrics.risk import thresholds
+from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
+from lovec.reports.runs import RunResults, stored_readout
+from lovec.types import ResultRow
+
+READOUT_TITLES: Mapping[str, str] = {
+    "stated": "stated score",
+    "mean": "mean of the distribution",
+    "deployed": "deployed confidence",
+}
+"""The readouts in words."""
+
+_REFERENCES = (("constant", ""), ("baseline", "Vanilla"))  # kinds and names of what a method is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much lower the Brier score of a method is than that of another.
+
+    Attributes:
+        over: name of the other method.
+        value: the other's Brier score less the method's, in [-1, 1].
+        low: lower end of its paired bootstrap interval; None without one.
+        high: upper end.
+    """
+
+    over: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What can be said: "better", "worse", or "no clear difference" where the interval holds 0."""
+        low, high = (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+        return "better" if low > 0 else "worse" if high < 0 else "no clear difference"
+
+    @property
+    def text(self) -> str:
+        """The difference in percentage points with its interval, such as "4.3 (3.2 to 5.4)"; what is worse, too."""
+        numbers = [self.value, *(end for end in (self.low, self.high) if end is not None)]
+        if self.verdict == "worse":
+            numbers = [-self.value, *(-end for end in (self.high, self.low) if end is not None)]
+        value, *ends = [f"{100 * number:.1f}" for number in numbers]
+        return f"{value} ({' to '.join(ends)})" if ends else value
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a threshold keeps.
+
+    Attributes:
+        threshold: lowest confidence that is kept, in [0, 1].
+        share: share of the sentences that is kept.
+        factuality: mean factuality of what is kept.
+        of_all: mean factuality of all sentences.
+    """
+
+    threshold: float
+    share: float
+    factuality: float
+    of_all: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeadPlace:
+    """The best method in one domain.
+
+    Attributes:
+        domain: the domain.
+        n: number of its sentences.
+        brier: the method's Brier score as printed.
+        interval: its interval as printed; "" without one.
+        gains: how much better the method is than the best constant and than Vanilla, as far as they were measured.
+        kept: what the highest threshold keeps that keeps at least half of the sentences; None if no record has labels.
+    """
+
+    domain: str
+    n: int
+    brier: str
+    interval: str
+    gains: tuple[Gain, ...]
+    kept: Kept | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What a report says first.
+
+    Attributes:
+        method: the trained method of the lowest Brier score in the first mode and domain, over all its readouts; a
+            baseline if nothing was trained.
+        mode: the first mode.
+        readout: the readout.
+        compared: number of methods and readouts that it was chosen from.
+        level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
+        places: one per domain, the first one first.
+    """
+
+    method: str
+    mode: str
+    readout: str
+    compared: int
+    level_with: tuple[str, ...]
+    places: tuple[LeadPlace, ...]
+
+    @property
+    def readout_title(self) -> str:
+        """The readout in words."""
+        return READOUT_TITLES.get(self.readout, self.readout)
+
+    @property
+    def mode_title(self) -> str:
+        """The mode in words, in lower case."""
+        return MODE_TITLES.get(self.mode, self.mode).lower()
+
+
+def lead_of(cells: CellMaker) -> Lead | None:
+    """Return what a report says first; None if no method was measured."""
+    rows = [row for row in cells.run.rows if row.level == "sentence" and row.metrics.get("brier") is not None]
+    for kind in ("method", "baseline"):
+        candidates = [row for row in rows if row.kind == kind]
+        first = next(((row.mode, row.domain) for row in candidates), None)
+        candidates = [row for row in candidates if (row.mode, row.domain) == first]
+        if candidates:
+            best = min(candidates, key=_brier)
+            of_best = [r for r in rows if (r.method, r.mode, r.readout) == (best.method, best.mode, best.readout)]
+            places = tuple(_lead_place(cells, row, rows) for row in of_best)
+            level = [r.method for r in candidates if r.method != best.method and not cells.is_clear(best, r, "brier")]
+            level_with = tuple(dict.fromkeys(level)) if cells.draws else ()
+            return Lead(best.method, best.mode, best.readout, len(candidates), level_with, places)
+    return None
+
+
+def provenance(run: RunResults) -> list[tuple[str, str]]:
+    """Return where the numbers of a run come from: names and values, without what is not known."""
+    sentences = {row.domain: row.n for row in reversed(run.rows) if row.level == "sentence" and row.kind != "constant"}
+    answers = {row.domain: row.n for row in reversed(run.rows) if row.level == "passage" and row.kind != "constant"}
+    domains = list(dict.fromkeys(row.domain for row in run.rows))
+    counted = [
+        (f"{domain}: " if len(domains) > 1 else "")
+        + f"{sentences[domain]} sentences"
+        + (f" of {answers[domain]} answers" if domain in answers else "")
+        for domain in domains
+        if domain in sentences
+    ]
+    seeds = sorted({seed for recipe in run.recipes if isinstance(seed := recipe.get("seed_everything"), int)})
+    seeds = sorted({row.seed for row in run.rows if row.seed is not None and row.kind == "method"}) or seeds
+    many = f"{run.most_seeds} training seeds" if run.most_seeds > 1 else ", ".join(map(str, seeds))
+    found = {
+        "commit": ", ".join(run.about.get("commit", ())),
+        "lovec": ", ".join(run.about.get("version", ())),
+        "seed": many,
+        "model": ", ".join(dict.fromkeys(_models(run))),
+        "data": ", ".join(dict.fromkeys(_data(run))),
+        "n": "; ".join(counted),
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _lead_place(cells: CellMaker, row: ResultRow, rows: list[ResultRow]) -> LeadPlace:
+    """Return what is said of the best method in one domain."""
+    cell = cells.cell(row, "brier")
+    gains = []
+    for kind, name in _REFERENCES:
+        others = [
+            other
+            for other in rows
+            if other.kind == kind
+            and (not name or other.method == name)
+            and other.method != row.method
+            and other.domain == row.domain
+            and other.mode == row.mode  # answers of another mode are other answers
+        ]
+        same = [other for other in others if other.readout == row.readout]
+        others = same or [other for other in others if other.readout == "stated"]
+        if others:
+            gains.append(_gain(cells, row, min(others, key=_brier)))
+    interval = cell.interval if cell else ""
+    return LeadPlace(row.domain, row.n, cell.text if cell else "-", interval, tuple(gains), _kept(cells.run, row))
+
+
+def _gain(cells: CellMaker, row: ResultRow, other: ResultRow) -> Gain:
+    difference: Interval | None = cells.difference(other, row, "brier")
+    value = _brier(other) - _brier(row)
+    if difference is None:
+        return Gain(other.method, value)
+    return Gain(other.method, value, difference.low, difference.high)
+
+
+def _kept(run: RunResults, row: ResultRow) -> Kept | None:
+    """Return what the highest threshold keeps that keeps at least half of the sentences of a row."""
+    if (row.method, row.mode, row.readout) not in run.files:
+        return None
+    records = in_domain(run.tagged_records(row.method, row.mode, row.readout), row.domain)
+    confidence, factuality, _ = sentence_pairs(records, stored_readout(row))
+    if not confidence:
+        return None
+    levels = levels_of(records)
+    shares, means = (values.tolist() for values in thresholds(confidence, factuality, levels))
+    score = max(score for score in range(levels) if shares[score] >= 0.5 or score == 0)
+    return Kept(score / (levels - 1), shares[score], means[score], sum(factuality) / len(factuality))
+
+
+def _models(run: RunResults) -> Iterator[str]:
+    for recipe in run.recipes:
+        policy = _inside(recipe, "model", "init_args", "policy") or _inside(recipe, "model", "policy")
+        if isinstance(name := policy.get("model"), str):
+            yield name
+
+
+def _data(run: RunResults) -> Iterator[str]:
+    for recipe in run.recipes:
+        data = _inside(recipe, "data")
+        options = _inside(data, "init_args")
+        name = str(data.get("class_path", "")).rpartition(".")[2]
+        given = [str(options[key]) for key in ("variant", "name", "train", "test") if isinstance(options.get(key), str)]
+        if name:
+            yield f"{name} ({', '.join(given)})" if given else name
+
+
+def _inside(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return the mapping below some keys; an empty one where there is none."""
+    value: Any = tree
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _brier(row: ResultRow) -> float:
+    value = row.metrics.get("brier")
+    return float("inf") if value is None else value

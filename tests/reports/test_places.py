@@ -1,0 +1,183 @@
+"""What a report says first, the results of every place, and the plots that lay methods over each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lovec.datasets.jsonl import write_records
+from lovec.reports.cells import CellMaker
+from lovec.reports.histogram import histogram
+from lovec.reports.lead import Gain, lead_of, provenance
+from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay, says_something
+from lovec.reports.places import places_of, slug
+from lovec.reports.reliability import reliability
+from lovec.reports.risk_coverage import risk_curve
+from lovec.reports.runs import read_run
+from lovec.results import read_results, write_results, written_by
+from lovec.types import LovecError, Record, ResultRow, Sentence
+
+QUESTIONS = 24
+
+
+def tagged(scores, domain="people", mean=None):
+    """Records of two sentences; the first is true and the second false, and ``scores`` has a score for each."""
+    records = []
+    for number in range(QUESTIONS):
+        sentences = []
+        for truth, score in zip((1.0, 0.0), scores, strict=True):
+            score = (score + number % 2) if 0 < score < 9 else score
+            spread = None if mean is None else tuple(float(level == (score + number) % 11) for level in range(11))
+            sentences.append(Sentence("It is so.", truth, score / 10, score, spread))
+        records.append(Record(f"{domain}-{number}", "Q?", sentences=tuple(sentences), meta={"domain": domain}))
+    return records
+
+
+def brier(records, readout="stated"):
+    """The Brier score, by hand."""
+    pairs = [(s.confidence, s.factuality) for record in records for s in record.sentences]
+    if readout == "mean":
+        pairs = [(s.distribution.index(1.0) / 10, s.factuality) for record in records for s in record.sentences]
+    return sum((c - f) ** 2 for c, f in pairs) / len(pairs)
+
+
+METHODS = (  # name, kind, scores of a true and of a false sentence, whether there is a distribution
+    ("DPO", "method", (9, 2), True),
+    ("SFT", "method", (9, 2), False),  # exactly as good
+    ("GRPO", "method", (8, 6), False),
+    ("Vanilla", "baseline", (10, 10), False),
+    ("Own", "baseline", (7, 7), False),
+    ("Best constant", "constant", (5, 5), False),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with six methods and two domains; in the second one, the best method of the first is worse than all."""
+    test = tmp_path_factory.mktemp("runs") / "demo" / "test"
+    test.mkdir(parents=True)
+    rows = []
+    for name, kind, scores, has_mean in METHODS:
+        own = kind != "constant"
+        records = [*tagged(scores, "people", has_mean or None), *tagged(scores[::-1] if own else scores, "A & <b>")]
+        write_records(test / f"{slug(name)}.jsonl", records)
+        for domain in ("people", "A & <b>"):
+            here = [record for record in records if record.domain == domain]
+            for readout in ("stated", "mean") if has_mean and domain == "people" else ("stated",):
+                values = {"brier": brier(here, readout), "ece_m": 0.1, "spearman": None}
+                place = domain, "iterative", "sentence", readout, 3, 2 * QUESTIONS, values
+                rows.append(ResultRow(name, kind, *place, file=f"{slug(name)}.jsonl"))
+    write_results(test / "results.json", rows, about={"version": "1.2", "commit": "abc1234"})
+    config = test.parent / "logs" / "version_0" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("model:\n  init_args:\n    policy: {model: some/model}\ndata: {class_path: a.b.Bios}\n")
+    return test.parent
+
+
+@pytest.fixture(scope="module")
+def cells(run):
+    return CellMaker(read_run(run), draws=60)
+
+
+def test_methods_have_one_order_everywhere(cells):
+    order = ["Best constant", "Vanilla", "Own", "DPO", "SFT", "GRPO"]  # whatever the order of the file
+    assert list(dict.fromkeys(row.method for row in cells.run.rows)) == order
+
+
+def test_the_lead_is_the_lowest_brier_score_with_what_it_gains(cells):
+    lead = lead_of(cells)
+    people, other = lead.places
+    assert (lead.method, lead.mode, lead.readout, lead.compared) == ("DPO", "iterative", "stated", 4)
+    assert lead.level_with == ("SFT",)  # GRPO is clearly worse; DPO's own mean readout is no other method
+    assert (people.domain, people.n) == ("people", 2 * QUESTIONS)
+    own = brier(tagged((9, 2)))
+    gains = {gain.over: gain for gain in people.gains}
+    assert list(gains) == ["Best constant", "Vanilla"]
+    assert gains["Vanilla"].value == pytest.approx(0.5 - own) and gains["Vanilla"].verdict == "better"
+    assert gains["Vanilla"].low <= gains["Vanilla"].value <= gains["Vanilla"].high
+    assert {gain.verdict for gain in other.gains} == {"worse"}
+    # 9 and more keeps exactly the true half
+    assert (people.kept.threshold, people.kept.share, people.kept.factuality) == (0.9, 0.5, 1.0)
+    assert people.kept.of_all == 0.5 and other.kept.factuality == 0.0
+
+
+def test_a_gain_says_what_the_interval_allows():
+    better, worse = Gain("x", 0.043, 0.032, 0.054), Gain("x", -0.02, -0.04, -0.01)
+    assert (better.text, better.verdict) == ("4.3 (3.2 to 5.4)", "better")
+    assert (worse.text, worse.verdict) == ("2.0 (1.0 to 4.0)", "worse")
+    assert Gain("x", 0.01, -0.01, 0.03).verdict == "no clear difference"
+    assert Gain("x", 0.01, -0.01, 0.03).text == "1.0 (-1.0 to 3.0)"
+    assert (Gain("x", -0.02).text, Gain("x", -0.02).verdict) == ("2.0", "worse")
+
+
+def test_without_draws_or_records_nothing_is_said_of_chance(run, tmp_path):
+    plain = lead_of(CellMaker(read_run(run), draws=0))
+    assert plain.level_with == () and all(gain.low is None for gain in plain.places[0].gains)
+    rows = [replace(row, file=None) for row in read_results(run / "test" / "results.json").rows]
+    write_results(tmp_path / "test" / "results.json", rows)
+    bare = CellMaker(read_run(tmp_path), draws=60)
+    assert lead_of(bare).places[0].kept is None
+    assert all(place.pictures == () for place in places_of(bare, lead_of(bare), tmp_path / "plots"))
+    baselines = [row for row in rows if row.kind == "baseline"]
+    write_results(tmp_path / "test" / "results.json", baselines)
+    assert lead_of(CellMaker(read_run(tmp_path), draws=0)).method == "Own"  # nothing was trained
+    write_results(tmp_path / "test" / "results.json", [row for row in rows if row.kind == "constant"])
+    only = CellMaker(read_run(tmp_path), draws=0)
+    assert lead_of(only) is None and list(places_of(only, None, tmp_path / "plots")) == []
+
+
+def test_provenance_is_what_the_run_has_saved(cells, tmp_path):
+    found = dict(provenance(cells.run))
+    assert found["commit"] == "abc1234" and found["lovec"] == "1.2" and found["seed"] == "3"
+    assert found["model"] == "some/model" and found["data"] == "Bios"
+    assert found["n"] == "people: 48 sentences; A & <b>: 48 sentences"
+    rows = [replace(row, seed=None) for row in cells.run.rows if row.domain == "people"]
+    write_results(tmp_path / "test" / "results.json", rows)
+    assert dict(provenance(read_run(tmp_path))) == {"n": "48 sentences"}
+
+
+def test_a_checkout_knows_its_commit():
+    about = written_by()
+    assert about["version"] and set(about) <= {"version", "commit"}
+
+
+def test_places_have_a_table_and_methods_laid_over_each_other(cells, tmp_path):
+    asked = []
+    places = {place.keys: place for place in places_of(cells, lead_of(cells), tmp_path, asked.append)}
+    assert [keys[1:] for keys in places] == [("people", "stated"), ("people", "mean"), ("A & <b>", "stated")]
+    stated, mean, _ = places.values()
+    assert [line.name for line in stated.table.lines] == ["Best constant", "Vanilla", "Own", "DPO", "SFT", "GRPO"]
+    assert [line.name for line in mean.table.lines] == [
+        "Best constant", "Vanilla (stated score)", "Own (stated score)", "DPO",
+    ]  # fmt: skip
+    assert not any(line.cells[0].best for line in stated.table.lines)  # DPO and SFT are equal
+    assert {place.table.name for place in places.values()} == {
+        "place-iterative-people-stated", "place-iterative-people-mean", "place-iterative-a-b-stated",
+    }  # fmt: skip
+    names = [picture.name for place in places.values() for picture in place.pictures]
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {f"{name}.{suffix}" for name in names for suffix in ("svg", "pdf")} and len(asked) >= len(places)
+    # DPO states four scores, so its reliability is that of its mean; Vanilla and SFT have no other, and are left out
+    (reliable,) = [picture for picture in stated.pictures if picture.name.startswith("reliability")]
+    assert "DPO (mean)" in reliable.svg and "Vanilla" not in reliable.svg
+    (risk,) = [picture for picture in stated.pictures if picture.name.startswith("risk")]
+    assert all(name in risk.svg for name in ("Vanilla: ", "DPO: ", "SFT: ")) and "GRPO" not in risk.svg
+
+
+def test_an_overlay_keeps_its_colours_and_is_as_wide_as_a_column(tmp_path):
+    records = tagged((9, 2), mean=True)
+    curve, bars, diagram = risk_curve(records), histogram(records), reliability(records, "mean", corp=True, band=False)
+    assert says_something(diagram) and not says_something(reliability(records))
+    draw = {"risk": (risk_overlay, curve), "bars": (histogram_overlay, bars), "dots": (reliability_overlay, diagram)}
+    for name, (overlay, data) in draw.items():
+        both = overlay({"A": data, "B": data}, tmp_path / f"{name}.svg").read_text()
+        second = overlay({"A": None, "B": data}, tmp_path / f"{name}-b.svg").read_text()
+        assert "#d55e00" in both.lower() and "#0072b2" in both.lower()
+        assert "#d55e00" not in second.lower() and "#0072b2" in second.lower()
+        assert 'width="237.6pt"' in both  # 3.3 inches
+        first = overlay({"A": data}, tmp_path / f"{name}.pdf").read_bytes()
+        assert first == overlay({"A": data}, tmp_path / f"{name}.pdf").read_bytes() and first[:4] == b"%PDF"
+        for given in ({}, {"A": None}, dict.fromkeys("ABCD", data)):
+            with pytest.raises(LovecError, match="expected 1 to 3"):
+                overlay(given, tmp_path / "x.svg")

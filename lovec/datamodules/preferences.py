@@ -18,6 +18,7 @@ class Demonstrations(FilesDataModule):
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
+        name: name of the data set in tables and folders; None is that of the test file.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
@@ -37,6 +38,7 @@ class Preferences(FilesDataModule):
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
+        name: name of the data set in tables and folders; None is that of the test file.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 

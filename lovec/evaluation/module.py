@@ -173,7 +173,7 @@ class EvaluationModule(LightningModule):
             judge=getattr(data, "judge", None),
         )
         oracle = self.oracle or getattr(data, "oracle", None)
-        domains = getattr(data, "domains", ("in-domain",))
+        domains = getattr(data, "domains", ()) or ("in-domain",)
         self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
 

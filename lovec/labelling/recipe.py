@@ -47,8 +47,13 @@ def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruc
         arguments["optimizer"] = {"init_args": {"lr": _RATE}}
     if arguments:
         recipe["model"] = {"init_args": arguments}
-    paths = dict(zip(("path", "val_path", "test_path"), (str(folder / f"{split}.jsonl") for split in SPLITS), strict=True))
-    recipe["data"] = {"class_path": "lovec.datamodules.Preferences", "init_args": {**paths, "name": folder.resolve().name}}
+    paths = dict(
+        zip(("path", "val_path", "test_path"), (str(folder / f"{split}.jsonl") for split in SPLITS), strict=True)
+    )
+    recipe["data"] = {
+        "class_path": "lovec.datamodules.Preferences",
+        "init_args": {**paths, "name": folder.resolve().name},
+    }
     path = folder / RECIPE
     head = _HEAD.format(folder=shlex.quote(str(folder)), recipe=shlex.quote(str(path)))
     write_text(path, head + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110))

@@ -1,4 +1,4 @@
-"""Labelled records in three files, for training, for development and for the test: every entity is in one of them only."""
+"""Labelled records in three files, for training, development and test; every entity is in one of them only."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ _RULE = (
     "sorted by the SHA-256 of seed and name; the first ones are test, the next ones dev, the others train."
 )
 _ASKED = re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)"))
+
+
+class TooFewEntities(LovecError):
+    """There is no entity for each of the splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,11 @@ class Splitting:
         """Return the split of every entity; each split has at least one.
 
         Raises:
-            LovecError: there are fewer than three.
+            TooFewEntities: there are fewer than three.
         """
         drawn = sorted(set(entities), key=lambda name: (hashlib.sha256(f"{self.seed}/{name}".encode()).digest(), name))
         if len(drawn) < len(SPLITS):
-            raise LovecError(f"the labelled records are about {len(drawn)} entities, expected at least {len(SPLITS)}")
+            raise TooFewEntities(f"the labels are of {len(drawn)} entities, expected at least {len(SPLITS)}")
         n_test = max(1, round(self.test * len(drawn)))
         n_dev = min(max(1, round(self.dev * len(drawn))), len(drawn) - n_test - 1)
         n_test = min(n_test, len(drawn) - n_dev - 1)
@@ -100,7 +104,8 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
         Number of "entities", and of "train", "dev" and "test" records, and of those "left out".
 
     Raises:
-        LovecError: there are too few entities, or files are there that are not to be replaced.
+        TooFewEntities: there is not one for each file.
+        LovecError: files are there that are not to be replaced.
     """
     folder, manifest = labelled.parent, labelled.with_name(MANIFEST)
     paths = {split: folder / f"{split}.jsonl" for split in SPLITS}

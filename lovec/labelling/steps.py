@@ -106,8 +106,8 @@ class AnswerStep:
         for record, answers in zip(records, written, strict=True):
             if len(answers) not in (1, self.sampling.n) or not all(isinstance(a, Answer) for a in answers):
                 raise LovecError(
-                    f"{type(self.writer).__name__} returned {str(answers)[:60]} for record {record.id!r}, expected a list "
-                    f"of {self.sampling.n} lovec.labelling.Answer"
+                    f"{type(self.writer).__name__} returned {str(answers)[:60]} for record {record.id!r}, expected a "
+                    f"list of {self.sampling.n} lovec.labelling.Answer"
                 )
         return [self._outcome(*pair) for pair in zip(records, written, strict=True)]
 

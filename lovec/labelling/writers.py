@@ -20,11 +20,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refu
 class OpenAIWriter(Asker, Writer):
     """Lets a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...) answer questions.
 
-    Every answer is one call, with the question as its only message. Every reply is stored in the cache before it is used,
-    so a killed run continues where it was, and nothing is paid for twice. An empty reply is asked for again, twice at
-    most; after that the question has no answer. After 20 questions in a row without one, writing stops.
+    Every answer is one call, with the question as its only message. Every reply is stored in the cache before it is
+    used, so a killed run continues where it was and nothing is paid for twice. An empty reply is asked for again, twice
+    at most; after that the question has no answer. After 20 questions in a row without one, writing stops.
 
-    Each sample of a question has a seed of its own, a function of the seed, the record's id and the number of the sample.
+    Each sample of a question has a seed of its own: a function of the seed, the record's id and the sample's number.
 
     The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
     work without it.

@@ -134,7 +134,7 @@ class OpenAIOracle(Asker, Oracle):
         asked = self._ask([record.id for record in records], prompts)
         self.cutter.warn()
         missing = set(asked.missing)
-        rated = [
+        rated: list[list[float | None] | None] = [
             None if number in missing else [None] * len(record.sentences) if row is None else list(row)
             for number, (record, row) in enumerate(zip(records, asked.values, strict=True))
         ]

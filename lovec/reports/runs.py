@@ -1,7 +1,7 @@
 """Read what runs left behind: result rows, tagged records, running times and logs.
 
-``lovec test`` writes the folder ``RUN/test``. A folder above several runs (those of a demo or a benchmark, or one per
-seed) is read as one run.
+``lovec test`` writes a folder ``RUN/test/DATA`` for every data set; earlier versions wrote ``RUN/test``, which is read as
+well. A folder above several runs (those of a demo or a benchmark, or one per seed) is read as one run.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
 
 
 def _test_folders(folder: Path) -> list[Path]:
-    """Return the folders with test results: the given one, its ``test``, or else every ``test`` some levels below.
+    """Return the folders with test results: the given one, those in its ``test``, or else in every ``test`` below.
 
     Raises:
         LovecError: there is no such folder.
@@ -155,13 +155,19 @@ def _test_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise LovecError(f"there is no folder {folder}; give the folder of a run (trainer.default_root_dir)")
     for depth in range(_DEPTH + 1):
-        if paths := sorted(folder.glob("*/" * depth + "test/results.json")):
+        patterns = ("test/results.json", "test/*/results.json")
+        if paths := sorted(path for pattern in patterns for path in folder.glob("*/" * depth + pattern)):
             return [path.parent for path in paths]
-    return [folder] if (folder / "results.json").is_file() else []
+    if (folder / "results.json").is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/results.json")) if folder.name == "test" else []
 
 
 def _run_folder(test_folder: Path) -> Path:
-    return test_folder.parent if test_folder.name == "test" else test_folder
+    """Return the folder of the run that a folder with test results is in."""
+    if test_folder.name == "test":
+        return test_folder.parent
+    return test_folder.parent.parent if test_folder.parent.name == "test" else test_folder
 
 
 def _has_logs(folder: Path) -> bool:

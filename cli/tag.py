@@ -27,19 +27,19 @@ from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence, check_range
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
-from .errors import UsageError, one_line
+from .errors import UsageError
 from .printer import Printer
 from .progress import progress
 from .signatures import SignatureParser
+from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
 
-_MOST = 3  # documents whose problems are reported one by one
 _FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
-           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
+           "keep_factual", "readout", "raw", "paragraphs", "doubt")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 
@@ -80,6 +80,8 @@ class TagSettings:
         question: the question that the text answers, in other words.
         format: format of the output; None goes by the ending of --out, and is text without one.
         out: file to write; a JSONL file is continued after a kill.
+        doubt: show only the sentences with a confidence below so many tenths, or without one, each with its line: with
+            5 those below 0.5; null shows all.
         shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
             which `lovec join` puts together; null is all records.
     """
@@ -89,7 +91,11 @@ class TagSettings:
     question: str | None = None
     format: Literal["text", "jsonl", "html"] | None = None
     out: Path | None = None
+    doubt: float | None = None
     shard: str | None = None
+
+    def __post_init__(self) -> None:
+        check_range("--doubt", self.doubt, above=0, at_most=10)
 
 
 def _parser() -> SignatureParser:
@@ -128,6 +134,12 @@ def _checked(options: Any) -> Any:
         raise UsageError("--redo is of a file that --out names")
     if options.out and options.format == "jsonl" and ending != "jsonl":
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.doubt is not None:
+        check_range("--doubt", options.doubt, above=0, at_most=10)
+        if options.format == "html":
+            raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
+        if options.min_score is not None or options.keep_factual is not None:
+            raise UsageError("--doubt shows what --min_score and --keep_factual leave out; give one of them")
     if options.shard is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
@@ -168,7 +180,7 @@ def _documents(options: Any, folder: Path) -> Documents:
         except OSError as error:
             raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a file with rows") from None
     question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
-    return Documents(files, question, options.paragraphs, options.asking)
+    return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 
 
 class TagCommand:
@@ -187,8 +199,9 @@ class TagCommand:
         self.parser = parser
         self.options = options
         whole = not (options.paragraphs or options.asking)
-        self.problems = _Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
+        self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
+        self.tally = Tally(DOUBT if options.doubt is None else options.doubt)
 
     def run(self) -> None:
         """Tag the documents and write them in the format that is asked for."""
@@ -200,27 +213,34 @@ class TagCommand:
             names = ", ".join(name for name, _ in silent.files)
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
+        topics = silent.topics()
+        for name, (topic, where) in [*topics.items()][:MOST]:
+            print_error(f'{name} is taken to be about "{topic}", from {where}; --about NAME says it otherwise')
+        if len(topics) > MOST:
+            print_error(f"{len(topics) - MOST} texts more are taken to be about what their titles say")
         if not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)
         ):
-            _print_error(
-                f'taken to answer "{silent.question}"; scores are better where the text is named: --about NAME'
-            )
+            print_error(f'taken to answer "{silent.question}"; scores are better where the text is named: --about NAME')
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return
         with self.tagger.session, _open_output(options.out) as file:
-            if options.format == "text":
+            if options.doubt is not None and options.format == "text":
+                self._print_doubtful(file)
+            elif options.format == "text":
                 self._print_text(file, headings=len(list(islice(silent.records(0), 2))) > 1)
             else:
-                tagged = (self.problems.check(r) for records in self._chunks() for r in self._tag(records))
+                tagged = self._tagged()
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
                     file.write(piece)
                     file.flush()
         if (drift := self.tagger.drift(self.mode)) is not None:
-            _print_error(f"warning: {drift}")
+            print_error(f"warning: {drift}")
         if (limit := self._limit()) is not None:
-            _print_error(f"{self.problems.left_out} sentences {limit} left out")
+            print_error(f"{self.problems.left_out} sentences {limit} left out")
+        if options.format != "html" and options.doubt is None:
+            print_error(self.tally.summary())
 
     @cached_property
     def tagger(self) -> TextTagger:
@@ -229,11 +249,11 @@ class TagCommand:
         with without_progress_bars():
             session = self.parser.call(open_session, options)
         if options.model is None:
-            _print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
+            print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         tagger = self.parser.call(TextTagger, options, session=session)
         tagger.keeps(self.mode)  # raises an error before anything is tagged
         if options.readout is None:
-            _print_error(tagger.deployment.note(self.mode))
+            print_error(tagger.deployment.note(self.mode))
         return tagger
 
     @property
@@ -253,6 +273,31 @@ class TagCommand:
         if self.options.asking:
             return self.tagger.answer_questions(records, on_sentence)
         return self.tagger.tag_texts(records, on_sentence or self._lines.on_sentence)
+
+    def _tagged(self) -> Iterator[Record]:
+        """Yield all tagged documents; of those for ``--doubt`` only the sentences to doubt stay."""
+        for records in self._chunks():
+            for record in self._tag(records):
+                self.tally.add(record)
+                yield self._narrowed(self.problems.check(record))
+
+    def _narrowed(self, record: Record) -> Record:
+        """Return a record with the sentences to doubt only, where these are asked for."""
+        if self.options.doubt is None:
+            return record
+        kept = tuple(sentence for sentence in record.sentences if doubtful(sentence, self.options.doubt))
+        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
+        return replace(record, sentences=kept, meta=meta, rejected=None)
+
+    def _print_doubtful(self, file: TextIO) -> None:
+        """Tag, and print a summary and the sentences to doubt."""
+        lines: list[str] = []
+        for records in self._chunks():
+            for record in self._tag(records):
+                self.tally.add(record)
+                self.problems.check(record)
+                lines += doubtful_lines(record, record.answer, self.options.doubt)
+        file.write("\n".join([self.tally.summary(), *lines]) + "\n")
 
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
         """Yield documents that are tagged together, and report on standard error how many are done."""
@@ -283,26 +328,31 @@ class TagCommand:
             tagged = self._tag(records, on_sentence if streams else None)
             printer.end(tagged)
             for record in tagged:
+                self.tally.add(record)
                 self.problems.check(record)
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
         tagger, session, limit = self.tagger, self.tagger.session, self._limit()
+        records = list(tagged)  # the summary comes first
         tagger.whole = True  # the page lists what is left out
         adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
-        notes = [f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
+        notes = [self.tally.summary(), f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
         notes += [tagger.deployment.promise(self.mode, share)] if share is not None else []
-        return passages.page("Tagged text", notes, tagged, tagger.keeps(self.mode))
+        return passages.page("Tagged text", notes, records, tagger.keeps(self.mode))
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
 
         def work(records: Sequence[Record]) -> list[Outcome]:
-            tagged = [self.problems.check(record) for record in self._tag(records)]
-            counts = [{"sentences": len(r.sentences), "left out": r.meta.get("left_out", 0)} for r in tagged]
-            return [Outcome([record], count) for record, count in zip(tagged, counts, strict=True)]
+            outcomes = []
+            for record in self._tag(records):
+                counts = self.tally.add(record)
+                narrowed = self._narrowed(self.problems.check(record))
+                outcomes.append(Outcome([narrowed], {**counts, "left out": narrowed.meta.get("left_out", 0)}))
+            return outcomes
 
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
@@ -321,9 +371,9 @@ class TagCommand:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()
                 if (drift := self.tagger.drift(self.mode)) is not None:
-                    _print_error(f"warning: {drift}")
-        totals = [f"{int(counts[name])} {name}" for name in ("records", "sentences", "left out") if counts.get(name)]
-        print(f"{out}: {', '.join(totals)}", file=sys.stderr)
+                    print_error(f"warning: {drift}")
+        left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
+        print(f"{out}: {int(counts['records'])} records, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
 
     def _settings(self) -> dict[str, Any]:
         """Return what the JSONL file depends on beside its input."""
@@ -332,6 +382,8 @@ class TagCommand:
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
         settings["question"] = None if options["asking"] else self.documents.question
+        if topics := self.documents.topics():
+            settings["topics"] = [topic for topic, _ in topics.values()]
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
         return settings
 
@@ -341,43 +393,6 @@ def _calibration(options: Any) -> str | None:
     folder = options["adapter"] or options["model"]
     file = Path(adapter_folder(folder), CALIBRATION_FILE) if folder is not None else Path()
     return file_digest(file) if not options["raw"] and file.is_file() else None
-
-
-class _Problems:
-    """Reports on standard error what is wrong with the input and with what became of it.
-
-    Args:
-        hint: what to try for texts that are longer than the context.
-
-    Attributes:
-        unread: number of lines and files that could not be read.
-        left_out: number of sentences below the lowest score.
-    """
-
-    def __init__(self, hint: str) -> None:
-        self.unread = self.left_out = self._records = 0
-        self._hint = hint
-
-    def unreadable(self, error: LovecError) -> None:
-        """Report a line or a file that cannot be read."""
-        self.unread += 1
-        _print_error(f"warning: {error}; left out")
-
-    def check(self, record: Record) -> Record:
-        """Return the record; report its problems if it is among the first records that have some."""
-        self.left_out += record.meta.get("left_out", 0)
-        if problems := record.meta.get("problems"):
-            self._records += 1
-            more = f"; and {len(problems) - 1} problems more" if len(problems) > 1 else ""
-            hint = self._hint if any("context holds" in problem for problem in problems) else ""
-            if self._records <= _MOST:
-                _print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
-        return record
-
-    def close(self) -> None:
-        """Report how many more records have problems."""
-        if self._records > _MOST:
-            _print_error(f'warning: {self._records - _MOST} documents more have problems; JSONL names them in "meta"')
 
 
 def _last_parts(folder: str) -> str:
@@ -398,7 +413,3 @@ def _open_output(path: Path | None) -> Iterator[TextIO]:
 def _json_lines(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         yield json.dumps(record_to_dict(record), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _print_error(line: str) -> None:
-    print(f"lovec: {one_line(line)}", file=sys.stderr, flush=True)

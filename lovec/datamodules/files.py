@@ -27,8 +27,8 @@ class FilesDataModule(RecordsDataModule):
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``; which records are held out
             depends only on their ids and the seed.
-        name: name of the data set in tables and folders; None is that of ``test_path``, or else of ``path``, without its
-            ending.
+        name: name of the data set in tables and folders; None is that of ``test_path``, or else of ``path``, without
+            its ending.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from lovec.callbacks import Monitor, Probe
 from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
+from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import free_name
@@ -414,7 +415,11 @@ class PolicyModule(EvaluationModule):
             aside = free_name(path)
             files = settings_file(self.encoder, self.base_fingerprint)
             self.policy.save_adapter(path, extra_files=files, keep_other=True)
-            kept = f"; the one that was there has other weights and is kept in {aside}" if aside.exists() else ""
+            kept = ""
+            if aside.exists():
+                places = ", ".join(map(str, set_aside_measured(self.run_dir)))
+                measured = f", and what was measured with it in {places}" if places else ""
+                kept = f"; the one that was there has other weights and is kept in {aside}{measured}"
             rank_zero_info(f"adapter written to {path}{kept}")
         SignalConnector.of(self.trainer).training_ends()
 

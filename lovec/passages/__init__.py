@@ -1,6 +1,17 @@
 """Tagged answers to look at: as an HTML page, in a notebook and on a terminal."""
 
-from lovec.passages.marks import BANDS, TERMINAL, Breaks, band, describe, number, one_line, sentence_text, visible
+from lovec.passages.marks import (
+    BANDS,
+    TERMINAL,
+    Breaks,
+    band,
+    describe,
+    is_markup,
+    number,
+    one_line,
+    sentence_text,
+    visible,
+)
 from lovec.passages.markup import PALETTES, legend_html, notebook_html, page, passage_html, style
 
 __all__ = [
@@ -10,6 +21,7 @@ __all__ = [
     "Breaks",
     "band",
     "describe",
+    "is_markup",
     "legend_html",
     "notebook_html",
     "number",

@@ -1,7 +1,7 @@
 """Read what runs left behind: result rows, tagged records, running times and logs.
 
-``lovec test`` writes a folder ``RUN/test/DATA`` for every data set; earlier versions wrote ``RUN/test``, which is read as
-well. A folder above several runs (those of a demo or a benchmark, or one per seed) is read as one run.
+``lovec test`` writes a folder ``RUN/test/DATA`` for every data set; earlier versions wrote ``RUN/test``, which is read
+as well. A folder above several runs (those of a demo or a benchmark, or one per seed) is read as one run.
 """
 
 from __future__ import annotations
@@ -118,18 +118,18 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     sweeps: dict[Path, Results] = {}
     order: list[str] = []
     for folder in folders:
-        test_folders = _test_folders(folder)
-        with_logs = [path for path in (folder, *map(_run_folder, test_folders)) if _has_logs(path)]
+        tested = test_folders(folder)
+        with_logs = [path for path in (folder, *map(_run_folder, tested)) if _has_logs(path)]
         has_sweep = (folder / "sweep.json").is_file()
-        if not (test_folders or with_logs or has_sweep):
+        if not (tested or with_logs or has_sweep):
             raise LovecError(
                 f"{folder} has no test/results.json; give the folder of a run (trainer.default_root_dir) that "
                 "`lovec test` has measured, or one above several"
             )
-        tests |= {path.resolve(): read_results(path / "results.json") for path in test_folders}
+        tests |= {path.resolve(): read_results(path / "results.json") for path in tested}
         logs |= dict.fromkeys(with_logs)
         sweeps |= {folder: read_results(folder / "sweep.json")} if has_sweep else {}
-        order += _method_order(folder, test_folders)
+        order += _method_order(folder, tested)
     rows = _merged(tests)
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
@@ -146,7 +146,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     )
 
 
-def _test_folders(folder: Path) -> list[Path]:
+def test_folders(folder: Path) -> list[Path]:
     """Return the folders with test results: the given one, those in its ``test``, or else in every ``test`` below.
 
     Raises:
@@ -156,8 +156,9 @@ def _test_folders(folder: Path) -> list[Path]:
         raise LovecError(f"there is no folder {folder}; give the folder of a run (trainer.default_root_dir)")
     for depth in range(_DEPTH + 1):
         patterns = ("test/results.json", "test/*/results.json")
-        if paths := sorted(path for pattern in patterns for path in folder.glob("*/" * depth + pattern)):
-            return [path.parent for path in paths]
+        paths = [path.parent for pattern in patterns for path in folder.glob("*/" * depth + pattern)]
+        if finished := sorted(path for path in paths if path.suffix != ".unfinished"):  # a test that was stopped
+            return finished
     if (folder / "results.json").is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob("*/results.json")) if folder.name == "test" else []
@@ -174,9 +175,9 @@ def _has_logs(folder: Path) -> bool:
     return any(folder.glob("*/version_*/metrics.csv"))
 
 
-def _method_order(folder: Path, test_folders: Iterable[Path]) -> list[str]:
+def _method_order(folder: Path, tested: Iterable[Path]) -> list[str]:
     """Return the methods in the order of the results.json above several runs, such as the one of a demo."""
-    above = {parent for test in test_folders for parent in _run_folder(test).parents}
+    above = {parent for test in tested for parent in _run_folder(test).parents}
     files = [path / "results.json" for path in sorted(above) if path == folder or folder in path.parents]
     return [row.method for file in files if file.is_file() for row in read_results(file).rows]
 

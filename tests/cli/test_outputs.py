@@ -88,7 +88,7 @@ def test_training_does_not_replace_the_adapter_that_it_starts_from(
 def test_a_prediction_does_not_replace_what_it_reads(
     here: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_records("run/predictions.jsonl", records(3))
+    write_records("run/predictions/rows.jsonl", records(3))
     before = contents()
     words = [
         "--model",
@@ -100,7 +100,7 @@ def test_a_prediction_does_not_replace_what_it_reads(
         "--trainer.default_root_dir",
         "run",
     ]
-    code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions.jsonl")
+    code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions/rows.jsonl")
     assert code == 1 and "is also the input run/predictions.jsonl" in line
     assert contents() == before
 
@@ -201,9 +201,9 @@ def test_a_full_disk_at_the_end_of_a_test_leaves_the_table(here: Path, model: st
     assert "Test of SFT" in run.stdout and "Best constant" in run.stdout
     last = run.stderr.splitlines()[-1]
     assert last.startswith("lovec: error: cannot write run/test/") and "(File too large); make room" in last
-    assert not Path("run/test/results.json").exists() and not list(Path("run/test").glob("*.part"))
+    assert not Path("run/test/rows/results.json").exists() and not list(Path("run/test").glob("*.part"))
     assert lovec_run("test", *words[:-2]).returncode == 0
-    assert read_results("run/test/results.json").rows
+    assert read_results("run/test/rows/results.json").rows
 
 
 def test_a_full_disk_at_the_end_of_training_keeps_the_older_adapter(here: Path, model: str) -> None:

@@ -1,4 +1,4 @@
-"""From questions to a tagged text with an endpoint of one's own: labels, splits, recipe, training; no world anywhere."""
+"""From questions to a tagged text with an endpoint: labels, splits by entity, a recipe, training; no world anywhere."""
 
 from __future__ import annotations
 

@@ -91,9 +91,9 @@ def label_parser(words: Sequence[str]) -> SignatureParser:
     """
     parser = SignatureParser(
         prog="lovec label",
-        description="Questions to answers, sentences, labels, preference pairs, and files to train, develop and test on, "
-        "with a recipe of them. Every stage writes into --out, is continued where it was interrupted, and is not done "
-        "twice.",
+        description="Questions to answers, sentences, labels, preference pairs, and files to train, develop and test "
+        "on, with a recipe of them. Every stage writes into --out, is continued where it was interrupted, and is not "
+        "done twice.",
     )
     parser.add(LabelSettings)
     parser.add_argument("--redo", action="store_true", help="make the files of the stages anew")

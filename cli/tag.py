@@ -9,16 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from lovec import passages
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file, check_output, check_unused
+from lovec.files import atomic_file, check_output
 from lovec.labelling import Outcome, Progress, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
@@ -27,7 +27,7 @@ from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence, check_range
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
@@ -35,11 +35,11 @@ from .errors import UsageError
 from .printer import Printer
 from .progress import progress
 from .signatures import SignatureParser
+from .tag_options import checked, inputs, tag_parser
 from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
 
-_FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
-           "keep_factual", "readout", "raw", "paragraphs", "doubt")  # fmt: skip
+           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 
@@ -54,8 +54,8 @@ def run(words: list[str]) -> None:
             everything else is done.
     """
     add_working_directory()  # an engine of the user's own
-    parser = _parser()
-    options = _checked(parser.parse_args(words))
+    parser = tag_parser()
+    options = checked(parser.parse_args(words))
     # What the taggers warn of is also among the problems of a record, which are reported here.
     with log_level("lovec.taggers", logging.ERROR), tempfile.TemporaryDirectory() as folder:
         command = TagCommand(parser, options, _documents(options, Path(folder)))
@@ -68,93 +68,6 @@ def run(words: list[str]) -> None:
             command.problems.close()
     if unread := command.problems.unread:
         raise LovecError(f"{unread} of the input's lines or files could not be read; all others are tagged")
-
-
-@dataclass
-class TagSettings:
-    """What the texts answer (by default the paper's question, about “this topic”), and the output.
-
-    Attributes:
-        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
-        about: the text tells what one knows about this name: the paper's question.
-        question: the question that the text answers, in other words.
-        format: format of the output; None goes by the ending of --out, and is text without one.
-        out: file to write; a JSONL file is continued after a kill.
-        doubt: show only the sentences with a confidence below so many tenths, or without one, each with its line: with
-            5 those below 0.5; null shows all.
-        shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
-            which `lovec join` puts together; null is all records.
-    """
-
-    ask_file: str | None = None
-    about: str | None = None
-    question: str | None = None
-    format: Literal["text", "jsonl", "html"] | None = None
-    out: Path | None = None
-    doubt: float | None = None
-    shard: str | None = None
-
-    def __post_init__(self) -> None:
-        check_range("--doubt", self.doubt, above=0, at_most=10)
-
-
-def _parser() -> SignatureParser:
-    parser = SignatureParser(
-        prog="lovec tag",
-        description="Give every sentence of a text a confidence; or have questions answered, with a confidence after "
-        "every sentence.",
-    )
-    files = "texts, or JSONL, JSON, CSV or Parquet with text, answer or sentences; - or none is standard input"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
-    parser.add_argument("--ask", action="append", type=str, help="let the model answer a question; may be repeated")
-    parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
-    parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
-    parser.add(TagSettings)
-    parser.add(open_session)
-    parser.add(TextTagger, "session")
-    return parser
-
-
-def _checked(options: Any) -> Any:
-    """Return the options with what follows from them.
-
-    Raises:
-        UsageError: they do not go together.
-    """
-    options.asking = options.ask is not None or options.ask_file is not None
-    if options.asking and (options.files or options.about or options.question or options.paragraphs):
-        raise UsageError(
-            "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
-        )
-    if options.about and options.question:
-        raise UsageError("--about and --question both say what the text answers; give one of them")
-    ending = _FORMATS.get(options.out.suffix, "text") if options.out else "text"
-    options.format = options.format or ending
-    if options.redo and not options.out:
-        raise UsageError("--redo is of a file that --out names")
-    if options.out and options.format == "jsonl" and ending != "jsonl":
-        raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
-    if options.doubt is not None:
-        check_range("--doubt", options.doubt, above=0, at_most=10)
-        if options.format == "html":
-            raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
-        if options.min_score is not None or options.keep_factual is not None:
-            raise UsageError("--doubt shows what --min_score and --keep_factual leave out; give one of them")
-    if options.shard is not None:
-        if not options.out or options.format != "jsonl":
-            raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
-        Shard.parse(options.shard)  # raises an error before anything is tagged
-    if options.out and options.format != "jsonl":
-        check_output(options.out, _inputs(options))
-        if not options.redo:
-            check_unused(options.out, "choose another --out, or replace it with --redo")
-    return options
-
-
-def _inputs(options: Any) -> list[str | None]:
-    """Return the files and folders that the command reads."""
-    stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
-    return [*options.files, *stdin, options.ask_file, options.model, options.adapter, options.chat_template]
 
 
 def _documents(options: Any, folder: Path) -> Documents:
@@ -359,7 +272,7 @@ class TagCommand:
         out = joined if shard is None else shard_file(joined, shard)
         stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
         for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
-            check_output(path, _inputs(self.options))
+            check_output(path, inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
@@ -382,6 +295,8 @@ class TagCommand:
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
         settings["question"] = None if options["asking"] else self.documents.question
+        if options["doubt"] is not None:
+            settings["doubt"] = options["doubt"]
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None

@@ -426,7 +426,7 @@ def topic_of(text: str, name: str) -> tuple[str, str] | None:
 
 
 def _scored_places(given: Record, split: Record) -> list[int]:
-    """Return the indices of the sentences that are scored: all of a record's own, and those of a text that are prose."""
+    """Return the indices of the sentences that are scored: a record's own, and those of a text that are prose."""
     own = bool(given.sentences)
     return [at for at, sentence in enumerate(split.sentences) if own or is_prose(sentence.text)]
 

@@ -53,9 +53,9 @@ class FilesDataModule(RecordsDataModule):
         self._read_ahead: dict[str, Sequence[Record]] = {}
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         """Name of the data set."""
-        return self._name or Path(self.test_path or self.path).name.partition(".")[0] or super().name
+        return self._name or Path(self.test_path or self.path).name.partition(".")[0] or super().title
 
     def load(self, split: str) -> Sequence[Record]:
         """Read the file of a split; where it also holds the validation records, these are read with it.

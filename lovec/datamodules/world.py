@@ -72,7 +72,7 @@ class World(RecordsDataModule):
         return self._world
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         """Name of the world."""
         return self.variant
 

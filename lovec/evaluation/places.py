@@ -34,7 +34,7 @@ UNFINISHED = ".unfinished"
 
 def data_name(data: Any) -> str:
     """Return the name of a datamodule's data set; "data" where there is none."""
-    return "data" if data is None else str(getattr(data, "name", None) or type(data).__name__)
+    return "data" if data is None else str(getattr(data, "title", None) or type(data).__name__)
 
 
 def folder_name(data: Any) -> str:
@@ -69,9 +69,21 @@ def set_aside(run: Path, path: Path) -> Path:
     return place
 
 
-def set_aside_measured(run: Path) -> list[Path]:
-    """Move away all that was measured and tagged with the adapter that a run had before; return the new places."""
-    return [set_aside(run, path) for name in ("test", "predictions") if _holds_something(path := run / name)]
+def set_aside_measured(run: Path, adapter: Path) -> str:
+    """Move away all that was measured and tagged with the adapter that a run had before.
+
+    Args:
+        run: folder of the run.
+        adapter: where that adapter is now; nothing is moved if there is nothing.
+
+    Returns:
+        What was kept where, as the end of a sentence; "" if nothing was.
+    """
+    if not adapter.exists():
+        return ""
+    kept = [set_aside(run, path) for name in ("test", "predictions") if _holds_something(path := run / name)]
+    measured = f", and what was measured with it in {', '.join(map(str, kept))}" if kept else ""
+    return f"; the one that was there has other weights and is kept in {adapter}{measured}"
 
 
 class TestFolder:

@@ -413,14 +413,9 @@ class PolicyModule(EvaluationModule):
         if self.trainer.is_global_zero:
             path = self.run_dir / "adapter"
             aside = free_name(path)
-            files = settings_file(self.encoder, self.base_fingerprint)
-            self.policy.save_adapter(path, extra_files=files, keep_other=True)
-            kept = ""
-            if aside.exists():
-                places = ", ".join(map(str, set_aside_measured(self.run_dir)))
-                measured = f", and what was measured with it in {places}" if places else ""
-                kept = f"; the one that was there has other weights and is kept in {aside}{measured}"
-            rank_zero_info(f"adapter written to {path}{kept}")
+            extra = settings_file(self.encoder, self.base_fingerprint)
+            self.policy.save_adapter(path, extra_files=extra, keep_other=True)
+            rank_zero_info(f"adapter written to {path}{set_aside_measured(self.run_dir, aside)}")
         SignalConnector.of(self.trainer).training_ends()
 
     def _save_terminated(self) -> None:

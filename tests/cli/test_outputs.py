@@ -101,7 +101,7 @@ def test_a_prediction_does_not_replace_what_it_reads(
         "run",
     ]
     code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions/rows.jsonl")
-    assert code == 1 and "is also the input run/predictions.jsonl" in line
+    assert code == 1 and "is also the input run/predictions/rows.jsonl" in line
     assert contents() == before
 
 
@@ -161,12 +161,17 @@ def test_the_second_of_two_new_folders_is_refused_too(here: Path, capsys: pytest
     assert code == 1 and "another run" in line
 
 
-def test_what_will_be_replaced_is_said_first(here: Path, model: str, adapter: str, capfd: Any) -> None:
+def test_another_prediction_is_kept_aside_and_an_equal_one_replaced(
+    here: Path, model: str, adapter: str, capfd: Any
+) -> None:
     words = ["predict", *fit(model, "--model.evaluation.adapter", adapter)]
+    for _ in range(2):
+        assert in_child(lambda: main(words)) == 0
+        assert "is kept in" not in capfd.readouterr().err
+    Path("run/predictions/rows.jsonl").write_text("another")
     assert in_child(lambda: main(words)) == 0
-    assert "will be replaced" not in capfd.readouterr().err
-    assert in_child(lambda: main(words)) == 0
-    assert "run/predictions.jsonl of an earlier run will be replaced when this one ends" in capfd.readouterr().err
+    assert "of another prediction, is kept in run/predictions-1/rows.jsonl" in capfd.readouterr().err
+    assert Path("run/predictions-1/rows.jsonl").read_text() == "another"
 
 
 # A full disk

@@ -405,7 +405,7 @@ def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Pa
     objective = module(SFT, model)
     objective.evaluation.adapter = adapter
     trainer(tmp_path).predict(objective, Mixed())
-    tagged = list(read_records(tmp_path / "predictions.jsonl"))
+    tagged = list(read_records(tmp_path / "predictions" / "rows.jsonl"))
     questions = Mixed().load("test")
     assert [r.id for r in tagged] == [r.id for r in questions]
     assert [s.text for s in tagged[0].sentences] == [s.text for s in questions[0].sentences]

@@ -55,6 +55,7 @@ _TITLE_WITHIN = 4000  # characters
 _LONGEST_TITLE = 80  # characters
 _HTML_TITLE = re.compile(r"<title[^>]*>([^<]*)</title", re.IGNORECASE)
 _HEADING = re.compile(r"#{1,6}[ \t]+([^\n]+?)[ \t#]*(?:\n|\Z)|([^\n]*[^\s.!?:;,])[ \t]*\n(?:=+|-{2,})[ \t]*(?:\n|\Z)")
+_STOP_INSIDE = re.compile(r"[.!?]\s")
 _FIRST_LINE = re.compile(r"([^\W_a-z][^\n]{0,78}[^\s.!?:;,])[ \t]*\n[ \t]*\n")
 
 log = logging.getLogger(__name__)
@@ -414,7 +415,7 @@ def topic_of(text: str, name: str) -> tuple[str, str] | None:
         found, where = unescape(match[1]), "its title"
     elif match := _HEADING.match(begin):
         found, where = match[1] or match[2], "its heading"
-    elif match := _FIRST_LINE.match(begin):
+    elif (match := _FIRST_LINE.match(begin)) and not _STOP_INSIDE.search(match[1]):
         found, where = match[1], "its first line"
     else:
         words = re.sub(r"[-_\s]+", " ", Path(name).name.partition(".")[0]).strip()

@@ -41,6 +41,9 @@ _NO_EFFECT = (
 )
 """Options of oracles and writers on which replies do not depend: an interrupted run may be continued with others."""
 
+_PAID = ("OpenAIOracle", "OpenAIWriter")
+"""Oracles and writers that cost money."""
+
 _SPLITS = "splits"
 """The last stage: it reads ``labelled.jsonl``, and writes three files and the recipe."""
 
@@ -57,8 +60,8 @@ def run(words: list[str]) -> None:
     add_working_directory()  # an oracle, a data set or a splitter of the user's own
     words = with_underscores(words)
     if (limit := value_of(words, "--max_cost")) is not None:
-        kinds = ["--oracle"] + ["--writer"] * (value_of(words, "--writer") is not None)
-        words += [word for kind in kinds for word in (f"{kind}.max_cost", limit)]
+        paid = [f"--{kind}" for kind in ("oracle", "writer") if (value_of(words, f"--{kind}") or "").endswith(_PAID)]
+        words += [word for kind in paid or ["--oracle"] for word in (f"{kind}.max_cost", limit)]
     parser = label_parser(words)
     command = LabelCommand(parser, parser.parse_args(words))
     with locked(command.out, folder=True):

@@ -183,9 +183,8 @@ def difference(flags: argparse.Namespace, oracle: str, mode: str) -> dict[str, A
 
     drawn = []
     for name in (oracle, "exact"):
-        files = [
-            test_folder(flags.out / f"seed-{seed}" / name / "dpo") / tagged_file("DPO", mode) for seed in flags.seeds
-        ]
+        runs = [flags.out / f"seed-{seed}" / name / "dpo" for seed in flags.seeds]
+        files = [test_folder(run) / tagged_file("DPO", mode) for run in runs]
         people = [[record for record in read_records(file) if record.domain == "in-domain"] for file in files]
         drawn.append(resample([by_question(records, "stated") for records in people]))
     ends = intervals(*drawn)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -164,6 +164,7 @@ class TagCommand:
         if options.model is None:
             print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         tagger = self.parser.call(TextTagger, options, session=session)
+        tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
         if options.readout is None:
             print_error(tagger.deployment.note(self.mode))
@@ -188,17 +189,20 @@ class TagCommand:
         return self.tagger.tag_texts(records, on_sentence or self._lines.on_sentence)
 
     def _tagged(self) -> Iterator[Record]:
-        """Yield all tagged documents; of those for ``--doubt`` only the sentences to doubt stay."""
+        """Yield all tagged documents, as `_narrowed` leaves them."""
         for records in self._chunks():
             for record in self._tag(records):
                 self.tally.add(record)
                 yield self._narrowed(self.problems.check(record))
 
     def _narrowed(self, record: Record) -> Record:
-        """Return a record with the sentences to doubt only, where these are asked for."""
-        if self.options.doubt is None:
+        """Return a record for JSON lines with the sentences that are asked for only; a page lists the others as well."""
+        if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
             return record
-        kept = tuple(sentence for sentence in record.sentences if doubtful(sentence, self.options.doubt))
+        keeps = self.tagger.keeps(self.mode)
+        if self.options.doubt is not None:
+            keeps = partial(doubtful, limit=self.options.doubt)
+        kept = tuple(filter(keeps, record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
         return replace(record, sentences=kept, meta=meta, rejected=None)
 
@@ -225,7 +229,6 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        tagger.whole = True  # the printer must know of every sentence
         printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode))
         report = not file.isatty()
         # While an answer is written only its scores are known; its confidences follow when it is complete.
@@ -247,9 +250,8 @@ class TagCommand:
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
         tagger, session, limit = self.tagger, self.tagger.session, self._limit()
-        records = list(tagged)  # the summary comes first
-        tagger.whole = True  # the page lists what is left out
         adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
+        records = list(tagged)  # the summary comes first
         notes = [self.tally.summary(), f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual

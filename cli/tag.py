@@ -196,7 +196,7 @@ class TagCommand:
                 yield self._narrowed(self.problems.check(record))
 
     def _narrowed(self, record: Record) -> Record:
-        """Return a record for JSON lines with the sentences that are asked for only; a page lists the others as well."""
+        """Return a record for JSON lines with the sentences that are asked for only; a page lists the others, too."""
         if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
             return record
         keeps = self.tagger.keeps(self.mode)

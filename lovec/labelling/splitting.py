@@ -82,9 +82,8 @@ class Splitting:
         drawn = sorted(set(entities), key=lambda name: (hashlib.sha256(f"{self.seed}/{name}".encode()).digest(), name))
         if len(drawn) < len(SPLITS):
             raise TooFewEntities(f"the labels are of {len(drawn)} entities, expected at least {len(SPLITS)}")
-        n_test = max(1, round(self.test * len(drawn)))
+        n_test = min(max(1, round(self.test * len(drawn))), len(drawn) - 2)
         n_dev = min(max(1, round(self.dev * len(drawn))), len(drawn) - n_test - 1)
-        n_test = min(n_test, len(drawn) - n_dev - 1)
         ends = {"test": n_test, "dev": n_test + n_dev, "train": len(drawn)}
         return {name: next(s for s, end in ends.items() if at < end) for at, name in enumerate(drawn)}
 

@@ -62,7 +62,8 @@ def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
             code,
             printed.out,
             re.sub(
-                r"Loading weights[^\n]*\n?|\r[^\n]*\r|lovec: (taken to answer|\S+ is taken|Confidence: |\d+ sentences?, )[^\n]*\n",
+                r"Loading weights[^\n]*\n?|\r[^\n]*\r|"
+                r"lovec: (taken to answer|\S+ is taken|Confidence: |\d+ sentences?, )[^\n]*\n",
                 "",
                 printed.err,
             ),

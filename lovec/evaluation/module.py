@@ -322,7 +322,7 @@ class EvaluationModule(LightningModule):
         validation = [] if data is None else data.load("validation")
         learning = any(baseline.needs_labels for baseline in self.baselines)
         training = data.load("train") if learning and data is not None else []
-        weights = {name: weights_of(adapter or self._measured_file) for name, adapter in self.methods.items()}
+        weights = {name: weights_of(path or self._measured_file) for name, path in self.methods.items()}
         place = TestFolder(self.run_dir, data, weights)
         self.measurement = Measurement(
             self.policy,

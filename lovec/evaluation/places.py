@@ -113,7 +113,7 @@ class TestFolder:
         """Put the folder in its place.
 
         Results that are there are removed if the new ones are the same, byte for byte, and kept aside otherwise, as are
-        those of other weights on other data sets.
+        those of a method of the same name, with other weights, on other data sets.
 
         Args:
             records: number of records that were tested.
@@ -130,10 +130,15 @@ class TestFolder:
             else:
                 kept.append(set_aside(self.run, self.path))
         for other in sorted(self.path.parent.iterdir()):
-            if other.is_dir() and other.suffix != UNFINISHED and _weights_in(other) not in (None, self._weights):
+            if other.is_dir() and other.suffix != UNFINISHED and self._differs(_weights_in(other)):
                 kept.append(set_aside(self.run, other))
         os.replace(self.working, self.path)
         return kept
+
+    def _differs(self, weights: Any) -> bool:
+        """Return whether a method of another test, of the same name as one of this test's, had other weights."""
+        both = self._weights.keys() & weights.keys() if isinstance(weights, dict) else ()
+        return any(self._weights[name] != weights[name] for name in both)
 
 
 def _weights_in(folder: Path) -> Any:

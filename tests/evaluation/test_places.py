@@ -49,6 +49,7 @@ def test_equal_results_are_replaced_and_others_kept_aside(tmp_path: Path) -> Non
     assert values(tmp_path) == {
         "test-1/rows": 0.25, "test-2/rows": 0.5, "test/rows": 0.75, "test/bios-2024": 0.1,
     }  # fmt: skip
+    assert write(TestFolder(tmp_path, Named(), {"SFT": "a" * 64, "DPO": "c" * 64}), 0.1) == []  # one method more
     assert write(TestFolder(tmp_path, Named(), {"SFT": "b" * 64}), 0.1) == [tmp_path / "test-3/rows"]
     assert json.loads((tmp_path / "test/bios-2024/tested.json").read_text()) == {
         "data": "Bios (2024)", "records": 3, "weights": {"SFT": "b" * 64},

@@ -217,7 +217,11 @@ def read_adapter(adapter: str) -> AdapterFiles:
         )
         hint = "give a PEFT adapter folder"
         if of_run:
-            hint = f"make it with: lovec fit --config {run}.yaml" if packaged else "train it first, with lovec fit"
+            hint = (
+                f"make it with: lovec fit --config {run}.yaml (and the same overlays)"
+                if packaged
+                else "train it first, with lovec fit"
+            )
         raise LovecError(f"there is no adapter in {adapter}; {hint}")
     config = _read_config(folder / _CONFIG)
     if not (folder / _WEIGHTS).is_file():

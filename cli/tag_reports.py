@@ -15,6 +15,8 @@ from .errors import one_line
 MOST = 3
 """Documents that are reported on one by one."""
 
+_UNIT = 1_000_000  # confidences are summed as integers, whose sum does not depend on the order: shards are joined
+
 DOUBT = 5.0
 """Tenths of confidence below which sentences are counted where ``--doubt`` names no other."""
 
@@ -33,7 +35,7 @@ class Tally:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self.counts: dict[str, float] = {"sentences": 0, "scored": 0, "confidence": 0.0, "doubted": 0}
+        self.counts: dict[str, float] = {"sentences": 0, "scored": 0, "confidence": 0, "doubted": 0}
 
     def add(self, record: Record) -> dict[str, float]:
         """Count the sentences of a record, and return their counts."""
@@ -42,7 +44,7 @@ class Tally:
         counts = {
             "sentences": len(sentences),
             "scored": len(known),
-            "confidence": sum(known),
+            "confidence": round(_UNIT * sum(known)),
             "doubted": sum(confidence < self.limit / 10 for confidence in known),
         }
         self.counts = {name: self.counts[name] + value for name, value in counts.items()}
@@ -55,7 +57,7 @@ class Tally:
         words = [f"{n} sentence{'s' if n != 1 else ''}"]
         if scored:
             share = f"{doubted} below {self.limit / 10:.2g} ({100 * doubted / scored:.0f} %)"
-            words += [f"mean confidence {found['confidence'] / scored:.2f}", share]
+            words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
         words += [f"{n - scored} without a confidence"] if n > scored else []
         return ", ".join(words)
 

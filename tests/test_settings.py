@@ -27,7 +27,7 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
     "CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
-    "Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
+    "Interval Labelled LoggedRow Prompt Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
     "PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
     "Timing TokenQuery TokenReply VllmRequest".split()
@@ -37,7 +37,7 @@ RESULTS = set(
 CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the two variants of the embedded world."""
 
-PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion"}
+PASSED_ON = {"ApiClient", "Asker", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion"}
 """Classes that are made by classes with the same options, which have checked them."""
 
 IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
@@ -53,7 +53,8 @@ ZERO = set(
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "QuadraticReward.bonus RequestLimits.grace listen.port".split()
+    "QuadraticReward.bonus RequestLimits.grace listen.port OpenAIWriter.max_cost OpenAIWriter.price_in "
+    "OpenAIWriter.price_out OpenAIWriter.retries Splitting.seed".split()
 )
 """Settings that may be 0."""
 
@@ -65,7 +66,13 @@ NEGATIVE = {name for name in ZERO if name.endswith((".malformed", ".bonus", ".em
 }
 """Settings that may be below 0."""
 
-OTHER_NAMES = {"Prices.tokens_in": "price_in", "Prices.tokens_out": "price_out", "Cutter.budget": "evidence_tokens"}
+OTHER_NAMES = {
+    "Prices.tokens_in": "price_in",
+    "Prices.tokens_out": "price_out",
+    "Cutter.budget": "evidence_tokens",
+    "Splitting.dev": "dev_share",
+    "Splitting.test": "test_share",
+}
 """What the message calls a setting, where that is the name of the option that it comes from."""
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -76,6 +83,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "FilesDataModule": {"path": "x.jsonl"},
     "NLIJudge": {"model": "x"},
     "OpenAIOracle": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
+    "OpenAIWriter": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
     "PairStep": {"seed": 0},
     "Platt": {"slope": 1.0, "intercept": 0.0},
     "Prices": {"tokens_in": 1.0, "tokens_out": 1.0},

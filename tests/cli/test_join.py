@@ -367,7 +367,9 @@ def test_shards_of_labels_join_to_the_files_of_one_run(there: Path, capsys: pyte
 
 def test_a_shard_of_labels_says_what_comes_next(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["label", "--out", "out", "--stages", "pairs", "--shard", "2/3"]) == 0
-    assert capsys.readouterr().out.endswith("when all 3 shards are done:\n  lovec join out\n")
+    assert capsys.readouterr().out.endswith(
+        "when all 3 shards are done:\n  lovec join out\n  lovec label --stages splits --out out\n"
+    )
 
 
 def remake(stage: str, *words: str) -> None:

@@ -27,8 +27,8 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
     "CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
-    "Interval Labelled LoggedRow Prompt Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
-    "PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
+    "Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
+    "PlainText PretrainingStats Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
     "Timing TokenQuery TokenReply VllmRequest".split()
 )

@@ -28,9 +28,9 @@ RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch Calibration Candidate Cell ChatReply "
     "CorpCurve Entity Estimate Example Extent Fitted FittedOn GroupedPairs GrowingTensor Guarantee Histogram "
     "Interval Labelled LoggedRow Matched Measured Measurement MethodAnswers MetricInfo PanelLayout PendingAnswer "
-    "PlainText PretrainingStats Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
+    "PlainText PretrainingStats Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve "
     "RolloutExample Run SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence "
-    "Timing TokenQuery TokenReply VllmRequest".split()
+    "Prompt Timing TokenQuery TokenReply VllmRequest".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from lovec.metrics.table import METRICS
 from lovec.results import row_from_dict, row_to_dict
-from lovec.types import ResultRow
+from lovec.types import LovecError, ResultRow
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lovec", "torch", "lightning", "transformers", "peft", "torchmetrics")
@@ -51,6 +51,18 @@ def commit_of(folder: Path) -> str:
         return commit + ("+" if _git(folder, "status", "--porcelain", "-uno", "--", *code) else "")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("LOVEC_COMMIT", "unknown")
+
+
+def test_folder(run: Path) -> Path:
+    """Return the folder with the results of a run that was tested on one data set.
+
+    Runs of earlier versions have them in ``RUN/test``, later ones in ``RUN/test/DATA``.
+    """
+    home = run / "test"
+    folders = [path for path in home.iterdir() if path.is_dir() and not path.suffix] if home.is_dir() else []
+    if len(folders) > 1:
+        raise LovecError(f"{home} holds results on {len(folders)} data sets, expected one; move the others away")
+    return folders[0] if folders else home
 
 
 def write_json(path: Path, results: Mapping[str, Any]) -> None:

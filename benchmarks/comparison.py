@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import CALIBRATION, ROOT, provenance, read_json, replace_between, write_json
+from common import CALIBRATION, ROOT, provenance, read_json, replace_between, test_folder, write_json
 from comparison_page import baseline_table, page
 
 from lovec.datasets.jsonl import read_records
@@ -112,11 +112,11 @@ def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None] = VA
     if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
         raise SystemExit(f"{missing[0]} holds no finished run of this benchmark ({NOTE} is missing)")
     notes = [json.loads((folder / NOTE).read_text(encoding="utf-8")) for folder in folders]
-    tests = [read_results(folder / "test" / "results.json").rows for folder in folders]
+    tests = [read_results(test_folder(folder) / "results.json").rows for folder in folders]
     times = [
         {"seed": seed, **entry}
         for seed, folder in zip(seeds, folders, strict=True)
-        for entry in json.loads((folder / "test" / "times.json").read_text(encoding="utf-8"))
+        for entry in json.loads((test_folder(folder) / "times.json").read_text(encoding="utf-8"))
     ]
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
@@ -142,7 +142,7 @@ def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[d
     stated = [row for row in rows if row.level == "sentence" and row.readout == "stated"]
     drawn: dict[tuple[str, str, str], Resampled] = {}
     for row in stated:
-        paths = [folder / "test" / str(row.file) for folder in folders]
+        paths = [test_folder(folder) / str(row.file) for folder in folders]
         if all(path.exists() for path in paths):
             records = [[record for record in read_records(path) if record.domain == row.domain] for path in paths]
             runs = [by_question(answers, "stated") for answers in records]

@@ -31,6 +31,7 @@ from common import (
     read_json,
     replace_between,
     select,
+    test_folder,
     versions_text,
     write_json,
 )
@@ -70,7 +71,7 @@ def measure(folder: Path, method: str, seed: int) -> None:
     run = folder / method
     if (run / NOTE).exists():
         return
-    for file in (run / "adapter" / "calibration.json", run / "test" / "results.json"):
+    for file in (run / "adapter" / "calibration.json", test_folder(run) / "results.json"):
         file.unlink(missing_ok=True)
     print(f"seed {seed}: {method}", flush=True)
     lovec("calibrate", str(run), "--keep_factual", json.dumps(PROBABILITIES))
@@ -96,7 +97,7 @@ def collect(runs: Path, seeds: Sequence[int], methods: Sequence[str]) -> dict[st
 
 def _rows(run: Path, method: str) -> Iterator[ResultRow]:
     """Yield the sentence-level rows of a test, of the method itself and of the best constant."""
-    for row in read_results(run / "test" / "results.json").rows:
+    for row in read_results(test_folder(run) / "results.json").rows:
         own = row.kind == "method" or (method == "sft" and row.method == "Best constant")
         if own and row.level == "sentence":
             yield replace(row, file=None)
@@ -114,7 +115,7 @@ def _calibrations(run: Path, seed: int, method: str) -> dict[str, Any]:
 
 def _deployed(run: Path, method: str, mode: str) -> list[Record]:
     """Return the test records about people with deployed confidences."""
-    path = run / "test" / tagged_file(METHODS[method], mode, "deployed")
+    path = test_folder(run) / tagged_file(METHODS[method], mode, "deployed")
     return [record for record in read_records(path) if record.domain == "in-domain"]
 
 
@@ -123,7 +124,7 @@ def _intervals(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dict
     for method in methods:
         for mode in MODES:
             after = resample([by_question(_deployed(f / method, method, mode), "stated") for f in folders])
-            plain = [read_records(f / method / "test" / tagged_file(METHODS[method], mode)) for f in folders]
+            plain = [read_records(test_folder(f / method) / tagged_file(METHODS[method], mode)) for f in folders]
             mean = resample([by_question([r for r in p if r.domain == "in-domain"], "mean") for p in plain])
             for against, ends in ((None, intervals(after)), ("mean", intervals(after, mean))):
                 values = {n: (e := ends[n]) and [e.value, e.low, e.high] for n in NAMES}
@@ -152,7 +153,7 @@ def _guarantees(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dic
 
 def _tagged(run: Path, method: str, mode: str) -> list[Record]:
     """Return the test records about people as the method tagged them, with scores and distributions."""
-    path = run / "test" / tagged_file(METHODS[method], mode)
+    path = test_folder(run) / tagged_file(METHODS[method], mode)
     return [record for record in read_records(path) if record.domain == "in-domain"]
 
 

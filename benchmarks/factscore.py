@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, write_json
+from common import ROOT, provenance, test_folder, write_json
 
 from lovec.cli import main as lovec
 from lovec.results import read_results
@@ -36,7 +36,7 @@ def run(labels: Path, seeds: Sequence[int], out: Path) -> dict[str, Any]:
             for command in (["fit", *words, *start, "--trainer.limit_val_batches", "0"], ["test", *words]):
                 if lovec(command):
                     raise SystemExit(f"lovec {command[0]} failed")
-            for row in read_results(folder / "test" / "results.json").rows:  # both tests measure the constant
+            for row in read_results(test_folder(folder) / "results.json").rows:  # both tests measure the constant
                 rows[row.method, row.domain, row.mode, row.level, row.readout, row.seed] = replace(row, file=None)
     return results | {"rows": list(rows.values())}
 

@@ -28,6 +28,7 @@ from common import (
     seeds_of,
     select,
     side,
+    test_folder,
     versions_text,
     write_json,
 )
@@ -166,9 +167,9 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
                 if not (folder / "adapter").exists():
                     cut = ["--trainer.max_steps", "2"] if flags.quick else []
                     execute("fit", [*words, *cut, "--trainer.limit_val_batches", "0"])
-                if not (folder / "test" / "results.json").exists():
+                if not (test_folder(folder) / "results.json").exists():
                     execute("test", words)
-                measured = select(read_results(folder / "test" / "results.json").rows)
+                measured = select(read_results(test_folder(folder) / "results.json").rows)
                 rows += [replace(row, variant=name, file=None) for row in measured]
     differences = [{"oracle": name, "mode": mode, **difference(flags, name, mode)} for name in CLAIMS for mode in MODES]
     return origin | {"variant": variant, "labels": labels, "rows": rows, "differences": differences}
@@ -182,7 +183,8 @@ def difference(flags: argparse.Namespace, oracle: str, mode: str) -> dict[str, A
 
     drawn = []
     for name in (oracle, "exact"):
-        files = [flags.out / f"seed-{seed}" / name / "dpo" / "test" / tagged_file("DPO", mode) for seed in flags.seeds]
+        runs = [flags.out / f"seed-{seed}" / name / "dpo" for seed in flags.seeds]
+        files = [test_folder(run) / tagged_file("DPO", mode) for run in runs]
         people = [[record for record in read_records(file) if record.domain == "in-domain"] for file in files]
         drawn.append(resample([by_question(records, "stated") for records in people]))
     ends = intervals(*drawn)

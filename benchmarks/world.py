@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, replace_between, write_json
+from common import ROOT, provenance, read_json, replace_between, test_folder, write_json
 from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import full_tables, table
 
@@ -85,7 +85,7 @@ def _rows(folders: Sequence[Path]) -> Iterator[ResultRow]:
     """Yield the rows of every run of the demo that are its own; each test measures the best constant again."""
     for folder in folders:
         for demo_run in RUNS:
-            path = folder / demo_run.name / "test" / "results.json"
+            path = test_folder(folder / demo_run.name) / "results.json"
             if path.exists():
                 yield from (replace(r, file=None) for r in read_results(path).rows if r.method in demo_run.rows)
 

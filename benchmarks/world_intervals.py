@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION
+from common import CALIBRATION, test_folder
 from world_tables import DOMAINS, METHODS
 
 from lovec.cli.demo import METHODS as RUNS
@@ -58,7 +58,7 @@ def comparisons(methods: Iterable[str]) -> list[tuple[str, str]]:
 def tagged_path(folder: Path, method: str, mode: str, readout: str = "stated") -> Path:
     """Return the file that a test wrote of a method; only recalibrated confidences have a file per readout."""
     readout = readout if "isotonic" in method else "stated"
-    return folder / FOLDERS[method] / "test" / tagged_file(method, mode, readout)
+    return test_folder(folder / FOLDERS[method]) / tagged_file(method, mode, readout)
 
 
 @cache

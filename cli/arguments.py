@@ -97,6 +97,8 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
         if (saved := saved_recipe(Path(checkpoint), command, recipes, flags)) is not None:
             recipes.insert(0, saved)
             sources.insert(0, recipe_text(saved))
+    if command == "fit" and not any(flag.startswith("--print_config") for flag in flags):
+        _refuse_worlds_model(recipes, flags)
     base = yaml.safe_dump(base_recipe(recipes, flags), sort_keys=False)
     return [word for source in [base, *sources] for word in ("--config", source)] + flags
 
@@ -137,6 +139,34 @@ def base_recipe(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> R
             "no recipe names an objective; give one that does, such as --config sft.yaml, or --model CLASS"
         )
     return base
+
+
+def _refuse_worlds_model(recipes: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> None:
+    """Refuse other data than the world's where nothing names a model, since that of ``base.yaml`` is the world's.
+
+    Raises:
+        UsageError: so it is.
+    """
+    named = [_at(recipe, "model", "init_args", "policy", "model") for recipe in recipes]
+    named += [_at(recipe, "model", "policy", "model") for recipe in recipes]
+    if any(named) or value_of(flags, "--model.policy.model", "--model.init_args.policy.model", "--model.policy"):
+        return
+    data = [_at(recipe, "data") for recipe in recipes]
+    data.append(value_of(flags, "--data", "--data.class_path"))
+    classes = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in data]
+    chosen = next((str(name) for name in reversed(classes) if name), "World")
+    if chosen.rpartition(".")[2] in ("Demonstrations", "Preferences", "Prompts"):
+        raise UsageError(
+            f"nothing names the model for the data {chosen}, and the one of base.yaml knows invented people only; give "
+            "--model.policy.model NAME (world, if your files are about these people), or a --config that names it"
+        )
+
+
+def _at(settings: Any, *keys: str) -> Any:
+    """Return a nested setting; None where it is not set."""
+    for key in keys:
+        settings = settings.get(key) if isinstance(settings, Mapping) else None
+    return settings
 
 
 def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flags: Sequence[str]) -> Recipe | None:

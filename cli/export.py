@@ -32,7 +32,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of merged weights")
     parser.add_argument("--model", help="base model; null is the one that the adapter names")
     parser.add_argument("--any_base", action="store_true", help="take --model even if the adapter names another one")
-    parser.add_argument("--results", type=Path, help="results for the card; null is RUN/test/results.json")
+    parser.add_argument("--results", type=Path, help="results for the card; null is all of RUN/test")
     parser.add_argument("--force", action="store_true", help="replace FOLDER if it holds something")
     options = parser.read(words)
     from lovec.exporting import ExportSource, export_adapter, export_merged
@@ -58,15 +58,17 @@ def run(words: list[str]) -> None:
 def _results_table(path: Path | None, run: Path | None) -> str:
     """Return the table of the card: stated scores of sentences, as the run's test measured them."""
     from lovec.reports import markdown_results
+    from lovec.reports.runs import test_folders
     from lovec.results import read_results
 
-    if path is None and run is not None and (run / "test" / "results.json").exists():
-        path = run / "test" / "results.json"
-    if path is None:
+    paths = [] if path is None else [path]
+    if path is None and run is not None:
+        paths = [folder / "results.json" for folder in test_folders(run)]
+    if not paths:
         return "Not measured; `lovec test` does."
-    results = read_results(path)
-    rows = [row for row in results.rows if row.level == "sentence" and row.readout == "stated"]
-    table = markdown_results(rows, results.metrics)
+    read = list(map(read_results, paths))
+    rows = [row for results in read for row in results.rows if row.level == "sentence" and row.readout == "stated"]
+    table = markdown_results(rows, {name: info for results in read for name, info in results.metrics.items()})
     legend = "Sentences, stated score, in percent; BS and ECE-M: lower is better, SC: higher."
     return "\n\n".join([legend, table.rstrip(), *claims(rows)])
 

@@ -1,27 +1,26 @@
-"""``lovec label``: questions or answers to labelled records and preference pairs, stage by stage."""
+"""``lovec label``: questions or answers to labelled records, preference pairs and splits, stage by stage."""
 
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
 from lovec import labelling
-from lovec.datasets.pairs import WrongScores
+from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, Shard, Source, Stage
 from lovec.taggers import Session, open_session
-from lovec.types import LovecError, Oracle, Sampling, check_count, check_seed
+from lovec.taggers.session import adapter_folder, base_model, prompt_format
+from lovec.types import LovecError, Record, Sampling
 
 from .arguments import add_working_directory, value_of
 from .console import locked, texts_in, weights_digest
 from .errors import UsageError, unknown
+from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
 from .progress import print_summary, progress
 from .signatures import SignatureParser
@@ -40,61 +39,13 @@ _NO_EFFECT = (
     "price_out",
     "progress",
 )
-"""Options of oracles on which the ratings do not depend: an interrupted run may be continued with others."""
+"""Options of oracles and writers on which replies do not depend: an interrupted run may be continued with others."""
 
-_UNUSED = {"labels", "val_labels", "evidence", "batch_size", "eval_batch_size", "seed", "first_epoch", "unfit"}
-"""Options of data sets that have no effect on their questions."""
+_PAID = ("OpenAIOracle", "OpenAIWriter")
+"""Oracles and writers that cost money."""
 
-
-@dataclass
-class LabelSettings:
-    """What to begin with (one of questions, answers, labelled and data), and what to do.
-
-    Attributes:
-        questions: file with questions, for a model to answer (JSONL, JSON, CSV or Parquet, as all files).
-        answers: records with answers, whole or split into sentences.
-        labelled: labelled records, to make pairs of.
-        split: split of the data set; null is its first one.
-        evidence: where evidence is looked up for records that have none: FActScore's sqlite file, or JSONL with title
-            and text.
-        out: folder of the files.
-        stages: comma list of answers, sentences, label, pairs; null is all that follow what it begins with.
-        shard: work on every n-th record only, in a folder of its own in --out: 3/8 is the third of eight shards, which
-            `lovec join` puts together; null is all records.
-        samples: answers per question; more than one need a temperature.
-        splitter: function that splits an answer into its sentences.
-        abstentions: function that tells whether an answer declines to answer, or a class without arguments that makes
-            one, such as a judge model.
-        oracle: labels sentences: OpenAIOracle, SelfJudge, WorldOracle, LabelFile, TriviaQAOracle, or a class of your
-            own such as my_file.MyOracle; its options are --oracle.NAME.
-        chunk: records that are rated together and written at once.
-        max_cost: US dollars to spend at most; the same as --oracle.max_cost.
-        seed: of sampling and of wrong scores.
-        wrong_scores: wrong scores of the pairs: "uniform" over all but the true one (the paper), or "near", at most two
-            points from it.
-    """
-
-    questions: str | None = None
-    answers: str | None = None
-    labelled: str | None = None
-    split: str | None = None
-    evidence: str | None = None
-    out: Path = Path("runs/labels")
-    stages: str | None = None
-    shard: str | None = None
-    samples: int = 1
-    splitter: str = "lovec.sentences.split_sentences"
-    abstentions: str = "lovec.abstentions.is_abstention"
-    oracle: Oracle | None = None
-    chunk: int = 64
-    max_cost: float | None = None
-    seed: int = 0
-    wrong_scores: WrongScores = "uniform"
-
-    def __post_init__(self) -> None:
-        check_count("--samples", self.samples)
-        check_count("--chunk", self.chunk)
-        check_seed("--seed", self.seed)
+_SPLITS = "splits"
+"""The last stage: it reads ``labelled.jsonl``, and writes three files and the recipe."""
 
 
 def run(words: list[str]) -> None:
@@ -109,37 +60,15 @@ def run(words: list[str]) -> None:
     add_working_directory()  # an oracle, a data set or a splitter of the user's own
     words = with_underscores(words)
     if (limit := value_of(words, "--max_cost")) is not None:
-        words += ["--oracle.max_cost", limit]
-    parser = _parser(words)
+        paid = [f"--{kind}" for kind in ("oracle", "writer") if (value_of(words, f"--{kind}") or "").endswith(_PAID)]
+        words += [word for kind in paid or ["--oracle"] for word in (f"{kind}.max_cost", limit)]
+    parser = label_parser(words)
     command = LabelCommand(parser, parser.parse_args(words))
     with locked(command.out, folder=True):
         try:
             command.run()
         finally:
             command.print_summary()
-
-
-def _parser(words: Sequence[str]) -> SignatureParser:
-    parser = SignatureParser(
-        prog="lovec label",
-        description="Questions to answers, sentences, labels and preference pairs. Every stage writes a file into "
-        "--out, is continued where it was interrupted, and is not done twice.",
-    )
-    parser.add(LabelSettings)
-    parser.add_argument("--redo", action="store_true", help="make the files of the stages anew")
-    parser.add_argument("--yes", action="store_true", help="make paid calls without asking")
-    if any(word.startswith(("--data", "--help", "-h")) for word in words):  # only these need Lightning
-        from lovec.datamodules import RecordsDataModule
-        from lovec.labelling.data_sets import data_sets
-
-        names = f"{', '.join(data_sets())}, or a class of your own such as my_file.MySet"
-        text = f"begin with a data set: {names}; its options are --data.NAME"
-        parser.add_subclass_arguments(RecordsDataModule, "data", skip=_UNUSED, metavar="CLASS", help=text)
-    else:
-        parser.add_argument("--data", type=str, help=SUPPRESS)
-    parser.add(open_session, "engine", "instruction", "tag_words", "scale")
-    parser.add(Sampling, "n", "seed")
-    return parser
 
 
 class LabelCommand:
@@ -157,31 +86,43 @@ class LabelCommand:
     def __init__(self, parser: SignatureParser, config: Any) -> None:
         self.parser = parser
         self.options = config
-        parser.call(LabelSettings, config)  # checks the numbers
+        self.splitting = parser.call(LabelSettings, config).splitting
         self.shard = None if config.shard is None else Shard.parse(config.shard)
         self.out: Path = config.out if self.shard is None else config.out / self.shard.name
         self.begin, self.source = self._beginning()
         self.stages = _chosen(config.stages, self.begin)
+        if self.shard is not None:
+            self.stages = [word for word in self.stages if word != _SPLITS]  # entities are in several shards
         self._check_outputs()
         if config.samples > 1 and not config.temperature > 0:
             raise UsageError(f"--samples {config.samples} needs a --temperature above 0, such as 0.7")
         has_model = config.model is not None or config.adapter is not None
-        if "answers" in self.stages and not has_model:
-            raise UsageError("--model must be given to answer questions: world, a hub id or a folder")
+        if "answers" in self.stages and not has_model and config.writer is None:
+            raise UsageError(
+                "--model must be given to answer questions: world, a hub id or a folder; or --writer OpenAIWriter "
+                "--writer.model NAME for one on a server"
+            )
         if "label" in self.stages and config.oracle is None:
             raise UsageError("--oracle must be given to label, such as --oracle OpenAIOracle --oracle.model gpt-4o")
-        self.oracle: Any = parser.instantiate(config).oracle
+        objects = parser.instantiate(config)
+        self.oracle: Any = objects.oracle
+        self.writer: Any = objects.writer
         if hasattr(self.oracle, "attach") and not has_model:
             raise UsageError(f"--model must be given for {type(self.oracle).__name__} to judge with")
-        if hasattr(self.oracle, "progress"):
-            self.oracle.progress = False  # the command has a line of its own
+        for asked in (self.oracle, self.writer):
+            if hasattr(asked, "progress"):
+                asked.progress = False  # the command has a line of its own
         self.counts: dict[str, Counts] = {}
+        self.split: Counts | None = None
 
     def run(self) -> None:
         """Run the stages."""
         if self.begin is not None and self.source is not None:
             self._run_stage(self.begin, Stage(self.begin, labelling.copy_records, {}, 1024), self.source)
         for word in self.stages:
+            if word == _SPLITS:
+                self._splits()
+                continue
             file = self._input(word)
             if not file.exists():
                 before = [stage for stage, (_, written) in STAGES.items() if written == file.stem]
@@ -193,18 +134,67 @@ class LabelCommand:
         """Print what the stages counted, and the commands that go on from there."""
         if not self.counts:
             return
-        print_summary(self.counts, self.oracle)
+        print_summary(self.counts, {"answers": self.writer, "label": self.oracle})
         if self.shard is not None:
             print(f"\nwhen all {self.shard.count} shards are done:\n  lovec join {self.options.out}")
+            print(f"  lovec label --stages {_SPLITS} --out {self.options.out}")
             return
-        if not self.counts.get("pairs", {}).get("written"):
+        if self.split is None:
             return
-        model = f" --model.policy.model {self.options.model}" if self.options.model else ""
-        labelled, pairs = self.out / "labelled.jsonl", self.out / "pairs.jsonl"
+        folder, model = self.out, self._trained
+        print(f"\n{folder}: {labelling.summary(self.split)}; {folder / labelling.RECIPE} names them")
+        if model is None:
+            print("it names no model to train: put one in place of MODEL, or run this again with --model")
         print("\nnext:")
-        if not Path("runs/sft/adapter").exists():  # where DPO starts
-            print(f"  lovec fit --config sft.yaml --data Demonstrations --data.path {labelled}{model}")
-        print(f"  lovec fit --config dpo.yaml --data Preferences --data.path {pairs}{model}")
+        for line in labelling.next_commands(folder, model, self._is_offline):
+            print(f"  {line}")
+
+    def _splits(self) -> None:
+        """Split the labelled records by entity, and write the recipe.
+
+        Raises:
+            LovecError: there are no labelled records, or files that are there are not to be replaced. Too few entities
+                are an error only where the stage is named.
+        """
+        file = self.out / "labelled.jsonl"
+        if not file.exists():
+            raise LovecError(
+                f"there is no {file} for the stage {_SPLITS}; run the stage label, or choose another --out"
+            )
+        try:
+            self.split = labelling.split_file(file, self.splitting, self.options.redo)
+        except labelling.TooFewEntities as error:
+            if self.options.stages is not None:
+                raise
+            print(f"lovec: no files to train, develop and test on are made: {error}", file=sys.stderr)
+            return
+        labelling.write_recipe(self.out, self._trained, self._is_offline, self._trained_instruction)
+
+    @cached_property
+    def _trained(self) -> str | None:
+        """The model that the recipe trains: that of the command, or the base of its adapter."""
+        if self.options.model is None and self.options.adapter is not None:
+            return base_model(adapter_folder(self.options.adapter))
+        return None if self.options.model is None else str(self.options.model)
+
+    @property
+    def _is_offline(self) -> bool:
+        """Whether the model to train is one that lovec builds."""
+        from lovec.datasets.world import VARIANTS
+
+        return self._trained is not None and (self._trained in VARIANTS or self._trained.startswith("tiny-"))
+
+    @property
+    def _trained_instruction(self) -> str | None:
+        """The instruction that the model to train knows; None where it is the paper's."""
+        from lovec.datasets.world import VARIANTS, EmbeddedWorld
+
+        if self._trained is None:
+            return None
+        if self._trained in VARIANTS:
+            return EmbeddedWorld.instruction
+        instruction, tags = prompt_format(self._trained)
+        return None if instruction == default_instruction(tags) else instruction
 
     def _beginning(self) -> tuple[str | None, Source | None]:
         """Return the file that the input becomes, and the input; None where the stages continue what is in the folder.
@@ -241,20 +231,26 @@ class LabelCommand:
             LovecError: an input lies where a stage writes.
         """
         inputs = list(texts_in({name: value for name, value in self.options.as_dict().items() if name != "out"}))
-        written = [STAGES[word][1] for word in self.stages] + ["failed"]
+        stages = [word for word in self.stages if word != _SPLITS]
+        written = [STAGES[word][1] for word in stages] + ["failed"]
+        if _SPLITS in self.stages:
+            written += labelling.SPLITS
         if self.begin is not None and self.source is not None:
             written.append(self.begin)
         for folder in dict.fromkeys((self.out, Path(self.options.out))):
             for name in written:
                 for path in Stage(name, labelling.copy_records, {}).files(folder):
                     check_output(path, inputs)
+            for name in (labelling.MANIFEST, labelling.RECIPE) if _SPLITS in self.stages else ():
+                check_output(folder / name, inputs)
 
     def _input(self, word: str) -> Path:
         return self.out / f"{STAGES[word][0]}.jsonl"
 
     def _run_stage(self, word: str, stage: Stage, source: Source) -> None:
         try:
-            with progress(word, self.oracle if word == "label" else None) as notify:
+            asked = {"answers": self.writer, "label": self.oracle}.get(word)
+            with progress(word, asked) as notify:
                 labelling.run_stage(stage, source, self.out, self.options.redo, notify)
         finally:
             self.counts[word] = labelling.read_counts(stage.name, self.out) or {}
@@ -263,9 +259,13 @@ class LabelCommand:
 
     def _answers(self) -> Stage:
         options = self.options
-        settings = {name: options[name] for name in ("model", "samples", "temperature", "max_new_tokens")}
-        settings |= {"adapter": weights_digest(options.adapter), "dtype": self._dtype}
-        settings |= {"chat_template": options.chat_template, "seed": options.seed if options.temperature else None}
+        settings = {name: options[name] for name in ("samples", "temperature", "max_new_tokens")}
+        settings["seed"] = options.seed if options.temperature else None
+        if options.writer is not None:
+            settings["writer"] = _described(options.writer)
+            return Stage("answers", lambda records: self._answer_step(records), settings, options.chunk)
+        settings |= {"model": options.model, "adapter": weights_digest(options.adapter), "dtype": self._dtype}
+        settings["chat_template"] = options.chat_template
         return Stage("answers", lambda records: self._answer_step(records), settings, options.rows)
 
     def _sentences(self) -> Stage:
@@ -277,9 +277,7 @@ class LabelCommand:
         return Stage("sentences", step, {"splitter": splitter, "abstentions": abstentions})
 
     def _label(self) -> Stage:
-        oracle = self.options.oracle.as_dict()
-        arguments = {name: value for name, value in oracle.get("init_args", {}).items() if name not in _NO_EFFECT}
-        settings: dict[str, Any] = {"oracle": {"class": oracle["class_path"], **arguments}}
+        settings: dict[str, Any] = {"oracle": _described(self.options.oracle)}
         if (fingerprint := getattr(self.oracle, "fingerprint", None)) is not None:
             settings["labels"] = fingerprint
         if hasattr(self.oracle, "attach"):
@@ -294,27 +292,38 @@ class LabelCommand:
 
     @cached_property
     def _answer_step(self) -> labelling.AnswerStep:
-        options, session = self.options, self._session
+        options = self.options
         sampling = Sampling(options.max_new_tokens, options.temperature, options.samples, options.seed)
-        return labelling.AnswerStep(session.engine, session.encoder, sampling)
+        if self.writer is None:
+            return labelling.AnswerStep(labelling.EngineWriter(self._session.engine, self._session.encoder), sampling)
+        if hasattr(self.writer, "estimate"):
+            self._confirm_cost("answers", "answers", lambda records: self.writer.estimate(records, sampling))
+        return labelling.AnswerStep(self.writer, sampling)
 
     @cached_property
     def _label_step(self) -> Any:
         if hasattr(self.oracle, "estimate"):
-            self._confirm_cost()
+            if self.options.max_cost is not None and getattr(self.writer, "spent", None):
+                self.oracle.max_cost = max(0.0, self.options.max_cost - self.writer.spent)
+            self._confirm_cost("label", "labelled", self.oracle.estimate)
         if hasattr(self.oracle, "attach"):
             self.oracle.attach(self._session.policy, self._session.encoder)
         return labelling.LabelStep(self.oracle)
 
-    def _confirm_cost(self) -> None:
-        """Print what the rest of the labels will cost, and ask whether to go on.
+    def _confirm_cost(self, stage: str, written: str, estimated: Callable[[Iterable[Record]], Any]) -> None:
+        """Print what the rest of a stage will cost, and ask whether to go on.
+
+        Args:
+            stage: the stage.
+            written: name of the file that it writes.
+            estimated: returns what asking about records takes.
 
         Raises:
             LovecError: the user does not want to, or cannot be asked.
         """
-        done = 0 if self.options.redo else int((labelling.read_counts("labelled", self.out) or {}).get("records", 0))
-        estimate = self.oracle.estimate(labelling.stage_file(self._input("label")).records(done))
-        print(f"label: {estimate}", file=sys.stderr, flush=True)
+        done = 0 if self.options.redo else int((labelling.read_counts(written, self.out) or {}).get("records", 0))
+        estimate = estimated(labelling.stage_file(self._input(stage)).records(done))
+        print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
         if not estimate.calls or self.options.yes:
             return
         if not sys.stdin.isatty():
@@ -337,9 +346,16 @@ def _chosen(stages: str | None, begin: str | None) -> list[str]:
         if begin is None:
             raise UsageError("give --questions, --answers, --labelled or --data, or --stages to go on from --out")
         inputs = [read for read, _ in STAGES.values()]
-        return list(STAGES)[inputs.index(begin) :]
-    names = stages.split(",")
+        return [*list(STAGES)[inputs.index(begin) :], _SPLITS]
+    names, known = stages.split(","), [*STAGES, _SPLITS]
     for name in names:
-        if name not in STAGES:
-            raise unknown("stage", name, STAGES, listed=True)
-    return [name for name in STAGES if name in names]
+        if name not in known:
+            raise unknown("stage", name, known, listed=True)
+    return [name for name in known if name in names]
+
+
+def _described(chosen: Any) -> dict[str, Any]:
+    """Return class and options of an oracle or a writer, without those on which replies do not depend."""
+    spec = chosen.as_dict()
+    arguments = {name: value for name, value in spec.get("init_args", {}).items() if name not in _NO_EFFECT}
+    return {"class": spec["class_path"], **arguments}

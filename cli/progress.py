@@ -73,12 +73,12 @@ def progress(stage: str, oracle: Any) -> Iterator[ProgressLines]:
         lines.end()
 
 
-def print_summary(counts: Mapping[str, Counts], oracle: Any) -> None:
+def print_summary(counts: Mapping[str, Counts], asked: Mapping[str, Any]) -> None:
     """Print a table of what the stages counted; nothing where none has begun.
 
     Args:
         counts: by stage.
-        oracle: what labels sentences; its ``status``, if it has one, is part of the table.
+        asked: what answers questions or labels sentences, by stage; the table has its ``status``, if it has one.
     """
     if not any(counts.values()):
         return
@@ -90,8 +90,8 @@ def print_summary(counts: Mapping[str, Counts], oracle: Any) -> None:
         rated = numbers.get("sentences", 0) - numbers.get("sentences without a label", 0)
         if "factuality" in numbers and rated:
             entries["mean factuality"] = f"{numbers['factuality'] / rated:.3f}"
-        if stage == "label" and getattr(oracle, "status", None):
-            entries["this run"] = str(oracle.status)
+        if getattr(asked.get(stage), "status", None):
+            entries["this run"] = str(asked[stage].status)
         for number, (name, value) in enumerate(entries.items()):
             lines.append(Line("" if number else stage, (Cell(name), Cell(value))))
     print_table(Table("stages", "", (Column("what", left=True), Column("number")), tuple(lines), corner="stage"))

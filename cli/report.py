@@ -204,4 +204,5 @@ def _answers(run: RunResults, lead: Lead | None, limit: int) -> list[MethodAnswe
 def _default_folder(runs: Sequence[str]) -> Path:
     """Return the folder of the report if none is given."""
     folder = Path(runs[0] if len(runs) == 1 else os.path.commonpath([Path(path).resolve() for path in runs]))
-    return (folder.parent if folder.name == "test" else folder) / "report"
+    inside = next((part for part in (folder, folder.parent) if part.name == "test"), None)
+    return (folder if inside is None else inside.parent) / "report"

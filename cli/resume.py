@@ -72,6 +72,11 @@ def mention_earlier_run(folder: Path) -> None:
     """Say that a folder holds an earlier run, when training starts there from step 0."""
     from lightning.pytorch.utilities import rank_zero_info
 
+    if (folder / "adapter").is_dir():
+        rank_zero_info(
+            f"{folder} holds a finished run; if this one learns other weights, its adapter and what was measured with "
+            "it are kept beside the new ones, as adapter-1, test-1 and so on"
+        )
     if found := checkpoints_in(folder):
         path, checkpoint = found[-1]
         rank_zero_info(

@@ -9,16 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from lovec import passages
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file, check_output, check_unused
+from lovec.files import atomic_file, check_output
 from lovec.labelling import Outcome, Progress, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
@@ -31,13 +31,13 @@ from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Reco
 
 from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
-from .errors import UsageError, one_line
+from .errors import UsageError
 from .printer import Printer
 from .progress import progress
 from .signatures import SignatureParser
+from .tag_options import checked, inputs, tag_parser
+from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
 
-_MOST = 3  # documents whose problems are reported one by one
-_FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
            "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
@@ -54,8 +54,8 @@ def run(words: list[str]) -> None:
             everything else is done.
     """
     add_working_directory()  # an engine of the user's own
-    parser = _parser()
-    options = _checked(parser.parse_args(words))
+    parser = tag_parser()
+    options = checked(parser.parse_args(words))
     # What the taggers warn of is also among the problems of a record, which are reported here.
     with log_level("lovec.taggers", logging.ERROR), tempfile.TemporaryDirectory() as folder:
         command = TagCommand(parser, options, _documents(options, Path(folder)))
@@ -68,81 +68,6 @@ def run(words: list[str]) -> None:
             command.problems.close()
     if unread := command.problems.unread:
         raise LovecError(f"{unread} of the input's lines or files could not be read; all others are tagged")
-
-
-@dataclass
-class TagSettings:
-    """What the texts answer (by default the paper's question, about “this topic”), and the output.
-
-    Attributes:
-        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
-        about: the text tells what one knows about this name: the paper's question.
-        question: the question that the text answers, in other words.
-        format: format of the output; None goes by the ending of --out, and is text without one.
-        out: file to write; a JSONL file is continued after a kill.
-        shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
-            which `lovec join` puts together; null is all records.
-    """
-
-    ask_file: str | None = None
-    about: str | None = None
-    question: str | None = None
-    format: Literal["text", "jsonl", "html"] | None = None
-    out: Path | None = None
-    shard: str | None = None
-
-
-def _parser() -> SignatureParser:
-    parser = SignatureParser(
-        prog="lovec tag",
-        description="Give every sentence of a text a confidence; or have questions answered, with a confidence after "
-        "every sentence.",
-    )
-    files = "texts, or JSONL, JSON, CSV or Parquet with text, answer or sentences; - or none is standard input"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
-    parser.add_argument("--ask", action="append", type=str, help="let the model answer a question; may be repeated")
-    parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
-    parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
-    parser.add(TagSettings)
-    parser.add(open_session)
-    parser.add(TextTagger, "session")
-    return parser
-
-
-def _checked(options: Any) -> Any:
-    """Return the options with what follows from them.
-
-    Raises:
-        UsageError: they do not go together.
-    """
-    options.asking = options.ask is not None or options.ask_file is not None
-    if options.asking and (options.files or options.about or options.question or options.paragraphs):
-        raise UsageError(
-            "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
-        )
-    if options.about and options.question:
-        raise UsageError("--about and --question both say what the text answers; give one of them")
-    ending = _FORMATS.get(options.out.suffix, "text") if options.out else "text"
-    options.format = options.format or ending
-    if options.redo and not options.out:
-        raise UsageError("--redo is of a file that --out names")
-    if options.out and options.format == "jsonl" and ending != "jsonl":
-        raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
-    if options.shard is not None:
-        if not options.out or options.format != "jsonl":
-            raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
-        Shard.parse(options.shard)  # raises an error before anything is tagged
-    if options.out and options.format != "jsonl":
-        check_output(options.out, _inputs(options))
-        if not options.redo:
-            check_unused(options.out, "choose another --out, or replace it with --redo")
-    return options
-
-
-def _inputs(options: Any) -> list[str | None]:
-    """Return the files and folders that the command reads."""
-    stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
-    return [*options.files, *stdin, options.ask_file, options.model, options.adapter, options.chat_template]
 
 
 def _documents(options: Any, folder: Path) -> Documents:
@@ -168,7 +93,7 @@ def _documents(options: Any, folder: Path) -> Documents:
         except OSError as error:
             raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a file with rows") from None
     question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
-    return Documents(files, question, options.paragraphs, options.asking)
+    return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 
 
 class TagCommand:
@@ -187,8 +112,9 @@ class TagCommand:
         self.parser = parser
         self.options = options
         whole = not (options.paragraphs or options.asking)
-        self.problems = _Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
+        self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
+        self.tally = Tally(DOUBT if options.doubt is None else options.doubt)
 
     def run(self) -> None:
         """Tag the documents and write them in the format that is asked for."""
@@ -200,27 +126,34 @@ class TagCommand:
             names = ", ".join(name for name, _ in silent.files)
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
+        topics = silent.topics()
+        for name, (topic, where) in [*topics.items()][:MOST]:
+            print_error(f'{name} is taken to be about "{topic}", from {where}; --about NAME says it otherwise')
+        if len(topics) > MOST:
+            print_error(f"{len(topics) - MOST} texts more are taken to be about what their titles say")
         if not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)
         ):
-            _print_error(
-                f'taken to answer "{silent.question}"; scores are better where the text is named: --about NAME'
-            )
+            print_error(f'taken to answer "{silent.question}"; scores are better where the text is named: --about NAME')
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return
         with self.tagger.session, _open_output(options.out) as file:
-            if options.format == "text":
+            if options.doubt is not None and options.format == "text":
+                self._print_doubtful(file)
+            elif options.format == "text":
                 self._print_text(file, headings=len(list(islice(silent.records(0), 2))) > 1)
             else:
-                tagged = (self.problems.check(r) for records in self._chunks() for r in self._tag(records))
+                tagged = self._tagged()
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
                     file.write(piece)
                     file.flush()
         if (drift := self.tagger.drift(self.mode)) is not None:
-            _print_error(f"warning: {drift}")
+            print_error(f"warning: {drift}")
         if (limit := self._limit()) is not None:
-            _print_error(f"{self.problems.left_out} sentences {limit} left out")
+            print_error(f"{self.problems.left_out} sentences {limit} left out")
+        if options.format != "html" and options.doubt is None:
+            print_error(self.tally.summary())
 
     @cached_property
     def tagger(self) -> TextTagger:
@@ -229,11 +162,12 @@ class TagCommand:
         with without_progress_bars():
             session = self.parser.call(open_session, options)
         if options.model is None:
-            _print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
+            print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         tagger = self.parser.call(TextTagger, options, session=session)
+        tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
         if options.readout is None:
-            _print_error(tagger.deployment.note(self.mode))
+            print_error(tagger.deployment.note(self.mode))
         return tagger
 
     @property
@@ -254,6 +188,34 @@ class TagCommand:
             return self.tagger.answer_questions(records, on_sentence)
         return self.tagger.tag_texts(records, on_sentence or self._lines.on_sentence)
 
+    def _tagged(self) -> Iterator[Record]:
+        """Yield all tagged documents, as `_narrowed` leaves them."""
+        for records in self._chunks():
+            for record in self._tag(records):
+                self.tally.add(record)
+                yield self._narrowed(self.problems.check(record))
+
+    def _narrowed(self, record: Record) -> Record:
+        """Return a record for JSON lines with the sentences that are asked for only; a page lists the others, too."""
+        if self.options.format != "jsonl" or (self._limit() is None and self.options.doubt is None):
+            return record
+        keeps = self.tagger.keeps(self.mode)
+        if self.options.doubt is not None:
+            keeps = partial(doubtful, limit=self.options.doubt)
+        kept = tuple(filter(keeps, record.sentences))
+        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
+        return replace(record, sentences=kept, meta=meta, rejected=None)
+
+    def _print_doubtful(self, file: TextIO) -> None:
+        """Tag, and print a summary and the sentences to doubt."""
+        lines: list[str] = []
+        for records in self._chunks():
+            for record in self._tag(records):
+                self.tally.add(record)
+                self.problems.check(record)
+                lines += doubtful_lines(record, record.answer, self.options.doubt)
+        file.write("\n".join([self.tally.summary(), *lines]) + "\n")
+
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
         """Yield documents that are tagged together, and report on standard error how many are done."""
         rest, taken = self.documents.records(0), 0
@@ -267,7 +229,6 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        tagger.whole = True  # the printer must know of every sentence
         printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode))
         report = not file.isatty()
         # While an answer is written only its scores are known; its confidences follow when it is complete.
@@ -283,33 +244,37 @@ class TagCommand:
             tagged = self._tag(records, on_sentence if streams else None)
             printer.end(tagged)
             for record in tagged:
+                self.tally.add(record)
                 self.problems.check(record)
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
         tagger, session, limit = self.tagger, self.tagger.session, self._limit()
-        tagger.whole = True  # the page lists what is left out
         adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
-        notes = [f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
+        records = list(tagged)  # the summary comes first
+        notes = [self.tally.summary(), f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
         notes += [tagger.deployment.promise(self.mode, share)] if share is not None else []
-        return passages.page("Tagged text", notes, tagged, tagger.keeps(self.mode))
+        return passages.page("Tagged text", notes, records, tagger.keeps(self.mode))
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
 
         def work(records: Sequence[Record]) -> list[Outcome]:
-            tagged = [self.problems.check(record) for record in self._tag(records)]
-            counts = [{"sentences": len(r.sentences), "left out": r.meta.get("left_out", 0)} for r in tagged]
-            return [Outcome([record], count) for record, count in zip(tagged, counts, strict=True)]
+            outcomes = []
+            for record in self._tag(records):
+                counts = self.tally.add(record)
+                narrowed = self._narrowed(self.problems.check(record))
+                outcomes.append(Outcome([narrowed], {**counts, "left out": narrowed.meta.get("left_out", 0)}))
+            return outcomes
 
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)
         stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
         for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
-            check_output(path, _inputs(self.options))
+            check_output(path, inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
@@ -321,9 +286,9 @@ class TagCommand:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()
                 if (drift := self.tagger.drift(self.mode)) is not None:
-                    _print_error(f"warning: {drift}")
-        totals = [f"{int(counts[name])} {name}" for name in ("records", "sentences", "left out") if counts.get(name)]
-        print(f"{out}: {', '.join(totals)}", file=sys.stderr)
+                    print_error(f"warning: {drift}")
+        left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
+        print(f"{out}: {int(counts['records'])} records, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
 
     def _settings(self) -> dict[str, Any]:
         """Return what the JSONL file depends on beside its input."""
@@ -332,6 +297,10 @@ class TagCommand:
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
         settings["question"] = None if options["asking"] else self.documents.question
+        if options["doubt"] is not None:
+            settings["doubt"] = options["doubt"]
+        if topics := self.documents.topics():
+            settings["topics"] = [topic for topic, _ in topics.values()]
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
         return settings
 
@@ -341,43 +310,6 @@ def _calibration(options: Any) -> str | None:
     folder = options["adapter"] or options["model"]
     file = Path(adapter_folder(folder), CALIBRATION_FILE) if folder is not None else Path()
     return file_digest(file) if not options["raw"] and file.is_file() else None
-
-
-class _Problems:
-    """Reports on standard error what is wrong with the input and with what became of it.
-
-    Args:
-        hint: what to try for texts that are longer than the context.
-
-    Attributes:
-        unread: number of lines and files that could not be read.
-        left_out: number of sentences below the lowest score.
-    """
-
-    def __init__(self, hint: str) -> None:
-        self.unread = self.left_out = self._records = 0
-        self._hint = hint
-
-    def unreadable(self, error: LovecError) -> None:
-        """Report a line or a file that cannot be read."""
-        self.unread += 1
-        _print_error(f"warning: {error}; left out")
-
-    def check(self, record: Record) -> Record:
-        """Return the record; report its problems if it is among the first records that have some."""
-        self.left_out += record.meta.get("left_out", 0)
-        if problems := record.meta.get("problems"):
-            self._records += 1
-            more = f"; and {len(problems) - 1} problems more" if len(problems) > 1 else ""
-            hint = self._hint if any("context holds" in problem for problem in problems) else ""
-            if self._records <= _MOST:
-                _print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
-        return record
-
-    def close(self) -> None:
-        """Report how many more records have problems."""
-        if self._records > _MOST:
-            _print_error(f'warning: {self._records - _MOST} documents more have problems; JSONL names them in "meta"')
 
 
 def _last_parts(folder: str) -> str:
@@ -398,7 +330,3 @@ def _open_output(path: Path | None) -> Iterator[TextIO]:
 def _json_lines(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         yield json.dumps(record_to_dict(record), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _print_error(line: str) -> None:
-    print(f"lovec: {one_line(line)}", file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ from lovec.callbacks import ProgressLine
 from lovec.callbacks.progress import clock
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
+from lovec.evaluation.places import folder_name
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
@@ -76,8 +77,8 @@ _INTERVALS = {"log_every_n_steps": 0, "check_val_every_n_epoch": 1, "num_sanity_
 """Trainer options that Lightning does not check, and the least that they may be."""
 
 _RECIPE = ("seed_everything", "trainer", "model", "data")
-_WRITTEN = {"fit": "adapter", "test": "test/results.json", "predict": "predictions.jsonl"}
-"""What a command writes at its end, in the folder of the run."""
+_WRITTEN = {"fit": "adapter", "test": "test/{data}/results.json", "predict": "predictions/{data}.jsonl"}
+"""What a command writes at its end, in the folder of the run, by the name of the data set."""
 
 
 class TrainingParser(SignatureParser, LightningArgumentParser):
@@ -231,17 +232,14 @@ class TrainingCLI(LightningCLI):
             yield
             return
         home = Path(self.trainer.default_root_dir)
-        output = home / _WRITTEN[self.command]
+        output = home / _WRITTEN[self.command].format(data=folder_name(self.datamodule))
         settings = resolved(self.parser, self.config)
         inputs = [*texts_in(settings["model"]), *texts_in(settings["data"])]
         check_output(output, inputs, "choose another --trainer.default_root_dir")
         with locked(home, folder=True):
             if is_first_process():
-                for folder in (home / "test", *home.glob("logs/*/checkpoints")):
+                for folder in (output.parent, *home.glob("logs/*/checkpoints")):
                     remove_leftovers(folder)
-                if output.exists() and self.command != "fit":  # training keeps an adapter with other weights
-                    line = f"{output} of an earlier run will be replaced when this one ends"
-                    print(f"lovec: warning: {line}", file=sys.stderr)
             yield
 
 

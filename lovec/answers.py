@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from lovec.sentences import spans, split_sentences
+from lovec.sentences import is_prose, spans, split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
 from lovec.types import Record, Sentence
 
@@ -67,10 +67,10 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> 
 
 
 def _last_paragraph(text: str) -> int:
-    """Return where the last paragraph begins; a sentence is never longer than its paragraph."""
+    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading."""
     pieces = spans(text)
-    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
-        if _BLANK_LINE.search(text, end, start):
+    for (begin, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start) or not is_prose(text[begin:end]):
             return start
     return 0
 

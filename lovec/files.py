@@ -247,5 +247,9 @@ def check_adapter_folder(adapter: str) -> None:
     hint = "give a PEFT adapter folder"
     if of_run:
         packaged = any(recipe.is_file() for recipe in recipes)
-        hint = f"make it with: lovec fit --config {run}.yaml" if packaged else "train it first, with lovec fit"
+        hint = (
+            f"make it with: lovec fit --config {run}.yaml (and the same overlays)"
+            if packaged
+            else "train it first, with lovec fit"
+        )
     raise LovecError(f"there is no adapter in {adapter}; {hint}")

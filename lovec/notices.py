@@ -1,4 +1,4 @@
-"""Warnings about many records: logged at the first one and again whenever their number has doubled."""
+"""Warnings about many records: logged once, or again whenever their number has doubled."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ class DoublingWarning:
             new = list(self.ids)[self._warned :]
             self._warned = len(self.ids)
             self._log.warning(self._message, *self._args, self._warned, listed(new))
+
+
+class SingleWarning(DoublingWarning):
+    """Logs a warning once, about the records collected by then; later ones are collected in silence."""
+
+    def flush(self) -> None:
+        """Log the warning if there is an id, and it was not logged before."""
+        if not self._warned:
+            super().flush()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -76,6 +76,7 @@ _NEXT_WORD = re.compile(r"[^\W\d_]+")
 _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+|[A-Z][a-z]?(?:\.[A-Z][a-z]{0,2})+")
 _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\W_]")
+_MARKUP = re.compile(r"[ \t]*(?:#{1,6}(?:[ \t][^\n]*)?\Z|`{3}|~{3})|[^\n]*[^\s.!?:;,]\n[ \t]*(?:=+|-{2,})[ \t]*\Z")
 
 _WORDS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Lists of words, and regular expressions, which the file explains."""
@@ -97,6 +98,17 @@ def split_sentences(text: str) -> list[str]:
         Non-empty texts, in order; none for a text of white space.
     """
     return [text[start:end] for start, end in spans(text)]
+
+
+def is_prose(sentence: str) -> bool:
+    """Return whether one of the texts that ``split_sentences`` returns states something.
+
+    Headings of Markdown ("# Life", or underlined by "===" or "---" without a stop before it) and code blocks do not.
+
+    Args:
+        sentence: the text.
+    """
+    return _MARKUP.match(sentence) is None
 
 
 def spans(text: str) -> list[tuple[int, int]]:

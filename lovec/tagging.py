@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.encoding import QUESTION
+from lovec.passages import is_markup
+from lovec.sentences import is_prose
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.deployment import UNCALIBRATED, Deployment
 from lovec.taggers.scoring import OnSentence, run_to_end
@@ -48,6 +51,12 @@ _NOTES: Mapping[str, str] = {
 
 _MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _BLANK_LINE = re.compile(r"\n\s*\n")
+_TITLE_WITHIN = 4000  # characters
+_LONGEST_TITLE = 80  # characters
+_HTML_TITLE = re.compile(r"<title[^>]*>([^<]*)</title", re.IGNORECASE)
+_HEADING = re.compile(r"#{1,6}[ \t]+([^\n]+?)[ \t#]*(?:\n|\Z)|([^\n]*[^\s.!?:;,])[ \t]*\n(?:=+|-{2,})[ \t]*(?:\n|\Z)")
+_STOP_INSIDE = re.compile(r"[.!?]\s")
+_FIRST_LINE = re.compile(r"([^\W_a-z][^\n]{0,78}[^\s.!?:;,])[ \t]*\n[ \t]*\n")
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +112,9 @@ class TextTagger:
     def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with a confidence for every sentence, in the order given.
 
-        Answers without sentences are split, and tags in them are removed. ``meta["problems"]`` names problems with a
-        text: words that the model does not know, a length beyond its context.
+        Answers without sentences are split, and tags in them are removed. Headings and code blocks that are found then
+        stay among the sentences without a score, and the model does not see them. ``meta["problems"]`` names problems
+        with a text: words that the model does not know, a length beyond its context.
 
         Args:
             records: the texts.
@@ -128,13 +138,25 @@ class TextTagger:
         deployed = self.deployment
 
         def report(number: int, at: int, sentence: Sentence) -> None:
-            if on_sentence is not None:
-                on_sentence(number, at, deployed.sentence(sentence, ITERATIVE))
+            if on_sentence is None:
+                return
+            place = scored[number][at]
+            for before in range(given[number], place):
+                on_sentence(number, before, _unscored(split[number].sentences[before]))
+            given[number] = place + 1
+            on_sentence(number, place, deployed.sentence(sentence, ITERATIVE))
 
         split = [split_record(record, self.session.encoder.tags) for record in records]
-        tagged = yield from self._iterative.steps(split, report)
-        texts = [[sentence.text for sentence in record.sentences] for record in split]
+        scored = [_scored_places(*pair) for pair in zip(records, split, strict=True)]
+        given = [0 for _ in records]  # sentences that were reported
+        bare = [
+            replace(record, sentences=tuple(record.sentences[at] for at in places), rejected=None)
+            for record, places in zip(split, scored, strict=True)
+        ]
+        tagged = yield from self._iterative.steps(bare, report)
+        texts = [[sentence.text for sentence in record.sentences] for record in bare]
         done = [self._with_unknown_words(*pair) for pair in zip(tagged, texts, strict=True)]
+        done = [_with_unscored(*triple) for triple in zip(done, split, scored, strict=True)]
         return [self._filtered(deployed.record(record, ITERATIVE), ITERATIVE) for record in done]
 
     def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
@@ -170,7 +192,8 @@ class TextTagger:
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
         """
-        return self.deployment.keeps(mode, self.min_score, self.keep_factual)
+        keeps = self.deployment.keeps(mode, self.min_score, self.keep_factual)
+        return lambda sentence: is_markup(sentence) or keeps(sentence)
 
     def drift(self, mode: str) -> str | None:
         """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
@@ -289,6 +312,7 @@ class Documents:
         question: the question of documents that have none.
         paragraphs: whether every paragraph of a text is a document of its own.
         asking: whether questions are to be answered; then every line needs a question, and nothing else.
+        guess: whether what a text file is about is guessed from its title, see `topic_of`.
         on_error: called with the error of every row or file that cannot be read; the others are read all the same.
     """
 
@@ -296,6 +320,7 @@ class Documents:
     question: str = DEFAULT_QUESTION
     paragraphs: bool = False
     asking: bool = False
+    guess: bool = False
     on_error: Callable[[LovecError], None] = field(default=lambda error: log.warning("%s; left out", error))
 
     def records(self, skip: int) -> Iterator[Record]:
@@ -315,17 +340,27 @@ class Documents:
         for name, path in self.files:
             yield from self._rows(name, path) if self.asking or is_rows(path) else self._text(name, path)
 
+    def topics(self) -> dict[str, tuple[str, str]]:
+        """Return what every text file is about and where that was found, by name, where it can be guessed."""
+        found = {}
+        for name, path in self.files if self.guess and not self.asking else ():
+            if not is_rows(path) and (topic := topic_of(path.read_bytes().decode("utf-8-sig", "replace"), name)):
+                found[name] = topic
+        return found
+
     def _text(self, name: str, path: Path) -> Iterator[Record]:
         try:
             text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
+        topic = topic_of(text, name) if self.guess else None
+        question = self.question if topic is None else QUESTION.format(entity=topic[0])
         if not self.paragraphs:
-            yield text_record(text, self.question, name)
+            yield text_record(text, question, name)
             return
         for number, paragraph in enumerate(filter(None, map(str.strip, _BLANK_LINE.split(text))), 1):
-            yield text_record(paragraph, self.question, f"{name}:{number}")
+            yield text_record(paragraph, question, f"{name}:{number}")
 
     def _rows(self, name: str, path: Path) -> Iterator[Record]:
         reading = Reading(name)
@@ -361,6 +396,52 @@ class Documents:
                 f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
         return record
+
+
+def topic_of(text: str, name: str) -> tuple[str, str] | None:
+    """Guess what a text is about, from its title.
+
+    Args:
+        text: the text.
+        name: name of its file.
+
+    Returns:
+        The topic, and where it was found: the first Markdown heading if the text begins with it, the ``<title>`` of
+        HTML, a first line that stands alone and ends without a stop, or the name of the file, without its ending, if it
+        has several words or begins with a capital letter. None where nothing looks like a title.
+    """
+    begin = text[:_TITLE_WITHIN].lstrip("\ufeff \t\r\n")
+    if begin[:1] == "<" and (match := _HTML_TITLE.search(begin)):
+        found, where = unescape(match[1]), "its title"
+    elif match := _HEADING.match(begin):
+        found, where = match[1] or match[2], "its heading"
+    elif (match := _FIRST_LINE.match(begin)) and not _STOP_INSIDE.search(match[1]):
+        found, where = match[1], "its first line"
+    else:
+        words = re.sub(r"[-_\s]+", " ", Path(name).name.partition(".")[0]).strip()
+        if not (" " in words or (words[:1].isupper() and not words.isupper())):
+            return None
+        found, where = words, "the name of the file"
+    topic = " ".join(re.sub(r"[*_`]", "", found).split())
+    return (topic, where) if topic and len(topic) <= _LONGEST_TITLE and is_text(topic) else None
+
+
+def _scored_places(given: Record, split: Record) -> list[int]:
+    """Return the indices of the sentences that are scored: a record's own, and those of a text that are prose."""
+    own = bool(given.sentences)
+    return [at for at, sentence in enumerate(split.sentences) if own or is_prose(sentence.text)]
+
+
+def _unscored(sentence: Sentence) -> Sentence:
+    return Sentence(sentence.text, sentence.factuality)
+
+
+def _with_unscored(record: Record, split: Record, places: Sequence[int]) -> Record:
+    """Return a tagged record with the sentences that were not scored in their places."""
+    sentences = list(map(_unscored, split.sentences))
+    for at, sentence in zip(places, record.sentences, strict=True):
+        sentences[at] = sentence
+    return replace(record, sentences=tuple(sentences))
 
 
 def _with_problem(record: Record, problem: str) -> Record:

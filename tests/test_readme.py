@@ -24,6 +24,7 @@ from lovec.cli.arguments import RECIPES
 from lovec.cli.parser import OneLineErrors
 from lovec.cli.training import TrainingCLI, TrainingParser
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
+from lovec.labelling import write_recipe
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 EXTENDING = DOCS / "extending.md"
@@ -57,13 +58,15 @@ def commands():
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with the files that the pages print, and the import path as it was afterwards."""
+    """A working directory with the files that the pages print and the recipe that lovec label writes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     files = printed_files()
     for name, text in files.items():
         monkeypatch.delitem(sys.modules, name, raising=False)
         Path(f"{name}.py").write_text(text)
+    Path("runs/labels").mkdir(parents=True)
+    write_recipe(Path("runs/labels"), "meta-llama/Meta-Llama-3-8B-Instruct", False, None)
     yield tmp_path
     for name in files:
         sys.modules.pop(name, None)

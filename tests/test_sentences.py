@@ -21,7 +21,7 @@ from refusals import ABSTENTIONS, ANSWERS, HELD_OUT_ABSTENTIONS, HELD_OUT_ANSWER
 from lovec.abstentions import is_abstention
 from lovec.datasets.factscore import read_factscore
 from lovec.datasets.wikibio import read_wikibio
-from lovec.sentences import spans, split_sentences
+from lovec.sentences import is_prose, spans, split_sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")
@@ -329,3 +329,15 @@ def test_the_page_shows_the_metrics_of_the_file():
     assert (counts["abstentions"], counts["answers"]) == (len(ABSTENTIONS), len(ANSWERS))
     assert f"finds {held_out['found']} of {held_out['abstentions']} refusals" in words
     assert f"takes {held_out['mistaken']} of {held_out['answers']} answers" in words
+
+
+@pytest.mark.parametrize(
+    ("text", "prose"),
+    [
+        ("# Life", False), ("###### Life #", False), ("## ", False), ("```\na\n```", False), ("~~~ x", False),
+        ("Title\n=====", False), ("Title\n---", False), ("#1 hit", True), ("####### seven", True), ("- # x", True),
+        ("It rained.\n---", True), ("It rained", True), ("# Life\nIt rained.", True), ("`x` is code.", True),
+    ],
+)  # fmt: skip
+def test_headings_and_code_are_no_prose(text, prose):
+    assert is_prose(text) == prose

@@ -30,7 +30,7 @@ RESULTS = set(
     "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout PendingAnswer PendingAnswers PendingText PlainText PretrainingStats "
-    "Progress QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
+    "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
     "TokenReply VllmRequest".split()
 )
@@ -39,7 +39,9 @@ RESULTS = set(
 CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the two variants of the embedded world."""
 
-PASSED_ON = {"ApiClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion", "TeacherResources"}
+PASSED_ON = {
+    "ApiClient", "Asker", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion", "TeacherResources"
+}  # fmt: skip
 """Classes that are made by classes with the same options, which have checked them."""
 
 IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
@@ -56,8 +58,9 @@ ZERO = set(
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "QuadraticReward.bonus RequestLimits.grace listen.port ExpectedReward.variance_weight "
-    "ExpectedReward.entropy_weight".split()
+    "ExpectedReward.entropy_weight ExpectedReward.variance_weight OpenAIWriter.max_cost OpenAIWriter.price_in "
+    "OpenAIWriter.price_out OpenAIWriter.retries QuadraticReward.bonus RequestLimits.grace Splitting.seed "
+    "listen.port".split()
 )
 """Settings that may be 0."""
 
@@ -69,7 +72,13 @@ NEGATIVE = {name for name in ZERO if name.endswith((".malformed", ".bonus", ".em
 }
 """Settings that may be below 0."""
 
-OTHER_NAMES = {"Prices.tokens_in": "price_in", "Prices.tokens_out": "price_out", "Cutter.budget": "evidence_tokens"}
+OTHER_NAMES = {
+    "Prices.tokens_in": "price_in",
+    "Prices.tokens_out": "price_out",
+    "Cutter.budget": "evidence_tokens",
+    "Splitting.dev": "dev_share",
+    "Splitting.test": "test_share",
+}
 """What the message calls a setting, where that is the name of the option that it comes from."""
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -82,6 +91,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "FilesDataModule": {"path": "x.jsonl"},
     "NLIJudge": {"model": "x"},
     "OpenAIOracle": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
+    "OpenAIWriter": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
     "PairStep": {"seed": 0},
     "Platt": {"slope": 1.0, "intercept": 0.0},
     "Prices": {"tokens_in": 1.0, "tokens_out": 1.0},

@@ -26,7 +26,7 @@ from lovec.policy import Policy, PolicyConfig
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.freeform import AnswerReader
 from lovec.taggers.session import SETTINGS, settings_file
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record
+from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record, topic_of
 from lovec.tags import TagFormat, parse
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
@@ -532,3 +532,26 @@ def closed() -> Iterator[None]:
     import lovec.tagging as tagging
 
     tagging._last = None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "topic"),
+    [
+        ("# Ada Lovelace #\n\nShe wrote.", "p.md", ("Ada Lovelace", "its heading")),
+        ("\n\n## **Ada** `Lovelace`\n", "p.md", ("Ada Lovelace", "its heading")),
+        ("Ada Lovelace\n===\n\nx", "p.md", ("Ada Lovelace", "its heading")),
+        ("Ada Lovelace\n\nShe wrote.", "p.txt", ("Ada Lovelace", "its first line")),
+        ("Ada wrote notes. She was\n\nx", "page.txt", None),
+        ("Ada wrote.\n\nx", "page.txt", None),
+        ("Ada Lovelace", "page.txt", None),  # nothing follows: it may be the text
+        ("<!doctype html><html><title>Ada &amp; Bob</title>", "x.html", ("Ada & Bob", "its title")),
+        ("She wrote.", "in/ada-lovelace.v2.txt", ("ada lovelace", "the name of the file")),
+        ("She wrote.", "Ada.txt", ("Ada", "the name of the file")),
+        ("She wrote.", "README.md", None),
+        ("#tag\n\nx", "a", None),
+        (f"# {'x' * 100}\n\nx", "Ada.txt", None),
+        ("", "", None),
+    ],
+)
+def test_the_topic_of_a_text_is_its_title(text, name, topic):
+    assert topic_of(text, name) == topic

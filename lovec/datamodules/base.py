@@ -78,13 +78,14 @@ class RecordsDataModule(LightningDataModule):
         splits: splits that :meth:`questions` accepts; the first one is the default of ``lovec label``.
         answered: whether the records of :meth:`questions` come with answers.
         served: number of optimiser batches trained on so far, over all epochs.
+        title: name of the data set, which names the folder of its results, and is the domain of records without one.
         domains: domains of the validation and test records that are set up, in the order of first appearance.
         summary: number of records ("records"), and of records left out by reason, of each split that is set up.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("test",)
     answered: ClassVar[bool] = False
-    domains: tuple[str, ...] = ("in-domain",)
+    domains: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -111,6 +112,11 @@ class RecordsDataModule(LightningDataModule):
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, Sequence[Record]] = {}
+
+    @property
+    def title(self) -> str:
+        """Name of the data set: that of the class, unless a subclass has another."""
+        return type(self).__name__
 
     @property
     def instruction(self) -> str | None:
@@ -164,17 +170,24 @@ class RecordsDataModule(LightningDataModule):
         for split in _SPLITS[stage]:
             if split in self._records:
                 continue
-            self._records[split] = records = self.load(split)
+            records = self.load(split)
+            if split != "train" and not isinstance(records, StoredRecords):
+                records = list(map(self.with_domain, records))
+            self._records[split] = records
             counts = self.summary.setdefault(split, {})
             counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
             rank_zero_info(f"{type(self).__name__}: {len(records)} {split} records{left_out}")
         measured = (record for split in ("validation", "test") for record in self.loaded(split))
-        self.domains = tuple(dict.fromkeys(record.domain for record in measured)) or self.domains
+        self.domains = tuple(dict.fromkeys(record.domain for record in measured)) or self.domains or (self.title,)
 
     def loaded(self, split: str) -> Sequence[Record]:
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
         return self._records.get(split, ())
+
+    def with_domain(self, record: Record) -> Record:
+        """Return a record with the name of the data set as its domain, where it has none."""
+        return record if "domain" in record.meta else replace(record, meta={**record.meta, "domain": self.title})
 
     def leave_out(self, ids: Collection[str]) -> None:
         """Leave out training records that are set up, before the first batch; their number goes into `summary`."""

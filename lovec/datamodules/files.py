@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.answers import untag
 from lovec.datamodules.base import UNLABELLED, RecordsDataModule
+from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range
@@ -25,6 +27,8 @@ class FilesDataModule(RecordsDataModule):
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``; which records are held out
             depends only on their ids and the seed.
+        name: name of the data set in tables and folders; None is that of ``test_path``, or else of ``path``, without
+            its ending.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
@@ -34,6 +38,7 @@ class FilesDataModule(RecordsDataModule):
         val_path: str | None = None,
         test_path: str | None = None,
         val_fraction: float = 0.1,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -42,7 +47,15 @@ class FilesDataModule(RecordsDataModule):
         self.val_path = val_path
         self.test_path = test_path
         self.val_fraction = val_fraction
+        if name is not None and not slug(name):
+            raise LovecError(f"--data.name is {name!r}, expected a name with letters or digits")
+        self._name = name
         self._read_ahead: dict[str, Sequence[Record]] = {}
+
+    @property
+    def title(self) -> str:
+        """Name of the data set."""
+        return self._name or Path(self.test_path or self.path).name.partition(".")[0] or super().title
 
     def load(self, split: str) -> Sequence[Record]:
         """Read the file of a split; where it also holds the validation records, these are read with it.
@@ -79,7 +92,7 @@ class FilesDataModule(RecordsDataModule):
             if (self._draw(record.id) < self.val_fraction) != (split == "validation"):
                 return None
         record, _ = untag(record, tags)
-        return self.trainable(record) if split == "train" else record
+        return self.trainable(record) if split == "train" else self.with_domain(record)
 
     def trainable(self, record: Record) -> Record | None:
         """Return a record ready for training, or None if it cannot be trained on; by default as it is.

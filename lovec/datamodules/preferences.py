@@ -25,6 +25,7 @@ class Demonstrations(FilesDataModule):
         unlabelled: JSONL with answers that are added to training without labels, whatever labels they have, for
             objectives that learn without labels from some answers, such as ``lovec.modules.Distil``; null adds none.
             ``sentences.jsonl`` of ``lovec label`` is such a file. It is kept in memory.
+        name: name of the data set in tables and folders; None is that of the test file.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` of the datamodule.
     """
 
@@ -69,6 +70,7 @@ class Preferences(FilesDataModule):
         val_path: JSONL for validation; without it a share of ``path`` is held out.
         test_path: JSONL for ``lovec test``.
         val_fraction: share of ``path`` held out for validation if there is no ``val_path``.
+        name: name of the data set in tables and folders; None is that of the test file.
         **kwargs: ``batch_size``, ``eval_batch_size``, ``seed`` and ``wrong_scores`` of the datamodule.
     """
 

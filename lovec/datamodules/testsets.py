@@ -71,7 +71,7 @@ class QuestionSet(RecordsDataModule):
         Raises:
             LovecError: the file is missing or broken, or none of its sentences has a label.
         """
-        records = list(map(self._with_domain, read_any(path)))
+        records = list(map(self._with_own_domain, read_any(path)))
         if not any(s.factuality is not None for record in records for s in record.sentences):
             raise LovecError(
                 f"{path} has no labelled sentence; label it with `lovec label`, or leave the option out to let the "
@@ -84,9 +84,9 @@ class QuestionSet(RecordsDataModule):
         records = self.questions(split)
         if self.evidence:
             records = with_evidence(records, open_evidence(self.evidence))
-        return list(map(self._with_domain, records))
+        return list(map(self._with_own_domain, records))
 
-    def _with_domain(self, record: Record) -> Record:
+    def _with_own_domain(self, record: Record) -> Record:
         return replace(record, meta={"domain": self.domain, **record.meta})
 
 

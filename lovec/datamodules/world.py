@@ -89,6 +89,11 @@ class World(RecordsDataModule):
         return self._world
 
     @property
+    def title(self) -> str:
+        """Name of the world."""
+        return self.variant
+
+    @property
     def instruction(self) -> str:
         """The short instruction that the world's model knows."""
         return self.world.instruction

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias
 
-from lovec.notices import DoublingWarning
+from lovec.notices import DoublingWarning, SingleWarning
 from lovec.types import LovecError, Record, check_choice, check_count
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
@@ -53,7 +53,7 @@ class Cutter:
         self._cut = DoublingWarning(
             log, f"%d records have more than {budget} tokens of evidence, which is cut by {how}: %s"
         )
-        self._bare = DoublingWarning(log, "%d records have no evidence: %s")
+        self._bare = SingleWarning(log, "%d records have no evidence: %s")
         self.cut, self.bare = self._cut.ids, self._bare.ids
 
     def __call__(self, record: Record) -> str:
@@ -61,11 +61,14 @@ class Cutter:
         text = cut(record.evidence, [s.text for s in record.sentences], self.budget, self.how, self.count_tokens)
         if not text:
             self._bare.add(record.id)
-            self._bare.flush()
         elif text != _joined(record.evidence):
             self._cut.add(record.id)
             self._cut.flush()
         return text
+
+    def warn(self) -> None:
+        """Log, once, that the records so far include some without evidence; to be called when many have been seen."""
+        self._bare.flush()
 
 
 def cut(

@@ -27,6 +27,7 @@ from lovec.calibration import Isotonic, Platt
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
+from lovec.evaluation.places import RESULTS, TestFolder
 from lovec.evaluation.processes import gather, in_data_order, own_share
 from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
@@ -56,7 +57,7 @@ class Measurement:
         evaluator: tags, labels and computes metrics.
         config: the settings of the evaluation.
         trainer: the Lightning trainer, for its processes and its precision.
-        folder: where files are written.
+        place: the folder in which files are written.
         seed: training seed of the methods, for the rows.
         validation: labelled records to choose the best constant and to fit calibrators on.
         training: labelled records for the baselines that learn from labels.
@@ -72,7 +73,7 @@ class Measurement:
     evaluator: Evaluator
     config: EvaluationConfig
     trainer: Any
-    folder: Path
+    place: TestFolder
     seed: int
     validation: Sequence[Record]
     training: Sequence[Record] = ()
@@ -85,6 +86,8 @@ class Measurement:
         self._kept: dict[str, list[Record]] = {}
         self._tagged: dict[str, list[Record]] = {}
         self._spent: dict[str, Counter[str]] = {}  # seconds by phase, and prefill tokens
+        if self.trainer.is_global_zero:
+            self.place.begin()
         self._failure: str | None = None  # why a file could not be written
         self._constant = best_constant(self.validation, self.resources.encoder.scale)
         if self._constant is None and ITERATIVE in self.evaluator.modes:
@@ -201,12 +204,16 @@ class Measurement:
         """
         self.write_json("times.json", self.times)
         infos = self.evaluator.metric_infos.values()
-        self._write("results.json", lambda path: write_results(path, self.results, infos, written_by()))
+        self._write(RESULTS, lambda path: write_results(path, self.results, infos, written_by()))
         for failure in filter(None, gather(self.trainer, self._failure)):
             raise LovecError(
                 f"{failure}; make room there, or choose another --trainer.default_root_dir, and test again"
             )
-        rank_zero_info(f"results and tagged records written to {self.folder}")
+        records = len(self._all(self.records))
+        kept = self.place.finish(records) if self.trainer.is_global_zero else []
+        rank_zero_info(f"results and tagged records written to {self.place.path}")
+        for folder in kept:
+            rank_zero_info(f"what was there, of another test, is kept in {folder}")
 
     def write_json(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write a JSON list into the folder, from one process."""
@@ -217,9 +224,9 @@ class Measurement:
         if not self.trainer.is_global_zero:
             return
         try:
-            write(self.folder / name)
+            write(self.place.working / name)
         except OSError as error:
-            self._failure = self._failure or f"cannot write {self.folder / name} ({error.strerror})"
+            self._failure = self._failure or f"cannot write {self.place.path / name} ({error.strerror})"
 
     # Steps
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
+from lovec.evaluation.places import UNFINISHED, TestFolder, folder_name, set_aside, weights_of
 from lovec.evaluation.processes import in_data_order, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
@@ -173,13 +176,21 @@ class EvaluationModule(LightningModule):
             judge=getattr(data, "judge", None),
         )
         oracle = self.oracle or getattr(data, "oracle", None)
-        domains = getattr(data, "domains", ("in-domain",))
+        domains = getattr(data, "domains", ()) or ("in-domain",)
         self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
 
     def tested_adapter(self) -> str | None:
         """Return the adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""
         return self.evaluation.adapter or str(self.run_dir / "adapter")
+
+    @property
+    def _measured_file(self) -> str | None:
+        """The adapter or checkpoint that is measured."""
+        if self.trainer.ckpt_path is not None:
+            return str(self.trainer.ckpt_path)
+        adapter = self.tested_adapter()
+        return None if adapter is None else adapter_folder(adapter)
 
     def taggers(self) -> dict[str, Tagger]:
         """Return a tagger per mode, with the current engine and encoder; a mode may be left out."""
@@ -311,14 +322,15 @@ class EvaluationModule(LightningModule):
         validation = [] if data is None else data.load("validation")
         learning = any(baseline.needs_labels for baseline in self.baselines)
         training = data.load("train") if learning and data is not None else []
-        folder = self.run_dir / "test"
+        weights = {name: weights_of(path or self._measured_file) for name, path in self.methods.items()}
+        place = TestFolder(self.run_dir, data, weights)
         self.measurement = Measurement(
             self.policy,
             self.baseline_resources,
             self.evaluator,
             self.evaluation,
             self.trainer,
-            folder,
+            place,
             self.seed,
             validation,
             training,
@@ -372,11 +384,15 @@ class EvaluationModule(LightningModule):
         return [record_to_dict(record) for record in ordered]
 
     def on_predict_epoch_end(self) -> None:
-        """Write ``predictions.jsonl`` into the folder of the run."""
+        """Write ``predictions/DATA.jsonl`` into the folder of the run; another file that is there is kept aside."""
         records = in_data_order(self.trainer, self._predicted)
         if self.trainer.is_global_zero:
-            path = self.run_dir / "predictions.jsonl"
-            write_records(path, records)
+            path = self.run_dir / "predictions" / f"{folder_name(getattr(self.trainer, 'datamodule', None))}.jsonl"
+            fresh = path.with_name(path.name + UNFINISHED)
+            write_records(fresh, records)
+            if path.exists() and not filecmp.cmp(path, fresh, shallow=False):
+                rank_zero_info(f"what was there, of another prediction, is kept in {set_aside(self.run_dir, path)}")
+            os.replace(fresh, path)
             rank_zero_info(f"{len(records)} tagged records written to {path}")
             for note in dict.fromkeys(map(self._deployment.note, MODES)):
                 rank_zero_info(note)

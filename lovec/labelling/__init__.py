@@ -1,14 +1,21 @@
-"""From questions to preference pairs in stages: each writes a file, and an interrupted one resumes where it stopped."""
+"""From questions to training data in stages: each writes files, and an interrupted one resumes where it stopped."""
 
 from lovec.labelling.joining import join_file, join_folder
+from lovec.labelling.recipe import RECIPE, next_commands, summary, write_recipe
 from lovec.labelling.sources import Shard, Source, open_file, stage_file
+from lovec.labelling.splitting import MANIFEST, SPLITS, Splitting, TooFewEntities, split_file
 from lovec.labelling.stage import STAGES, Counts, Outcome, Progress, Stage, read_counts, run_stage
-from lovec.labelling.steps import AnswerStep, LabelStep, PairStep, SplitStep, copy_records
+from lovec.labelling.steps import Answer, AnswerStep, EngineWriter, LabelStep, PairStep, SplitStep, Writer, copy_records
 
 __all__ = [
+    "MANIFEST",
+    "RECIPE",
+    "SPLITS",
     "STAGES",
+    "Answer",
     "AnswerStep",
     "Counts",
+    "EngineWriter",
     "LabelStep",
     "Outcome",
     "PairStep",
@@ -16,12 +23,19 @@ __all__ = [
     "Shard",
     "Source",
     "SplitStep",
+    "Splitting",
     "Stage",
+    "TooFewEntities",
+    "Writer",
     "copy_records",
     "join_file",
     "join_folder",
+    "next_commands",
     "open_file",
     "read_counts",
     "run_stage",
+    "split_file",
     "stage_file",
+    "summary",
+    "write_recipe",
 ]

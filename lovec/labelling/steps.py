@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lovec.answers import untag
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
 from lovec.types import (
-    Completion,
     Engine,
+    LovecError,
     Oracle,
     Record,
     Sampling,
@@ -30,53 +31,106 @@ def copy_records(records: Sequence[Record]) -> list[Outcome]:
     return [Outcome([record]) for record in records]
 
 
-class AnswerStep:
-    """Lets a model answer questions without the instruction that asks for confidences.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer to a question.
+
+    Attributes:
+        text: the answer; "" where there is none.
+        finished: False if it was cut off by the token limit.
+        problem: why there is no answer; None if there is one.
+    """
+
+    text: str
+    finished: bool = True
+    problem: str | None = None
+
+
+class Writer(Protocol):
+    """Answers questions, without the instruction that asks for confidences."""
+
+    def write(self, records: Sequence[Record], sampling: Sampling) -> list[list[Answer]]:
+        """Return ``sampling.n`` answers to the question of every record, or a single one that says why there is none.
+
+        An answer must not depend on the other records.
+        """
+
+
+class EngineWriter(Writer):
+    """Lets the model of an engine answer.
 
     Args:
         engine: samples the answers, with the weights that it was last synced with.
         encoder: encodes the prompts for the engine's model.
-        sampling: how to sample. Random streams are keyed by record id, so that an answer does not depend on the other
-            prompts of its batch. Several samples become several records, ``<id>/sample-1`` and so on.
     """
 
-    def __init__(self, engine: Engine, encoder: Encoder, sampling: Sampling) -> None:
+    def __init__(self, engine: Engine, encoder: Encoder) -> None:
         self.engine = engine
         self.encoder = encoder
+
+    def write(self, records: Sequence[Record], sampling: Sampling) -> list[list[Answer]]:
+        """Return answers; random streams are keyed by record id, so that they do not depend on the other records.
+
+        A question that leaves no room for an answer in the model's context gets none.
+        """
+        prompts = {record.id: self.encoder.prompt(record.question, instruct=False) for record in records}
+        limit = self.engine.context_length
+        fitting = {name: ids for name, ids in prompts.items() if limit is None or len(ids) < limit}
+        completions = self.engine.generate(list(fitting.values()), sampling, self.encoder.stop_ids, keys=list(fitting))
+        samples = dict(zip(fitting, completions, strict=True))
+        answers = []
+        for name, ids in prompts.items():
+            if name in samples:
+                answers.append([Answer(self.encoder.decode(c.ids).strip(), c.finished) for c in samples[name]])
+                continue
+            problem = f"the prompt has {len(ids)} tokens, the model's context holds {limit}; shorten the question"
+            answers.append([Answer("", problem=problem)])
+        return answers
+
+
+class AnswerStep:
+    """Lets a model answer questions.
+
+    Args:
+        writer: writes the answers.
+        sampling: how to sample. Several samples become several records, ``<id>/sample-1`` and so on.
+    """
+
+    def __init__(self, writer: Writer, sampling: Sampling) -> None:
+        self.writer = writer
         self.sampling = sampling
 
     def __call__(self, records: Sequence[Record]) -> list[Outcome]:
         """Return answered records; sentences and labels that came with a question are dropped.
 
-        A question that leaves no room for an answer in the model's context keeps an empty answer, and
-        ``meta["problem"]`` says why. ``meta["finished"]`` is False where an answer was cut off by the token limit.
-        """
-        prompts = {record.id: self.encoder.prompt(record.question, instruct=False) for record in records}
-        limit = self.engine.context_length
-        fitting = {name: ids for name, ids in prompts.items() if limit is None or len(ids) < limit}
-        completions = self.engine.generate(
-            list(fitting.values()), self.sampling, self.encoder.stop_ids, keys=list(fitting)
-        )
-        samples = dict(zip(fitting, completions, strict=True))
-        outcomes = []
-        for record in records:
-            question = replace(record, answer="", sentences=(), rejected=None)
-            if record.id in samples:
-                outcomes.append(self._outcome(question, samples[record.id]))
-                continue
-            length = len(prompts[record.id])
-            problem = f"the prompt has {length} tokens, the model's context holds {limit}; shorten the question"
-            outcomes.append(Outcome([replace(question, meta={**record.meta, "problem": problem})], failed=problem))
-        return outcomes
+        A question without an answer keeps an empty one, and ``meta["problem"]`` says why. ``meta["finished"]`` is False
+        where an answer was cut off by the token limit.
 
-    def _outcome(self, question: Record, completions: Sequence[Completion]) -> Outcome:
+        Raises:
+            LovecError: the writer, which may be the user's own, returned something else than answers.
+        """
+        written = self.writer.write(records, self.sampling)
+        if len(written) != len(records):
+            name = type(self.writer).__name__
+            raise LovecError(f"{name} returned answers to {len(written)} questions, expected {len(records)}")
+        for record, answers in zip(records, written, strict=True):
+            if len(answers) not in (1, self.sampling.n) or not all(isinstance(a, Answer) for a in answers):
+                raise LovecError(
+                    f"{type(self.writer).__name__} returned {str(answers)[:60]} for record {record.id!r}, expected a "
+                    f"list of {self.sampling.n} lovec.labelling.Answer"
+                )
+        return [self._outcome(*pair) for pair in zip(records, written, strict=True)]
+
+    def _outcome(self, record: Record, answers: Sequence[Answer]) -> Outcome:
         records = []
-        for number, completion in enumerate(completions, 1):
-            name = question.id if self.sampling.n == 1 else f"{question.id}/sample-{number}"
-            meta = question.meta if completion.finished else {**question.meta, "finished": False}
-            answer = self.encoder.decode(completion.ids).strip()
-            records.append(replace(question, id=name, answer=answer, meta=meta))
-        return Outcome(records, {"unfinished": sum(not completion.finished for completion in completions)})
+        for number, answer in enumerate(answers, 1):
+            name = record.id if len(answers) == 1 else f"{record.id}/sample-{number}"
+            meta = record.meta if answer.finished else {**record.meta, "finished": False}
+            meta = meta if answer.problem is None else {**meta, "problem": answer.problem}
+            records.append(replace(record, id=name, answer=answer.text, sentences=(), rejected=None, meta=meta))
+        problems = [answer.problem for answer in answers if answer.problem is not None]
+        counts = {"unfinished": sum(not answer.finished for answer in answers)}
+        return Outcome(records, {} if len(problems) == len(answers) else counts, problems[0] if problems else None)
 
 
 class SplitStep:

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from lovec.callbacks import Monitor, Probe
 from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
+from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
 from lovec.evaluation.stopping import SignalConnector
 from lovec.exporting import trained_files
@@ -414,8 +415,7 @@ class PolicyModule(EvaluationModule):
             aside = free_name(path)
             files = trained_files(self, self.base_fingerprint)
             self.policy.save_adapter(path, extra_files=files, keep_other=True)
-            kept = f"; the one that was there has other weights and is kept in {aside}" if aside.exists() else ""
-            rank_zero_info(f"adapter written to {path}{kept}")
+            rank_zero_info(f"adapter written to {path}{set_aside_measured(self.run_dir, aside)}")
         SignalConnector.of(self.trainer).training_ends()
 
     def _save_terminated(self) -> None:

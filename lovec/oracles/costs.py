@@ -48,10 +48,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What it will take to rate some records, estimated before the first call.
+    """What it will take to ask about some records, estimated before the first call.
 
     Attributes:
-        records: number of records with sentences.
+        records: number of records to ask about: those with sentences, or for answers every sample of a question.
         calls: number of calls to make; records with the same prompt share one.
         cached: number of records whose reply is in the cache.
         tokens_in: approximate number of tokens of the prompts to send.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lovec.encoding import Encoder
-from lovec.notices import DoublingWarning
+from lovec.notices import SingleWarning
 from lovec.prompts import prompt
 from lovec.questions import SentenceQuestion
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice, check_count
@@ -61,7 +61,7 @@ class SelfJudge(Oracle):
         self._shares_engine = False
         self._policy: Policy | None = None
         self._question: SentenceQuestion | None = None
-        self._no_evidence = DoublingWarning(
+        self._no_evidence = SingleWarning(
             log, "%d records so far have no evidence, and the judge goes by what the model knows: %s"
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
+from lovec.sentences import is_prose
 from lovec.types import Sentence, to_rating
 
 BANDS: Mapping[str, str] = {
@@ -40,6 +41,11 @@ def band(confidence: float | None) -> str:
         return "none"
     tenths = to_rating(confidence)
     return next((name for name, highest in TENTHS.items() if tenths <= highest), "high")
+
+
+def is_markup(sentence: Sentence) -> bool:
+    """Return whether a sentence is a heading or a code block, which is not scored."""
+    return sentence.confidence is None and sentence.score is None and not is_prose(sentence.text)
 
 
 def number(sentence: Sentence) -> str:
@@ -99,6 +105,11 @@ def one_line(text: str, longest: int) -> str:
 
 
 def sentence_text(sentence: Sentence) -> Text:
-    """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets."""
+    """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
+
+    Headings and code blocks that have no confidence are plain.
+    """
+    if is_markup(sentence):
+        return Text(visible(sentence.text))
     style = TERMINAL[band(sentence.confidence)]
     return Text.assemble((visible(sentence.text), style), " ", (f"[{number(sentence)}]", "bold"))

@@ -196,7 +196,8 @@ def check_adapter(adapter: str, model: str | None = None, any_base: bool = False
     if not same_base(named, model.removeprefix(RANDOM)):
         raise LovecError(
             f"the adapter in {adapter} was trained on another base: it names {named}, and the model is {model}; give "
-            f"that model, or set any_base (--any_base, --model.policy.any_base true) if they are the same"
+            "that model, or set any_base (--any_base, --model.policy.any_base true) if they are the same; or first "
+            "train an adapter of this model, with lovec fit --config sft.yaml and the same overlays"
         )
 
 

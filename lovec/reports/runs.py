@@ -1,7 +1,7 @@
 """Read what runs left behind: result rows, tagged records, running times and logs.
 
-``lovec test`` writes the folder ``RUN/test``. A folder above several runs (those of a demo or a benchmark, or one per
-seed) is read as one run.
+``lovec test`` writes a folder ``RUN/test/DATA`` for every data set; earlier versions wrote ``RUN/test``, which is read
+as well. A folder above several runs (those of a demo or a benchmark, or one per seed) is read as one run.
 """
 
 from __future__ import annotations
@@ -132,18 +132,18 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
     sweeps: dict[Path, Results] = {}
     order: list[str] = []
     for folder in folders:
-        test_folders = _test_folders(folder)
-        with_logs = [path for path in (folder, *map(_run_folder, test_folders)) if _has_logs(path)]
+        tested = test_folders(folder)
+        with_logs = [path for path in (folder, *map(_run_folder, tested)) if _has_logs(path)]
         has_sweep = (folder / "sweep.json").is_file()
-        if not (test_folders or with_logs or has_sweep):
+        if not (tested or with_logs or has_sweep):
             raise LovecError(
                 f"{folder} has no test/results.json; give the folder of a run (trainer.default_root_dir) that "
                 "`lovec test` has measured, or one above several"
             )
-        tests |= {path.resolve(): read_results(path / "results.json") for path in test_folders}
+        tests |= {path.resolve(): read_results(path / "results.json") for path in tested}
         logs |= dict.fromkeys(with_logs)
         sweeps |= {folder: read_results(folder / "sweep.json")} if has_sweep else {}
-        order += _method_order(folder, test_folders)
+        order += _method_order(folder, tested)
     rows = _merged(tests)
     return RunResults(
         name=" + ".join(_run_folder(folder.resolve()).name for folder in folders),
@@ -189,8 +189,8 @@ def _recipes(folders: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
             yield recipe
 
 
-def _test_folders(folder: Path) -> list[Path]:
-    """Return the folders with test results: the given one, its ``test``, or else every ``test`` some levels below.
+def test_folders(folder: Path) -> list[Path]:
+    """Return the folders with test results: the given one, those in its ``test``, or else in every ``test`` below.
 
     Raises:
         LovecError: there is no such folder.
@@ -198,22 +198,29 @@ def _test_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise LovecError(f"there is no folder {folder}; give the folder of a run (trainer.default_root_dir)")
     for depth in range(_DEPTH + 1):
-        if paths := sorted(folder.glob("*/" * depth + "test/results.json")):
-            return [path.parent for path in paths]
-    return [folder] if (folder / "results.json").is_file() else []
+        patterns = ("test/results.json", "test/*/results.json")
+        paths = [path.parent for pattern in patterns for path in folder.glob("*/" * depth + pattern)]
+        if finished := sorted(path for path in paths if path.suffix != ".unfinished"):  # a test that was stopped
+            return finished
+    if (folder / "results.json").is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/results.json")) if folder.name == "test" else []
 
 
 def _run_folder(test_folder: Path) -> Path:
-    return test_folder.parent if test_folder.name == "test" else test_folder
+    """Return the folder of the run that a folder with test results is in."""
+    if test_folder.name == "test":
+        return test_folder.parent
+    return test_folder.parent.parent if test_folder.parent.name == "test" else test_folder
 
 
 def _has_logs(folder: Path) -> bool:
     return any(folder.glob("*/version_*/metrics.csv"))
 
 
-def _method_order(folder: Path, test_folders: Iterable[Path]) -> list[str]:
+def _method_order(folder: Path, tested: Iterable[Path]) -> list[str]:
     """Return the methods in the order of the results.json above several runs, such as the one of a demo."""
-    above = {parent for test in test_folders for parent in _run_folder(test).parents}
+    above = {parent for test in tested for parent in _run_folder(test).parents}
     files = [path / "results.json" for path in sorted(above) if path == folder or folder in path.parents]
     return [row.method for file in files if file.is_file() for row in read_results(file).rows]
 

@@ -103,18 +103,18 @@ def test_a_test_reports_recalibrated_rows(model, adapter, tmp_path):
     assert {row.method for row in method.results} == {
         "Mine 2", "Mine 2 + isotonic", "Mine 2 + Platt", "Best constant"
     }  # fmt: skip
-    assert {path.name for path in (tmp_path / "test").glob("*.jsonl")} == {
+    assert {path.name for path in (tmp_path / "test" / "rows").glob("*.jsonl")} == {
         "mine-2.iterative.jsonl", "best-constant.iterative.jsonl",
         "mine-2-isotonic.iterative.jsonl", "mine-2-isotonic.iterative.mean.jsonl",
         "mine-2-platt.iterative.jsonl", "mine-2-platt.iterative.mean.jsonl",
     }  # fmt: skip
-    assert read_results(tmp_path / "test" / "results.json").rows == tuple(method.results)
-    tagged = list(read_records(tmp_path / "test" / "mine-2.iterative.jsonl"))
+    assert read_results(tmp_path / "test" / "rows" / "results.json").rows == tuple(method.results)
+    tagged = list(read_records(tmp_path / "test" / "rows" / "mine-2.iterative.jsonl"))
     validation = method.evaluator.tag_and_label(Rows().load("validation"), "iterative")
     for readout, (name, form) in product(("stated", "mean"), (("isotonic", Isotonic), ("Platt", Platt))):
         before, truth, _ = sentence_pairs(tagged, readout)
         after = form.fit(*sentence_pairs(validation, readout)[:2])(before)
-        written = read_records(tmp_path / "test" / tagged_file(f"Mine 2 + {name}", "iterative", readout))
+        written = read_records(tmp_path / "test" / "rows" / tagged_file(f"Mine 2 + {name}", "iterative", readout))
         sentences = [s for record in written for s in record.sentences]
         assert [s.confidence for s in sentences] == pytest.approx(after.tolist(), abs=1e-6)
         assert {(s.score, s.distribution) for s in sentences} == {(None, None)}
@@ -133,7 +133,7 @@ def test_the_map_of_free_form_answers_is_fitted_on_labelled_free_form_answers(mo
     measured(tmp_path, model, adapter, Splits(), judge, modes=["free-form"])
     assert judge.seen == [[f"{split}/r{i}" for i in range(4)] for split in ("test", "validation")]
     for readout in ("stated", "mean"):  # halved, as the judge of the validation answers has it
-        mapped = read_records(tmp_path / "test" / tagged_file("SFT + isotonic", "free-form", readout))
+        mapped = read_records(tmp_path / "test" / "rows" / tagged_file("SFT + isotonic", "free-form", readout))
         assert [s.confidence for r in mapped for s in r.sentences] == pytest.approx(
             [n / 20 for i in range(4) for n in (i + 1, 9)]
         )

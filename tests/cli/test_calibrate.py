@@ -177,16 +177,16 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     words = ["--model", "lovec.modules.SFT", "--model.policy.model", model, *data, "--data.test_path", "labels.jsonl"]
     words += ["--trainer.default_root_dir", "run", "--model.evaluation.vanilla", "false", *CPU]
     assert main(["test", *words]) == 0
-    rows = [row for row in read_results("run/test/results.json").rows if row.method == "SFT"]
+    rows = [row for row in read_results("run/test/labels/results.json").rows if row.method == "SFT"]
     assert {row.readout for row in rows} == {"stated", "mean", "deployed"}
     (deployed,) = (row for row in rows if row.readout == "deployed" and row.level == "sentence")
     assert deployed.file == "sft.iterative.deployed.jsonl"
-    plain = with_mean_readout(list(read_records("run/test/sft.iterative.jsonl")))
+    plain = with_mean_readout(list(read_records("run/test/labels/sft.iterative.jsonl")))
     pairs = [(made.confidence(s), s.factuality) for record in plain for s in record.sentences]
     confidence, factuality = (list(values) for values in zip(*pairs, strict=True))
     assert deployed.metrics["brier"] == pytest.approx(float(brier_score(confidence, factuality)), abs=1e-12)
     assert main(["predict", *words]) == 0
-    predicted = list(read_records("run/predictions.jsonl"))
+    predicted = list(read_records("run/predictions/labels.jsonl"))
     assert [s.confidence for r in predicted for s in r.sentences] == pytest.approx(confidence, abs=1e-6)
     assert [s.score for r in predicted for s in r.sentences] == [s.score for r in plain for s in r.sentences]
     with open("labels.jsonl", "rb") as file:

@@ -106,7 +106,8 @@ def killed(words: list[str], call: str, at: int) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != ".lock"}
+    apart = (".lock", "recipe.yaml")  # the recipe names the folder
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name not in apart}
 
 
 # What a shard is
@@ -354,6 +355,7 @@ def there(labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def test_shards_of_labels_join_to_the_files_of_one_run(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", "out"]) == 0
+    assert main(["label", "--out", "out", "--stages", "splits"]) == 0
     assert contents(Path("out")) == contents(Path("whole"))
     ids = [record.id for record in read_records("out/answers.jsonl")]
     assert ids[:4] == ["q0/sample-1", "q0/sample-2", "q1/sample-1", "q1/sample-2"] and ids[8] == "long"
@@ -367,7 +369,9 @@ def test_shards_of_labels_join_to_the_files_of_one_run(there: Path, capsys: pyte
 
 def test_a_shard_of_labels_says_what_comes_next(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["label", "--out", "out", "--stages", "pairs", "--shard", "2/3"]) == 0
-    assert capsys.readouterr().out.endswith("when all 3 shards are done:\n  lovec join out\n")
+    assert capsys.readouterr().out.endswith(
+        "when all 3 shards are done:\n  lovec join out\n  lovec label --stages splits --out out\n"
+    )
 
 
 def remake(stage: str, *words: str) -> None:

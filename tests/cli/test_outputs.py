@@ -87,7 +87,7 @@ def test_training_does_not_replace_the_adapter_that_it_starts_from(
 def test_a_prediction_does_not_replace_what_it_reads(
     here: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_records("run/predictions.jsonl", records(3))
+    write_records("run/predictions/rows.jsonl", records(3))
     before = contents()
     words = [
         "--model",
@@ -99,8 +99,8 @@ def test_a_prediction_does_not_replace_what_it_reads(
         "--trainer.default_root_dir",
         "run",
     ]
-    code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions.jsonl")
-    assert code == 1 and "is also the input run/predictions.jsonl" in line
+    code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions/rows.jsonl")
+    assert code == 1 and "is also the input run/predictions/rows.jsonl" in line
     assert contents() == before
 
 
@@ -160,12 +160,16 @@ def test_the_second_of_two_new_folders_is_refused_too(here: Path, capsys: pytest
     assert code == 1 and "another run" in line
 
 
-def test_what_will_be_replaced_is_said_first(here: Path, model: str, adapter: str, capfd: Any) -> None:
+def test_another_prediction_is_kept_aside_and_an_equal_one_replaced(
+    here: Path, model: str, adapter: str, capfd: Any
+) -> None:
     words = ["predict", *fit(model, "--model.evaluation.adapter", adapter)]
+    for _ in range(2):
+        assert in_child(lambda: main(words)) == 0
+        assert "is kept in" not in capfd.readouterr().err
+    Path("run/predictions/rows.jsonl").write_text("another")
     assert in_child(lambda: main(words)) == 0
-    assert "will be replaced" not in capfd.readouterr().err
-    assert in_child(lambda: main(words)) == 0
-    assert "run/predictions.jsonl of an earlier run will be replaced when this one ends" in capfd.readouterr().err
+    assert Path("run/predictions-1/rows.jsonl").read_text() == "another"
 
 
 # A full disk
@@ -199,9 +203,9 @@ def test_a_full_disk_at_the_end_of_a_test_leaves_the_table(here: Path, model: st
     assert "Test of SFT" in output and "Best constant" in output
     last = errors.splitlines()[-1]
     assert last.startswith("lovec: error: cannot write run/test/") and "(File too large); make room" in last
-    assert not Path("run/test/results.json").exists() and not list(Path("run/test").glob("*.part"))
+    assert not Path("run/test/rows/results.json").exists() and not list(Path("run/test").glob("*.part"))
     assert lovec_run("test", *words[:-2])[0] == 0
-    assert read_results("run/test/results.json").rows
+    assert read_results("run/test/rows/results.json").rows
 
 
 def test_a_full_disk_at_the_end_of_training_keeps_the_older_adapter(here: Path, model: str) -> None:

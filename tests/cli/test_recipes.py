@@ -131,6 +131,7 @@ def test_base_yaml_is_the_packaged_one_and_needs_no_recipe(here):
 
 def test_other_classes_drop_what_they_do_not_have(here):
     words = ["--data", "Preferences", "--data.path", "p.jsonl", "--model.optimizer", "SGD", "--model.optimizer.lr", "1"]
+    words += ["--model.policy.model", "world"]
     config = build("fit", "--config", "dpo.yaml", *words, *CPU).config
     assert config.data.init_args.batch_size == 8
     assert "samples" not in config.data.init_args
@@ -210,8 +211,20 @@ def test_an_objective_of_the_users_own_keeps_what_it_shares(here, monkeypatch, w
 
 
 def test_other_data_keeps_what_it_shares(here):
-    cli = build("fit", "-c", "dpo.yaml", "--data.batch_size=5", "--data", "Preferences", "--data.path", "p.jsonl", *CPU)
+    words = ["-c", "dpo.yaml", "--data.batch_size=5", "--data", "Preferences", "--data.path", "p.jsonl", *CPU]
+    cli = build("fit", *words, "--model.policy.model", "world")
     assert (cli.datamodule.path, cli.datamodule.batch_size) == ("p.jsonl", 5)
+
+
+def test_files_of_ones_own_are_not_trained_on_with_the_worlds_model_by_default(here, capsys):
+    words = ["fit", "--config", "sft.yaml", "--data", "Demonstrations", "--data.path", "p.jsonl"]
+    code, line = error_of(capsys, *words)
+    assert code == 2 and "nothing names the model for the data Demonstrations" in line and not Path("runs").exists()
+    Path("own.yaml").write_text("data: {class_path: lovec.datamodules.Preferences, init_args: {path: p.jsonl}}\n")
+    code, line = error_of(capsys, "fit", "--config", "dpo.yaml", "--config", "own.yaml")
+    assert code == 2 and "lovec.datamodules.Preferences" in line
+    Path("mine.yaml").write_text("model: {init_args: {policy: {model: world}}}\n")
+    assert build("fit", *words[1:], "--config", "mine.yaml", *CPU).datamodule.path == "p.jsonl"
 
 
 def test_names_that_users_give_keep_their_hyphens(here):
@@ -271,6 +284,6 @@ def test_fit_then_test_from_the_checkpoint_alone(here, capsys, tmp_path_factory)
     assert main(["test", "--ckpt_path", str(saved), *shlex.split(flags), *CPU]) == 0
     out = capsys.readouterr().out
     assert "Test of DPO" in out
-    rows = json.loads(Path("out/test/results.json").read_text())["rows"]
+    rows = json.loads(Path("out/test/test/results.json").read_text())["rows"]
     assert {row["method"] for row in rows} == {"DPO", "Vanilla", "Best constant"}
     assert "ModelCheckpoint" not in out

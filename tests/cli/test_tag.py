@@ -62,7 +62,10 @@ def run(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> Any:
             code,
             printed.out,
             re.sub(
-                r"Loading weights[^\n]*\n?|\r[^\n]*\r|lovec: (taken to answer|Confidence: )[^\n]*\n", "", printed.err
+                r"Loading weights[^\n]*\n?|\r[^\n]*\r|"
+                r"lovec: (taken to answer|\S+ is taken|Confidence: |\d+ sentences?, )[^\n]*\n",
+                "",
+                printed.err,
             ),
         )
 
@@ -75,6 +78,93 @@ def expected(session: Session, text: str = PAGE, **options: Any) -> list[tuple[s
 
 def parsed(text: str) -> list[tuple[str, int | None]]:
     return [(sentence.text, sentence.score) for sentence in parse(text).sentences]
+
+
+# Which sentences to doubt
+
+DOCUMENT = (
+    "# Ada Lovelace\n\nAda wrote notes. She was born in London.\n\n## Work\n\nShe used an engine:\n\n"
+    "```python\nx = 1. Y = 2\n\nprint(x)\n```\n\nIt rained. It was late.\n"
+)
+PROSE = ["Ada wrote notes.", "She was born in London.", "She used an engine:", "It rained.", "It was late."]
+
+
+def test_headings_and_code_are_kept_and_not_scored(run: Any, session: Session) -> None:
+    Path("life.md").write_text(DOCUMENT, encoding="utf-8")
+    _, out, _ = run("life.md")
+    assert re.sub(r" <confidence> \d+ </confidence>", "", out) == DOCUMENT and out.count("</confidence>") == 5
+    question = "In a paragraph, could you tell me what you know about Ada Lovelace?"
+    bare = expected(session, "\n\n".join(PROSE), question=question)
+    assert [(text.splitlines()[-1], score) for text, score in parsed(out) if score is not None] == bare
+    Path("again.txt").write_text(out, encoding="utf-8")
+    assert run("again.txt")[1] == out
+    _, line, _ = run("life.md", "--format", "jsonl", "--min-score", "10")
+    record = json.loads(line)
+    assert record["question"] == question
+    kept = [s["text"] for s in record["sentences"] if s.get("score") is None]
+    assert kept == ["# Ada Lovelace", "## Work", "```python\nx = 1. Y = 2\n\nprint(x)\n```"]
+    _, page, _ = run("life.md", "--format", "html")
+    assert page.count('class="lv-markup"') == 3 and page.count('<sup class="lv-n"') == 5
+    Path("code.md").write_text("# Only\n\n```\na = 1\n```\n")
+    assert run("code.md", "--doubt", "5")[1] == "0 sentences\n"
+
+
+def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
+    Path("own.jsonl").write_text(json.dumps({"question": "Q?", "sentences": [{"text": "# Not a heading"}]}) + "\n")
+    _, line, _ = run("own.jsonl", "--format", "jsonl")
+    assert json.loads(line)["sentences"][0]["score"] is not None
+
+
+def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
+    Path("life.md").write_text(DOCUMENT, encoding="utf-8")
+    _, line, _ = run("life.md", "--format", "jsonl")
+    confidences = {s["text"]: s["confidence"] for s in json.loads(line)["sentences"] if s["text"] in PROSE}
+    middle = sorted(confidences.values())[2]
+    limit = 10 * middle
+    below = [text for text in PROSE if confidences[text] < limit / 10]
+    assert 0 < len(below) < 5
+    code, out, err = run("life.md", "--doubt", repr(limit))
+    first, *lines = out.splitlines()
+    mean = sum(confidences.values()) / 5
+    assert (code, err) == (0, "")
+    share = 100 * len(below) / 5
+    assert first == f"5 sentences, mean confidence {mean:.2f}, {len(below)} below {middle:.2g} ({share:.0f} %)"
+    places = {"Ada wrote notes.": 3, "She was born in London.": 3, "She used an engine:": 7, "It rained.": 15,
+              "It was late.": 15}  # fmt: skip
+    assert lines == [f"life.md:{places[text]}: [{confidences[text]:.2f}] {text}" for text in below]
+    _, rows, _ = run("life.md", "--doubt", repr(limit), "--format", "jsonl")
+    record = json.loads(rows)
+    assert [s["text"] for s in record["sentences"]] == below and record["meta"]["left_out"] == 8 - len(below)
+    _, out, err = run("life.md", "--doubt", repr(limit), "--out", "doubts.jsonl")
+    assert "doubts.jsonl: 1 records, 5 sentences, mean confidence" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--doubt", "0"], "--doubt is 0"),
+        (["--doubt", "11"], "--doubt is 11"),
+        (["--doubt", "5", "--format", "html"], "a page tints the sentences to doubt by itself"),
+        (["--doubt", "5", "--min_score", "3"], "give one of them"),
+        (["--doubt", "5", "--keep_factual", "0.9"], "give one of them"),
+    ],
+)
+def test_doubts_that_cannot_be_shown_are_one_line(run: Any, words: list[str], message: str) -> None:
+    code, out, err = run("page.txt", *words)
+    assert code in (1, 2) and out == "" and message in err.splitlines()[-1]
+
+
+def test_a_summary_comes_with_every_format(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = r"5 sentences, mean confidence 0\.\d\d, \d below 0\.5 \(\d+ %\)"
+    for words in (["page.txt"], ["page.txt", "--out", "o.jsonl"], ["page.txt", "--format", "html"]):
+        assert main(["tag", *words, "--model", model, "--instruction", "Rate."]) == 0
+        printed = capsys.readouterr()
+        said = re.findall(summary, printed.out if "html" in words else printed.err)
+        assert len(said) == 1, words
+    Path("life.md").write_text(DOCUMENT, encoding="utf-8")
+    assert main(["tag", "life.md", "--model", model, "--instruction", "Rate."]) == 0
+    said = 'lovec: life.md is taken to be about "Ada Lovelace", from its heading; --about NAME says it otherwise\n'
+    assert said in capsys.readouterr().err
 
 
 # Formats
@@ -390,7 +480,7 @@ def test_a_run_killed_ten_times_gives_the_file_of_an_undisturbed_run(run: Any) -
 def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("in.jsonl").write_text(lines(5))
     code, out, err = run("in.jsonl", "--out", "tags.jsonl")
-    assert (code, out) == (0, "") and err.endswith("tags.jsonl: 5 records, 10 sentences\n")
+    assert (code, out) == (0, "") and "tags.jsonl: 5 records, 10 sentences, mean" in err
     whole = Path("tags.jsonl").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr("lovec.taggers.open_session", None)

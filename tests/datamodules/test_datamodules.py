@@ -280,11 +280,14 @@ def test_domains_are_those_of_the_measured_records(tmp_path):
     path = tmp_path / "r.jsonl"
     write_records(path, [labelled("a", 1.0, domain="bios"), labelled("b", 1.0), labelled("c", 1.0, domain="bios")])
     data = Demonstrations(str(path), val_path=str(path), test_path=str(path))
-    assert data.domains == ("in-domain",) and data.instruction is None and data.oracle is None
+    assert data.domains == () and data.title == "r" and data.instruction is None and data.oracle is None
     for stage in ("validate", "test"):
         data = Demonstrations(str(path), val_path=str(path), test_path=str(path))
         data.setup(stage)
-        assert data.domains == ("bios", "in-domain")
+        assert data.domains == ("bios", "r")
+    assert Demonstrations(str(path), name="Own bios").title == "Own bios"
+    with pytest.raises(LovecError, match="name is '--', expected a name with letters or digits"):
+        Demonstrations(str(path), name="--")
 
 
 # Files

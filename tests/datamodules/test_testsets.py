@@ -203,7 +203,7 @@ def test_lovec_test_on_labelled_bios(labels, tmp_path, monkeypatch, capsys, capl
     sft_adapter(tmp_path / "runs/dpo", model)
     words = ["test", "--config", "dpo.yaml", "--model.policy.model", model, "--data", "Bios"]
     assert main([*words, "--data.labels", "bios.jsonl"]) == 0
-    rows = read_results(tmp_path / "runs/dpo/test/results.json").rows
+    rows = read_results(tmp_path / "runs/dpo/test/bios/results.json").rows
     assert {(r.method, r.domain, r.mode) for r in rows} == {
         (method, domain, "iterative") for method in ("DPO", "Vanilla") for domain in ("Bios", "rare")
     }

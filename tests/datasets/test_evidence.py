@@ -248,10 +248,14 @@ def test_a_cutter_warns_whose_evidence_it_cut(caplog):
         assert cutter(record) == cutter(record) == cut(PAGES, CLAIMS, 250, "bm25", words)
     assert cutter(Record("short", "Who?", ("A page.",))) == "A page."
     assert cutter(Record("bare", "Who?")) == ""
-    assert list(cutter.cut) == ["r0", "r1", "r2", "r3", "r4"] and list(cutter.bare) == ["bare"]
+    assert cutter(Record("other", "Who?")) == ""
+    cutter.warn()
+    assert cutter(Record("late", "Who?")) == ""
+    cutter.warn()  # it is said once
+    assert list(cutter.cut) == ["r0", "r1", "r2", "r3", "r4"] and list(cutter.bare) == ["bare", "other", "late"]
     assert [r.message for r in caplog.records] == [
         "1 records have more than 250 tokens of evidence, which is cut by bm25: r0",
         "2 records have more than 250 tokens of evidence, which is cut by bm25: r1",
         "4 records have more than 250 tokens of evidence, which is cut by bm25: r2, r3",
-        "1 records have no evidence: bare",
+        "2 records have no evidence: bare, other",
     ]

@@ -115,7 +115,7 @@ def scores(policy: Policy, engine: TransformersEngine) -> list[list[float]]:
 
 def tagged(folder: Path, name: str) -> list[Record]:
     """The records of a tagged file."""
-    return list(read_records(folder / "test" / f"{name}.jsonl"))
+    return list(read_records(folder / "test" / "rows" / f"{name}.jsonl"))
 
 
 def select(rows: Sequence[ResultRow], **where: Any) -> list[ResultRow]:
@@ -210,7 +210,7 @@ def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, i
         **{name: "baseline" for name in ("Vanilla", "Length", "Asked", "Asked-ft", "LUQ")},
         "Best constant": "constant", "LUQ + A": "hybrid", "Length + Vanilla": "hybrid",
     }  # fmt: skip
-    assert read_results(folder / "test" / "results.json").rows == tuple(made.results)
+    assert read_results(folder / "test" / "rows" / "results.json").rows == tuple(made.results)
     both = {"iterative", "free-form"}
     made_of = {(row.method, row.bases, row.variant) for row in made.results if row.bases}
     assert made_of == {
@@ -226,10 +226,10 @@ def test_a_comparison_has_every_row_and_file(compared: tuple[Path, Comparison, i
         has_mean = kind in ("method", "recalibrated", "ablation") or name == "Vanilla"
         assert {row.readout for row in rows} == ({"stated", "mean"} if has_mean else {"stated"})
         for row in rows:
-            assert [r.id for r in read_records(folder / "test" / str(row.file))] == ["r0", "r1", "r2", "r3"]
+            assert [r.id for r in read_records(folder / "test" / "rows" / str(row.file))] == ["r0", "r1", "r2", "r3"]
     names = {"aurc", "ttr", "diversity", "abstained", "ordinality", "brier", "words"}
     assert all(names <= row.metrics.keys() for row in made.results)
-    tokens = json.loads((folder / "test" / "tokens.json").read_text())
+    tokens = json.loads((folder / "test" / "rows" / "tokens.json").read_text())
     assert [t["method"] for t in tokens if t["case"] == "correct"] == ["Vanilla", "A", "B"]
 
 
@@ -243,10 +243,10 @@ def test_every_method_of_a_comparison_is_as_measured_alone(
     trainer(tmp_path).test(alone, Rows(), verbose=False)
     for method in dict.fromkeys(row.method for row in alone.results):
         assert select(alone.results, method=method) == select(made.results, method=method)
-    files = sorted(path.name for path in (tmp_path / "test").glob("*.jsonl"))
+    files = sorted(path.name for path in (tmp_path / "test" / "rows").glob("*.jsonl"))
     assert len(files) >= 8
     for file in files:
-        assert (tmp_path / "test" / file).read_bytes() == (folder / "test" / file).read_bytes()
+        assert (tmp_path / "test" / "rows" / file).read_bytes() == (folder / "test" / "rows" / file).read_bytes()
 
 
 def test_the_ablated_row_sees_the_sentence_before_only(
@@ -311,7 +311,7 @@ def test_hybrids_are_means_of_two_confidences(compared: tuple[Path, Comparison, 
 
 def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison, int]) -> None:
     folder, made, _ = compared
-    times = json.loads((folder / "test" / "times.json").read_text())
+    times = json.loads((folder / "test" / "rows" / "times.json").read_text())
     assert times == made.measurement.times
     phases = {(row["method"], row["mode"]): set(row["seconds"]) for row in times}
     written = {"writing", "scoring"}
@@ -347,7 +347,7 @@ def test_context_of_a_test_is_counted_once(model: str, adapters: dict[str, str],
     made = module(DPO, model, oracle=Lengths(), engine=engine, baselines=[Asked()])
     made.evaluation.adapter = adapters["A"]
     trainer(tmp_path).test(made, Rows(), verbose=False)
-    times = json.loads((tmp_path / "test" / "times.json").read_text())
+    times = json.loads((tmp_path / "test" / "rows" / "times.json").read_text())
     assert [row["method"] for row in times] == ["DPO", "DPO", "Vanilla", "Vanilla", "Asked"]
     assert sum(row["prefill_tokens"] for row in times) == engine.prefill_tokens > 0
 
@@ -364,7 +364,7 @@ def test_questions_without_answers_leave_baselines_out(model: str, adapters: dic
     trainer(tmp_path).test(made, Questions(), verbose=False)
     assert {row.method for row in made.results} == {"Vanilla", "A"}
     assert all(row.n == 0 for row in select(made.results, mode="iterative"))
-    assert json.loads((tmp_path / "test" / "tokens.json").read_text()) == []
+    assert json.loads((tmp_path / "test" / "rows" / "tokens.json").read_text()) == []
 
 
 # ---------------------------------------------------------------- what is refused
@@ -425,7 +425,7 @@ def test_adapters_and_baselines_from_the_command_line(
              "--model.adapters.B", "", "--model.baselines", "[]", "--model.baselines+=my_half.Half",
              "--model.baselines.at", "0.25"]  # fmt: skip
     assert main([*words(model), *given]) == 0
-    rows = read_results("runs/comparison/test/results.json").rows
+    rows = read_results("runs/comparison/test/rows/results.json").rows
     assert {row.method for row in select(rows, kind="method")} == {"A", "C"}
     (row,) = select(rows, method="Half", level="sentence")
     assert row.metrics["mean_confidence"] == 0.25
@@ -438,7 +438,7 @@ def test_the_overlay_of_a_model_fits_a_comparison(here: Path, model: str, adapte
              "--model.policy.dtype", "float32", "--model.baselines", "[]", "--model.evaluation.max_new_tokens", "8",
              "--model.adapters", json.dumps({"A": adapters["A"]})]  # fmt: skip
     assert main([*words(model), *flags]) == 0
-    assert {row.method for row in read_results("runs/comparison/test/results.json").rows} >= {"A", "Vanilla"}
+    assert {row.method for row in read_results("runs/comparison/test/rows/results.json").rows} >= {"A", "Vanilla"}
 
 
 def test_a_comparison_cannot_be_trained(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -494,27 +494,27 @@ def test_two_processes_compare_as_one(model: str, adapters: dict[str, str], tmp_
     rank = partial(compared_on, model, adapters, str(tmp_path / "two"), 2)
     for code, printed in run_forks(rank, rank, environments=ranks(2)):
         assert code == 0, printed[-2000:]
-    one, two = (read_results(tmp_path / name / "test" / "results.json").rows for name in ("one", "two"))
+    one, two = (read_results(tmp_path / name / "test" / "rows" / "results.json").rows for name in ("one", "two"))
     assert len(one) == len(two) > 40
     for row, other in zip(one, two, strict=True):
         assert replace(other, metrics={}) == replace(row, metrics={})
         assert other.metrics == {
             name: None if value is None else pytest.approx(value, abs=1e-5) for name, value in row.metrics.items()
         }
-    for path in sorted((tmp_path / "one" / "test").glob("*.jsonl")):
-        alone, together = (list(read_records(tmp_path / name / "test" / path.name)) for name in ("one", "two"))
+    for path in sorted((tmp_path / "one" / "test" / "rows").glob("*.jsonl")):
+        alone, together = (list(read_records(tmp_path / name / "test" / "rows" / path.name)) for name in ("one", "two"))
         assert [r.id for r in together] == ["r0", "r1", "r2"]
         for a, b in zip(alone, together, strict=True):
             assert [s.text for s in a.sentences] == [s.text for s in b.sentences]
             assert [s.confidence for s in b.sentences] == [
                 None if s.confidence is None else pytest.approx(s.confidence, abs=1e-5) for s in a.sentences
             ]
-    times = [json.loads((tmp_path / name / "test" / "times.json").read_text()) for name in ("one", "two")]
+    times = [json.loads((tmp_path / name / "test" / "rows" / "times.json").read_text()) for name in ("one", "two")]
     for row, other in zip(*times, strict=True):
         same = ("method", "mode", "kind", "records", "sentences")  # which beginnings are shared depends on the batches
         assert [other[name] for name in same] == [row[name] for name in same]
         assert other["seconds"].keys() == row["seconds"].keys()
-    tokens = [json.loads((tmp_path / name / "test" / "tokens.json").read_text()) for name in ("one", "two")]
+    tokens = [json.loads((tmp_path / name / "test" / "rows" / "tokens.json").read_text()) for name in ("one", "two")]
     assert [(t["method"], t["sentence"]) for t in tokens[0]] == [(t["method"], t["sentence"]) for t in tokens[1]]
 
 

@@ -21,7 +21,7 @@ def test_a_test_measures_on_the_scale_of_the_policy(model: str, adapter: str, tm
     trainer(tmp_path).test(sft, Rows(), verbose=False)
     assert sft.scale == sft.encoder.scale == Scale(tuple(WORDS))
     for method in ("sft", "best-constant"):
-        records = list(read_records(tmp_path / "test" / f"{method}.iterative.jsonl"))
+        records = list(read_records(tmp_path / "test" / "rows" / f"{method}.iterative.jsonl"))
         sentences = [sentence for record in records for sentence in record.sentences]
         assert {s.levels for s in sentences} == {3} and {s.score for s in sentences} <= {0, 1, 2}
         rows = {(row.method, row.level, row.readout): row for row in sft.results}

@@ -67,7 +67,7 @@ def test_a_metric_from_a_file_is_in_the_results_and_in_the_printed_table(
     here: Path, model: str, adapter: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words(model, adapter, "my_metrics.Overconfidence")) == 0
-    results = read_results("run/test/results.json")
+    results = read_results("run/test/rows/results.json")
     info = MetricInfo("overconfidence", "over", "lower", "percent", 3, "always", False, True)
     assert results.metrics == METRICS | {"overconfidence": info}
     for row in results.rows:

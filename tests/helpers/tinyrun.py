@@ -40,6 +40,8 @@ def records(n: int, seed: int = 0, scale: Scale = DEFAULT_SCALE) -> list[Record]
 class Rows(RecordsDataModule):
     """Serves the records above."""
 
+    title = "rows"
+
     def __init__(self, n: int = 12, batch_size: int = 4, seed: int = 0) -> None:
         super().__init__(batch_size=batch_size, eval_batch_size=8, seed=seed)
         self.n = n

@@ -60,7 +60,9 @@ def here(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}
+    return {
+        path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in (".lock", "recipe.yaml")
+    }
 
 
 def label(*words) -> int:
@@ -310,7 +312,7 @@ def test_a_data_set_of_the_user_is_tested_on_and_labelled(here):
     words = ["test", "--config", "sft.yaml", "--model.policy.model", model, "--model.evaluation.max_new_tokens", "8"]
     words += ["--model.oracle", "lovec.oracles.SelfJudge", "--model.evaluation.modes", "[free-form]"]
     assert main([*words, "--data", "my_rivers.Rivers"]) == 0
-    rows = read_results("runs/sft/test/results.json").rows
+    rows = read_results("runs/sft/test/rivers/results.json").rows
     assert {(row.method, row.domain) for row in rows} >= {("SFT", "Rivers")}
 
 

@@ -143,7 +143,7 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
     assert {"train/loss", logged, "val/brier", "val/passage_ece_m"} <= alone.keys()
     assert together == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True)
 
-    tables = [read_results(tmp_path / n / "test" / "results.json").rows for n in ("one", "two")]
+    tables = [read_results(tmp_path / n / "test" / "rows" / "results.json").rows for n in ("one", "two")]
     assert len(tables[0]) == len(tables[1]) > 8
     for row, other in zip(*tables, strict=True):
         assert replace(row, metrics={}) == replace(other, metrics={})
@@ -158,7 +158,9 @@ def test_two_processes_equal_one(cls: str, logged: str, model: str, adapter: str
         "vanilla.iterative",
         "best-constant.iterative",
     ):
-        one, two = ([r.id for r in read_records(tmp_path / n / "test" / f"{name}.jsonl")] for n in ("one", "two"))
+        one, two = (
+            [r.id for r in read_records(tmp_path / n / "test" / "rows" / f"{name}.jsonl")] for n in ("one", "two")
+        )
         assert one == two == ["r0", "r1", "r2"]
 
 

@@ -367,9 +367,9 @@ def test_the_constant_comes_from_validation_and_labels_from_the_oracle(
     objective = module(SFT, model, oracle=Third(), policy=PolicyConfig(model=model, adapter="nowhere", lora_r=4))
     objective.evaluation.adapter = adapter  # the run's own, or this one; never the one training starts from
     trainer(tmp_path).test(objective, Doubtful(), verbose=False)
-    constant = list(read_records(tmp_path / "test" / "best-constant.iterative.jsonl"))
+    constant = list(read_records(tmp_path / "test" / "rows" / "best-constant.iterative.jsonl"))
     assert {s.score for record in constant for s in record.sentences} == {0}
-    free = list(read_records(tmp_path / "test" / "sft.free-form.jsonl"))
+    free = list(read_records(tmp_path / "test" / "rows" / "sft.free-form.jsonl"))
     assert {s.factuality for record in free for s in record.sentences} == {0.3}
 
 
@@ -380,17 +380,17 @@ def test_results_and_tagged_records_of_a_test(model: str, tmp_path: Path) -> Non
     fresh = module(SFT, model)
     run = trainer(tmp_path)
     run.test(fresh, rows, verbose=False)
-    results = read_results(tmp_path / "test" / "results.json").rows
+    results = read_results(tmp_path / "test" / "rows" / "results.json").rows
     assert results == tuple(fresh.results)
     assert {row.method for row in results} == {"SFT", "Vanilla", "Best constant"}
     assert all({"brier", "ece_m", "spearman", "malformed"} <= row.metrics.keys() for row in results)
-    tagged = list(read_records(tmp_path / "test" / "sft.iterative.jsonl"))
+    tagged = list(read_records(tmp_path / "test" / "rows" / "sft.iterative.jsonl"))
     assert [r.id for r in tagged] == [r.id for r in rows.load("test")]
     assert all(s.score in range(11) and len(s.distribution or ()) == 11 for r in tagged for s in r.sentences)
     row = next(r for r in results if (r.method, r.level, r.readout) == ("SFT", "sentence", "stated"))
     gaps = [(s.score / 10 - s.factuality) ** 2 for r in tagged for s in r.sentences]  # type: ignore[operator]
     assert row.metrics["brier"] == pytest.approx(sum(gaps) / len(gaps)) and row.n == len(gaps)
-    vanilla = list(read_records(tmp_path / "test" / "vanilla.iterative.jsonl"))
+    vanilla = list(read_records(tmp_path / "test" / "rows" / "vanilla.iterative.jsonl"))
     assert [s.distribution for r in vanilla for s in r.sentences] != [
         s.distribution for r in tagged for s in r.sentences
     ]
@@ -405,7 +405,7 @@ def test_predictions_are_written_in_order(model: str, adapter: str, tmp_path: Pa
     objective = module(SFT, model)
     objective.evaluation.adapter = adapter
     trainer(tmp_path).predict(objective, Mixed())
-    tagged = list(read_records(tmp_path / "predictions.jsonl"))
+    tagged = list(read_records(tmp_path / "predictions" / "rows.jsonl"))
     questions = Mixed().load("test")
     assert [r.id for r in tagged] == [r.id for r in questions]
     assert [s.text for s in tagged[0].sentences] == [s.text for s in questions[0].sentences]

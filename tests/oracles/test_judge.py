@@ -324,7 +324,7 @@ def test_questions_without_labels_are_measured_by_the_judge(
     assert "the row 'Best constant' is left out: no validation record has a label to choose it by" in caplog.text
     assert {row.method for row in sft.results} == {"SFT", "Vanilla"}
     for name in ("sft", "vanilla"):
-        tagged = list(read_records(tmp_path / "test" / f"{name}.free-form.jsonl"))
+        tagged = list(read_records(tmp_path / "test" / "questions" / f"{name}.free-form.jsonl"))
         assert [r.id for r in tagged] == ["line-1", "line-2", "line-3", "x"]
         assert any(r.sentences for r in tagged)
         for record, ratings in zip(tagged, sft.oracle.rate(tagged), strict=True):

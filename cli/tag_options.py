@@ -1,0 +1,106 @@
+"""The options of ``lovec tag``, and their parser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lovec.files import check_output, check_unused
+from lovec.labelling import Shard
+from lovec.taggers import open_session
+from lovec.tagging import TextTagger
+from lovec.types import check_range
+
+from .errors import UsageError
+from .signatures import SignatureParser
+
+_FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
+
+
+@dataclass
+class TagSettings:
+    """What the texts answer (by default the paper's question, about “this topic”), and the output.
+
+    Attributes:
+        ask_file: JSONL, JSON, CSV or Parquet with questions for the model to answer.
+        about: the text tells what one knows about this name: the paper's question.
+        question: the question that the text answers, in other words.
+        format: format of the output; None goes by the ending of --out, and is text without one.
+        out: file to write; a JSONL file is continued after a kill.
+        doubt: show only the sentences with a confidence below so many tenths, or without one, each with its line: with
+            5 those below 0.5; null shows all.
+        shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
+            which `lovec join` puts together; null is all records.
+    """
+
+    ask_file: str | None = None
+    about: str | None = None
+    question: str | None = None
+    format: Literal["text", "jsonl", "html"] | None = None
+    out: Path | None = None
+    doubt: float | None = None
+    shard: str | None = None
+
+    def __post_init__(self) -> None:
+        check_range("--doubt", self.doubt, above=0, at_most=10)
+
+
+def tag_parser() -> SignatureParser:
+    """Return the parser of the command."""
+    parser = SignatureParser(
+        prog="lovec tag",
+        description="Give every sentence of a text a confidence; or have questions answered, with a confidence after "
+        "every sentence.",
+    )
+    files = "texts, or JSONL, JSON, CSV or Parquet with text, answer or sentences; - or none is standard input"
+    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
+    parser.add_argument("--ask", action="append", type=str, help="let the model answer a question; may be repeated")
+    parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
+    parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
+    parser.add(TagSettings)
+    parser.add(open_session)
+    parser.add(TextTagger, "session")
+    return parser
+
+
+def checked(options: Any) -> Any:
+    """Return the options with what follows from them.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    options.asking = options.ask is not None or options.ask_file is not None
+    if options.asking and (options.files or options.about or options.question or options.paragraphs):
+        raise UsageError(
+            "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
+        )
+    if options.about and options.question:
+        raise UsageError("--about and --question both say what the text answers; give one of them")
+    ending = _FORMATS.get(options.out.suffix, "text") if options.out else "text"
+    options.format = options.format or ending
+    if options.redo and not options.out:
+        raise UsageError("--redo is of a file that --out names")
+    if options.out and options.format == "jsonl" and ending != "jsonl":
+        raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.doubt is not None:
+        check_range("--doubt", options.doubt, above=0, at_most=10)
+        if options.format == "html":
+            raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
+        if options.min_score is not None or options.keep_factual is not None:
+            raise UsageError("--doubt shows what --min_score and --keep_factual leave out; give one of them")
+    if options.shard is not None:
+        if not options.out or options.format != "jsonl":
+            raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
+        Shard.parse(options.shard)  # raises an error before anything is tagged
+    if options.out and options.format != "jsonl":
+        check_output(options.out, inputs(options))
+        if not options.redo:
+            check_unused(options.out, "choose another --out, or replace it with --redo")
+    return options
+
+
+def inputs(options: Any) -> list[str | None]:
+    """Return the files and folders that the command reads."""
+    stdin = [] if options.asking or (options.files and "-" not in options.files) else ["/dev/stdin"]
+    return [*options.files, *stdin, options.ask_file, options.model, options.adapter, options.chat_template]

@@ -1,0 +1,125 @@
+"""What `lovec tag` says about texts beside their sentences: problems, a summary, and the sentences to doubt."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from lovec.passages import is_markup, number
+from lovec.passages import one_line as shortened
+from lovec.types import LovecError, Record, Sentence
+
+from .errors import one_line
+
+MOST = 3
+"""Documents that are reported on one by one."""
+
+_UNIT = 1_000_000  # confidences are summed as integers, whose sum does not depend on the order: shards are joined
+
+DOUBT = 5.0
+"""Tenths of confidence below which sentences are counted where ``--doubt`` names no other."""
+
+
+def print_error(line: str) -> None:
+    """Print a line on standard error."""
+    print(f"lovec: {one_line(line)}", file=sys.stderr, flush=True)
+
+
+class Tally:
+    """Counts tagged sentences and what their confidences are; headings and code are not among them.
+
+    Args:
+        limit: tenths of confidence below which a sentence is doubted.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.counts: dict[str, float] = {"sentences": 0, "scored": 0, "confidence": 0, "doubted": 0}
+
+    def add(self, record: Record) -> dict[str, float]:
+        """Count the sentences of a record, and return their counts."""
+        sentences = [sentence for sentence in record.sentences if not is_markup(sentence)]
+        known = [sentence.confidence for sentence in sentences if sentence.confidence is not None]
+        counts: dict[str, float] = {
+            "sentences": len(sentences),
+            "scored": len(known),
+            "confidence": round(_UNIT * sum(known)),
+            "doubted": sum(confidence < self.limit / 10 for confidence in known),
+        }
+        self.counts = {name: self.counts[name] + value for name, value in counts.items()}
+        return counts
+
+    def summary(self, counts: dict[str, float] | None = None) -> str:
+        """Return the counts in a line: sentences, mean confidence, how many lie below the limit."""
+        found = self.counts if counts is None else counts
+        n, scored, doubted = (int(found.get(name, 0)) for name in ("sentences", "scored", "doubted"))
+        words = [f"{n} sentence{'s' if n != 1 else ''}"]
+        if scored:
+            share = f"{doubted} below {self.limit / 10:.2g} ({100 * doubted / scored:.0f} %)"
+            words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
+        words += [f"{n - scored} without a confidence"] if n > scored else []
+        return ", ".join(words)
+
+
+def doubtful(sentence: Sentence, limit: float) -> bool:
+    """Return whether a sentence is to be doubted: below so many tenths of confidence, or without a confidence."""
+    return not is_markup(sentence) and (sentence.confidence is None or sentence.confidence < limit / 10)
+
+
+def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:
+    """Yield a line for every sentence to doubt: document, line of the text, confidence, sentence.
+
+    Args:
+        record: the tagged text.
+        text: the text as it was given; a sentence that is not in it has its number in the record instead, after "#".
+        limit: as for ``doubtful``.
+    """
+    solid, places = "".join(text.split()), [at for at, character in enumerate(text) if not character.isspace()]
+    breaks = [at for at, character in enumerate(text) if character == "\n"]
+    end = 0
+    for at, sentence in enumerate(record.sentences, 1):
+        bare = "".join(sentence.text.split())
+        start = solid.find(bare, end)
+        if start >= 0:
+            end = start + len(bare)
+        if doubtful(sentence, limit):
+            place = f"#{at}" if start < 0 else str(bisect_right(breaks, places[start]) + 1)
+            yield f"{record.id}:{place}: [{number(sentence)}] {shortened(sentence.text, sys.maxsize)}"
+
+
+class Problems:
+    """Reports on standard error what is wrong with the input and with what became of it.
+
+    Args:
+        hint: what to try for texts that are longer than the context.
+
+    Attributes:
+        unread: number of lines and files that could not be read.
+        left_out: number of sentences below the lowest score.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self.unread = self.left_out = self._records = 0
+        self._hint = hint
+
+    def unreadable(self, error: LovecError) -> None:
+        """Report a line or a file that cannot be read."""
+        self.unread += 1
+        print_error(f"warning: {error}; left out")
+
+    def check(self, record: Record) -> Record:
+        """Return the record; report its problems if it is among the first records that have some."""
+        self.left_out += record.meta.get("left_out", 0)
+        if problems := record.meta.get("problems"):
+            self._records += 1
+            more = f"; and {len(problems) - 1} problems more" if len(problems) > 1 else ""
+            hint = self._hint if any("context holds" in problem for problem in problems) else ""
+            if self._records <= MOST:
+                print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
+        return record
+
+    def close(self) -> None:
+        """Report how many more records have problems."""
+        if self._records > MOST:
+            print_error(f'warning: {self._records - MOST} documents more have problems; JSONL names them in "meta"')

@@ -1,0 +1,156 @@
+"""Where a run writes what it has measured and tagged: by data set, and without replacing what differs.
+
+``RUN/test/DATA`` holds the results of the last test on a data set, ``RUN/predictions/DATA.jsonl`` its tagged records.
+What other weights or other records have left there is kept in ``RUN/test-1``, ``RUN/predictions-1`` and so on, which
+``lovec report`` does not read. So all that it reads of a run belongs to the same weights.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lovec.calibration.files import weights_digest
+from lovec.datasets.names import slug
+from lovec.files import write_text
+from lovec.types import LovecError
+
+RESULTS = "results.json"
+"""File with the rows of a test, in its folder."""
+
+TESTED = "tested.json"
+"""File beside them that says what was tested: ``{"data": name, "records": n, "weights": {method: digest}}``."""
+
+UNFINISHED = ".unfinished"
+"""Ending of the folder of a test that has not ended."""
+
+
+def data_name(data: Any) -> str:
+    """Return the name of a datamodule's data set; "data" where there is none."""
+    return "data" if data is None else str(getattr(data, "title", None) or type(data).__name__)
+
+
+def folder_name(data: Any) -> str:
+    """Return the name of a data set as that of a file or a folder."""
+    return slug(data_name(data)) or "data"
+
+
+def weights_of(adapter: str | None) -> str | None:
+    """Return what tells the weights of an adapter or a checkpoint from others; None without one that can be read."""
+    try:
+        if adapter is not None and Path(adapter).is_file():
+            with open(adapter, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        return None if adapter is None else weights_digest(adapter)
+    except (LovecError, OSError):
+        return None
+
+
+def set_aside(run: Path, path: Path) -> Path:
+    """Move a file or a folder of a run away, and return its new place.
+
+    Args:
+        run: folder of the run.
+        path: what is moved: ``RUN/test`` becomes ``RUN/test-1``, and ``RUN/test/bios`` becomes ``RUN/test-1/bios``,
+            with the first number under which nothing exists.
+    """
+    first, *rest = path.relative_to(run).parts
+    places = (run.joinpath(f"{first}-{number}", *rest) for number in count(1))
+    place = next(place for place in places if not place.exists())
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, place)
+    return place
+
+
+def set_aside_measured(run: Path, adapter: Path) -> str:
+    """Move away all that was measured and tagged with the adapter that a run had before.
+
+    Args:
+        run: folder of the run.
+        adapter: where that adapter is now; nothing is moved if there is nothing.
+
+    Returns:
+        What was kept where, as the end of a sentence; "" if nothing was.
+    """
+    if not adapter.exists():
+        return ""
+    kept = [set_aside(run, path) for name in ("test", "predictions") if _holds_something(path := run / name)]
+    measured = f", and what was measured with it in {', '.join(map(str, kept))}" if kept else ""
+    return f"; the one that was there has other weights and is kept in {adapter}{measured}"
+
+
+class TestFolder:
+    """The folder of a test, which replaces the one of an earlier test when it is complete.
+
+    Args:
+        run: folder of the run.
+        data: the datamodule; None for none.
+        weights: what is measured: digest of its weights by the name of each method.
+    """
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, run: Path, data: Any, weights: Mapping[str, str | None]) -> None:
+        self.run = run
+        self.path = run / "test" / folder_name(data)
+        self.working = self.path.with_name(self.path.name + UNFINISHED)
+        self._data = data_name(data)
+        self._weights = dict(weights)
+
+    def begin(self) -> None:
+        """Make an empty folder to work in; what a test that was stopped has left there is removed."""
+        shutil.rmtree(self.working, ignore_errors=True)
+        self.working.mkdir(parents=True)
+
+    def finish(self, records: int) -> list[Path]:
+        """Put the folder in its place.
+
+        Results that are there are removed if the new ones are the same, byte for byte, and kept aside otherwise, as are
+        those of a method of the same name, with other weights, on other data sets.
+
+        Args:
+            records: number of records that were tested.
+
+        Returns:
+            The folders in which other results are kept.
+        """
+        tested = {"data": self._data, "records": records, "weights": self._weights}
+        write_text(self.working / TESTED, json.dumps(tested, indent=1) + "\n")
+        kept = []
+        if self.path.exists():
+            if _same(self.path / RESULTS, self.working / RESULTS):
+                shutil.rmtree(self.path)
+            else:
+                kept.append(set_aside(self.run, self.path))
+        for other in sorted(self.path.parent.iterdir()):
+            if other.is_dir() and other.suffix != UNFINISHED and self._differs(_weights_in(other)):
+                kept.append(set_aside(self.run, other))
+        os.replace(self.working, self.path)
+        return kept
+
+    def _differs(self, weights: Any) -> bool:
+        """Return whether a method of another test, of the same name as one of this test's, had other weights."""
+        both = self._weights.keys() & weights.keys() if isinstance(weights, dict) else ()
+        return any(self._weights[name] != weights[name] for name in both)
+
+
+def _weights_in(folder: Path) -> Any:
+    try:
+        return json.loads((folder / TESTED).read_bytes())["weights"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _holds_something(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)

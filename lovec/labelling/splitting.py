@@ -1,0 +1,173 @@
+"""Labelled records in three files, for training, development and test; every entity is in one of them only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lovec.datasets.jsonl import json_line, record_to_dict
+from lovec.encoding import QUESTION
+from lovec.files import atomic_file, check_unused, write_text
+from lovec.labelling.sources import file_digest, stage_file
+from lovec.labelling.stage import Counts, difference
+from lovec.types import LovecError, Record, check_range, check_seed
+
+SPLITS = ("train", "dev", "test")
+"""Names of the splits, and of their files without the suffix."""
+
+MANIFEST = "splits.json"
+"""File beside them that says how they were made, and how many entities and records each of them has."""
+
+_RULE = (
+    "An entity is meta.{key} of a record, else the name in the paper's question, else the whole question. Entities are "
+    "sorted by the SHA-256 of seed and name; the first ones are test, the next ones dev, the others train."
+)
+_ASKED = re.compile(re.escape(QUESTION).replace(re.escape("{entity}"), "(.+)"))
+
+
+class TooFewEntities(LovecError):
+    """There is no entity for each of the splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """How labelled records are split.
+
+    Attributes:
+        dev: share of the entities whose records are for development.
+        test: share of the entities whose records are for the test; the others are for training.
+        seed: decides which entities they are.
+        key: key in ``meta`` that names the entity of a record.
+
+    Raises:
+        LovecError: a share is not in (0, 1), they leave nothing for training, or the seed is out of range.
+    """
+
+    dev: float = 0.1
+    test: float = 0.1
+    seed: int = 0
+    key: str = "entity"
+
+    def __post_init__(self) -> None:
+        check_range("dev_share", self.dev, above=0, below=1)
+        check_range("test_share", self.test, above=0, below=1)
+        check_seed("seed", self.seed)
+        if self.dev + self.test >= 1:
+            raise LovecError(f"dev_share {self.dev:g} and test_share {self.test:g} leave nothing to train on")
+
+    def entity(self, record: Record) -> str:
+        """Return the entity that a record is about, in lower case and with single spaces.
+
+        Samples and repeated questions have the same; so have all questions that name their entity in ``meta``.
+        """
+        named = record.meta.get(self.key)
+        if not isinstance(named, str) or not named.strip():
+            asked = _ASKED.fullmatch(record.question.strip())
+            named = record.question if asked is None else asked[1]
+        return " ".join(named.split()).casefold()
+
+    def assign(self, entities: Iterable[str]) -> dict[str, str]:
+        """Return the split of every entity; each split has at least one.
+
+        Raises:
+            TooFewEntities: there are fewer than three.
+        """
+        drawn = sorted(set(entities), key=lambda name: (hashlib.sha256(f"{self.seed}/{name}".encode()).digest(), name))
+        if len(drawn) < len(SPLITS):
+            raise TooFewEntities(f"the labels are of {len(drawn)} entities, expected at least {len(SPLITS)}")
+        n_test = min(max(1, round(self.test * len(drawn))), len(drawn) - 2)
+        n_dev = min(max(1, round(self.dev * len(drawn))), len(drawn) - n_test - 1)
+        ends = {"test": n_test, "dev": n_test + n_dev, "train": len(drawn)}
+        return {name: next(s for s, end in ends.items() if at < end) for at, name in enumerate(drawn)}
+
+
+def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Counts:
+    """Write ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` beside a file of labelled records, and a manifest.
+
+    Records without any labelled sentence are left out. Files that are there already and fit are left as they are. The
+    manifest is written before them, without their digests, and again after them, so an interrupted run is repeated.
+
+    Args:
+        labelled: the file.
+        splitting: how it is split.
+        redo: whether to make files anew that were made from others, otherwise, or changed since.
+
+    Returns:
+        Number of "entities", and of "train", "dev" and "test" records, and of those "left out".
+
+    Raises:
+        TooFewEntities: there is not one for each file.
+        LovecError: files are there that are not to be replaced.
+    """
+    folder, manifest = labelled.parent, labelled.with_name(MANIFEST)
+    paths = {split: folder / f"{split}.jsonl" for split in SPLITS}
+    settings = {"dev": splitting.dev, "test": splitting.test, "seed": splitting.seed, "entity": splitting.key}
+    identity = {"source": {"file": file_digest(labelled)}, "settings": settings}
+    if not redo and (counts := _earlier_counts(manifest, identity, paths)) is not None:
+        return counts
+    records = stage_file(labelled).records
+    entities = Counter(splitting.entity(record) for record in records(0) if _has_label(record))
+    split_of = splitting.assign(entities)
+    state: dict[str, Any] = {"identity": identity, "rule": _RULE.format(key=splitting.key), "digests": {}}
+    _save(manifest, state)
+    counts = Counter({"entities": len(entities), **dict.fromkeys(SPLITS, 0)})
+    with ExitStack() as stack:
+        parts = {split: stack.enter_context(atomic_file(path)) for split, path in paths.items()}
+        opened = {split: stack.enter_context(open(part, "wb")) for split, part in parts.items()}
+        for record in records(0):
+            if not _has_label(record):
+                counts["left out"] += 1
+                continue
+            split = split_of[splitting.entity(record)]
+            opened[split].write(json_line(record_to_dict(record), record.id))
+            counts[split] += 1
+    state["entities"] = {split: list(split_of.values()).count(split) for split in SPLITS}
+    state["counts"] = dict(counts)
+    state["digests"] = {split: file_digest(path) for split, path in paths.items()}
+    _save(manifest, state)
+    return counts
+
+
+def _has_label(record: Record) -> bool:
+    return any(sentence.factuality is not None for sentence in record.sentences)
+
+
+def _save(manifest: Path, state: Mapping[str, Any]) -> None:
+    write_text(manifest, json.dumps(state, indent=1) + "\n")
+
+
+def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[str, Path]) -> Counts | None:
+    """Return the counts of an earlier run whose files are all there; None where they are to be written.
+
+    Raises:
+        LovecError: there are files that this run would not have written.
+    """
+    if not manifest.exists():
+        for path in paths.values():
+            check_unused(path, "make it anew with --redo, or choose another --out")
+        return None
+    try:
+        state = json.loads(manifest.read_bytes())
+        digests, unlike = dict(state["digests"]), difference(state["identity"], identity)
+        counts: Counts = state["counts"] if digests else {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LovecError(f"{manifest} does not say how splits were made; make them anew with --redo") from None
+    if not digests:
+        return None  # an earlier run was interrupted
+    if unlike:
+        raise LovecError(f"{', '.join(_names(paths))} were made with {unlike}; make them anew with --redo")
+    changed = [path for split, path in paths.items() if not path.is_file() or file_digest(path) != digests.get(split)]
+    if changed:
+        raise LovecError(f"{changed[0]} was changed or removed since it was written; make the splits anew with --redo")
+    return counts
+
+
+def _names(paths: Mapping[str, Path]) -> Sequence[str]:
+    return [str(path) for path in paths.values()]

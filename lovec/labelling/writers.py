@@ -1,0 +1,145 @@
+"""Answers from any OpenAI-compatible server, by the same client, cache, prices and limits as `OpenAIOracle`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from lovec.labelling.steps import Answer, Writer
+from lovec.oracles.asking import Asker, Prompt
+from lovec.oracles.cache import ChatReply
+from lovec.oracles.chat import NO_MESSAGE
+from lovec.oracles.costs import Estimate, Prices
+from lovec.types import LovecError, Record, Sampling
+
+_LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refuse the first
+
+
+class OpenAIWriter(Asker, Writer):
+    """Lets a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...) answer questions.
+
+    Every answer is one call, with the question as its only message. Every reply is stored in the cache before it is
+    used, so a killed run continues where it was and nothing is paid for twice. An empty reply is asked for again, twice
+    at most; after that the question has no answer. After 20 questions in a row without one, writing stops.
+
+    Each sample of a question has a seed of its own: a function of the seed, the record's id and the sample's number.
+
+    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
+    work without it.
+
+    Args:
+        model: name of the model on the server.
+        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
+            OpenAI's.
+        concurrency: the most calls at the same time.
+        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
+        max_cost: the most US dollars to spend, over all calls of this object; an answer is expected to be as long as it
+            may be.
+        price_in: US dollars per 1M tokens of prompts; None is unknown.
+        price_out: US dollars per 1M tokens of replies.
+        parameters: sent with every call, in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such
+            as ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
+        timeout: the most seconds of a call.
+        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
+        ask_again: whether questions whose replies in the cache cannot be used are asked again, three times at most.
+        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
+
+    Attributes:
+        failures: the reason, in one line, by the name of each answer that failed.
+        calls: number of replies paid for.
+        cached: number of replies found in the cache.
+        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
+        tokens_out: tokens of these replies, likewise.
+
+    Raises:
+        LovecError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None = None,
+        concurrency: int = 16,
+        cache: str | None = None,
+        max_cost: float | None = None,
+        price_in: float | None = None,
+        price_out: float | None = None,
+        parameters: dict[str, Any] | None = None,
+        timeout: float = 300.0,
+        retries: int = 6,
+        ask_again: bool = False,
+        progress: bool = True,
+    ) -> None:
+        super().__init__(
+            model,
+            base_url,
+            concurrency,
+            cache,
+            max_cost,
+            Prices(price_in, price_out),
+            parameters or {},
+            timeout,
+            retries,
+            ask_again,
+            progress,
+        )
+
+    def estimate(self, records: Iterable[Record], sampling: Sampling) -> Estimate:
+        """Estimate what it takes to answer the questions of these records, without any call.
+
+        Args:
+            records: consumed one by one.
+            sampling: how to sample.
+
+        Raises:
+            LovecError: the cache cannot be used.
+        """
+        return self._estimate(prompt for record in records for _, prompt in self._prompts(record, sampling))
+
+    def write(self, records: Sequence[Record], sampling: Sampling) -> list[list[Answer]]:
+        """Return ``sampling.n`` answers to every question.
+
+        Raises:
+            LovecError: the money is spent, the server refuses every call, 20 questions in a row have no answer, or a
+                reply could not be stored; all replies so far are in the cache.
+        """
+        named = [pair for record in records for pair in self._prompts(record, sampling)]
+        asked = self._ask([name for name, _ in named], [prompt for _, prompt in named])
+        if asked.missing or asked.gave_up:
+            rest = f"{len(asked.missing)} of {len(named)} answers are not there, " if asked.missing else ""
+            raise LovecError(f"{asked.stop_reason}; {rest}all replies so far are in the cache")
+        answers = [
+            Answer("", problem=self.failures[name]) if answer is None else answer
+            for (name, _), answer in zip(named, asked.values, strict=True)
+        ]
+        return [answers[start : start + sampling.n] for start in range(0, len(answers), sampling.n)]
+
+    def _prompts(self, record: Record, sampling: Sampling) -> Iterator[tuple[str, partial[Prompt[Answer]]]]:
+        """Yield the name of every sample of a record's answer, and what returns its question to the server."""
+        for number in range(1, sampling.n + 1):
+            sent = self._sent(sampling, f"{sampling.seed}/{record.id}/{number}")
+            longest = next((sent[name] for name in _LIMITS if type(sent.get(name)) is int), sampling.max_new_tokens)
+            yield f"{record.id}/sample-{number}", partial(Prompt, record.question, longest, sent, _read)
+
+    def _sent(self, sampling: Sampling, key: str) -> Mapping[str, Any]:
+        """Return the parameters of a call."""
+        own: dict[str, Any] = {"temperature": sampling.temperature}
+        if not any(name in self.parameters for name in _LIMITS):
+            own["max_tokens"] = sampling.max_new_tokens
+        if sampling.temperature > 0:
+            own["seed"] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1
+        return {name: value for name, value in {**own, **self.parameters}.items() if value is not None}
+
+
+def _read(reply: ChatReply) -> Answer | str:
+    """Return the answer in a reply, without the draft of a thinking model, or why it cannot be used."""
+    if reply.finish == "content_filter":
+        return f"cut off ({reply.finish})"
+    if reply.finish == NO_MESSAGE:
+        return f"no message in {reply.text[:100]}"
+    _, _, text = reply.text.rpartition("</think>")
+    if "<think>" in text:
+        return "cut off before the answer began; give more tokens with --max_new_tokens"
+    return Answer(text.strip(), reply.finish != "length") if text.strip() else "an empty reply"

@@ -1,0 +1,363 @@
+"""Questions to any OpenAI-compatible server: calls in parallel, a cache of replies, prices, limits, a cost estimate.
+
+A subclass of `Asker` says what is asked about a record and how a reply is read: `OpenAIOracle` asks for ratings,
+`lovec.labelling.OpenAIWriter` for answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress
+
+from lovec.calls import CallFailed, ServerRefused
+from lovec.notices import DoublingWarning
+from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
+from lovec.oracles.chat import Chat, address, encodable
+from lovec.oracles.costs import Estimate, Prices, count_tokens
+from lovec.types import LovecError, check_count, check_range
+
+T = TypeVar("T")
+
+_ATTEMPTS = 3  # replies that are paid for before a record fails
+_RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
+_MAX_FAILED_IN_A_ROW = 20
+_RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prompt(Generic[T]):
+    """One question to the server.
+
+    Attributes:
+        text: the user turn.
+        reply_tokens: tokens that the reply is expected to have.
+        sent: parameters of the call, such as ``{"temperature": 0}``.
+        read: returns what a reply says, or why it cannot be used, as a text.
+    """
+
+    text: str
+    reply_tokens: int
+    sent: Mapping[str, Any]
+    read: Callable[[ChatReply], T | str]
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The chat that is sent."""
+        return [{"role": "user", "content": encodable(self.text)}]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt, estimated."""
+        return count_tokens(encodable(self.text))
+
+    def parameters(self, attempt: int) -> Mapping[str, Any]:
+        """Return the parameters of a call; attempts after the first one do not use temperature 0."""
+        if attempt and self.sent.get("temperature") == 0:
+            return {**self.sent, "temperature": _RETRY_TEMPERATURE}
+        return self.sent
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """What became of the questions of one call of ``Asker._ask``.
+
+    Attributes:
+        values: what the reply to each question says; None where it failed, or was not asked.
+        missing: positions of the questions that were not asked.
+        stop_reason: why no further call was made; "" where all questions were asked.
+        gave_up: whether the reason is that too many questions in a row failed.
+    """
+
+    values: Sequence[T | None]
+    missing: Sequence[int]
+    stop_reason: str
+    gave_up: bool
+
+
+class Asker:
+    """Asks a model on an OpenAI-compatible server, see `OpenAIOracle` for the arguments and attributes.
+
+    Raises:
+        LovecError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None,
+        concurrency: int,
+        cache: str | None,
+        max_cost: float | None,
+        prices: Prices,
+        parameters: Mapping[str, Any],
+        timeout: float,
+        retries: int,
+        ask_again: bool,
+        progress: bool,
+    ) -> None:
+        if not model:
+            raise LovecError("model is empty, expected the name of a model that the server knows")
+        if max_cost is not None and prices.tokens_in is None:
+            raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
+        check_count("concurrency", concurrency)
+        check_range("timeout", timeout, above=0)
+        check_count("retries", retries, at_least=0)
+        check_range("max_cost", max_cost, at_least=0)
+        if reserved := [name for name in _RESERVED_PARAMETERS if name in parameters]:
+            raise LovecError(f"parameters has {reserved[0]!r}, which {type(self).__name__} sets itself; leave it out")
+        address(base_url)
+        self.model = model
+        self.base_url = base_url
+        self.concurrency = concurrency
+        self.cache = cache
+        self.max_cost = max_cost
+        self.prices = prices
+        self.parameters: dict[str, Any] = dict(parameters)
+        self.timeout = timeout
+        self.retries = retries
+        self.ask_again = ask_again
+        self.progress = progress
+        self.failures: dict[str, str] = {}
+        self.calls = self.cached = self.tokens_in = self.tokens_out = 0
+        self._failed_in_a_row = 0  # over all calls of `_ask`
+        self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
+
+    @property
+    def spent(self) -> float | None:
+        """US dollars spent on the calls so far; None where the prices are unknown."""
+        return self.prices.cost(self.tokens_in, self.tokens_out)
+
+    @property
+    def status(self) -> str:
+        """Calls, replies from the cache, failures and cost so far, in a few words."""
+        spent = f"{self.tokens_in + self.tokens_out:,} tokens" if self.spent is None else f"${self.spent:.2f}"
+        return f"{self.calls} calls, {self.cached} cached, {len(self.failures)} failed, {spent}"
+
+    def _estimate(self, prompts: Iterable[Callable[[], Prompt[Any]]]) -> Estimate:
+        """Estimate what it takes to ask, without any call.
+
+        Args:
+            prompts: functions that return what is asked; they are consumed one by one.
+
+        Raises:
+            LovecError: the cache cannot be used.
+        """
+        cached: dict[str, bool] = {}  # by the key of the prompt
+        n_prompts = n_cached = tokens_in = tokens_out = 0
+        with ReplyCache(self.cache) as cache:
+            for make in prompts:
+                n_prompts += 1
+                try:
+                    prompt = make()
+                except CallFailed:
+                    continue
+                key = self._key(prompt, 0)
+                if key not in cached:
+                    cached[key] = self._is_answered(prompt, cache)
+                    if not cached[key]:
+                        tokens_in += prompt.tokens
+                        tokens_out += prompt.reply_tokens
+                n_cached += cached[key]
+        calls = len(cached) - sum(cached.values())
+        return Estimate(n_prompts, calls, n_cached, tokens_in, tokens_out, self.prices.cost(tokens_in, tokens_out))
+
+    def _ask(self, names: Sequence[str], prompts: Sequence[Callable[[], Prompt[T]] | None]) -> Asked[T]:
+        """Ask every question, from the cache where it has the reply.
+
+        It can be called while an event loop is running (in a notebook): the calls then run in a thread of their own.
+
+        Args:
+            names: ids of the records, for ``failures``.
+            prompts: for every record what returns the question, or raises ``CallFailed``; None asks nothing.
+
+        Raises:
+            LovecError: there is no API key for OpenAI's server, or the cache cannot be used.
+        """
+        run = _Run(self, names, prompts)
+        _run_to_the_end(run.ask_all(), lambda: run.stop("interrupted"))
+        missing = [number for number, done in enumerate(run.done) if not done]
+        return Asked(run.values, missing, run.stop_reason, run.gave_up)
+
+    def _key(self, prompt: Prompt[Any], attempt: int) -> str:
+        """Return the key of an attempt's reply in the cache."""
+        return reply_key(self.model, address(self.base_url), prompt.messages, prompt.parameters(attempt), attempt)
+
+    def _is_answered(self, prompt: Prompt[Any], cache: ReplyCache) -> bool:
+        """Return whether the cache has a usable reply, or all the unusable ones that are asked for."""
+        for attempt in count():
+            reply = cache.get(self._key(prompt, attempt))
+            if reply is None:
+                return attempt >= _ATTEMPTS and not self.ask_again
+            if not isinstance(prompt.read(reply), str):
+                return True
+        raise AssertionError("count() does not end")
+
+
+class _NoMoreCalls(Exception):
+    """The run has a reason to stop, so no further call is made."""
+
+
+class _Run(Generic[T]):
+    """One call of ``Asker._ask``: workers that take questions from one queue.
+
+    Attributes:
+        values: what the reply to each question says; None until there is one.
+        done: whether each question was asked, or failed.
+        stop_reason: why no further call is made; "" while calls are made. The cache is still used after that.
+        gave_up: whether the reason is that too many questions in a row failed.
+    """
+
+    def __init__(self, asker: Asker, names: Sequence[str], prompts: Sequence[Callable[[], Prompt[T]] | None]) -> None:
+        self.values: list[T | None] = [None] * len(names)
+        self.done = [False] * len(names)
+        self.stop_reason = ""
+        self.gave_up = False
+        self._asker = asker
+        self._names = names
+        self._prompts = prompts
+        self._queue = iter(range(len(names)))
+        self._tasks: dict[str, asyncio.Task[T]] = {}  # by prompt: records with the same share a call
+        self._reserved_cost = 0.0  # US dollars that the calls in progress are expected to cost
+
+    async def ask_all(self) -> None:
+        """Ask all questions, or as many as possible before there is a reason to stop."""
+        asker = self._asker
+        hidden = not (asker.progress and sys.stderr.isatty())
+        with ReplyCache(asker.cache) as cache, Progress(console=Console(stderr=True), disable=hidden) as bar:
+            task = bar.add_task(asker.model, total=len(self._names))
+
+            def show() -> None:
+                bar.update(task, advance=1, description=f"{asker.model}: {asker.status}")
+
+            async with Chat(asker.model, address(asker.base_url), asker.timeout, asker.retries) as chat:
+                n_workers = min(asker.concurrency, len(self._names))
+                work = asyncio.gather(*(self._work(cache, chat, show) for _ in range(n_workers)))
+                try:
+                    await asyncio.shield(work)
+                except asyncio.CancelledError:  # Ctrl-C
+                    self.stop("interrupted")
+                    log.warning("interrupted; waiting for the calls in progress (Ctrl-C again gives them up)")
+                    await work
+                    raise
+
+    def stop(self, reason: str) -> None:
+        """Take no further record from the queue."""
+        self._make_no_more_calls(reason)
+        for _ in self._queue:
+            pass
+
+    def _make_no_more_calls(self, reason: str) -> None:
+        self.stop_reason = self.stop_reason or reason
+
+    async def _work(self, cache: ReplyCache, chat: Chat, show: Callable[[], None]) -> None:
+        asker = self._asker
+        for number in self._queue:
+            name, make = self._names[number], self._prompts[number]
+            try:
+                self.values[number] = None if make is None else await self._value(make(), cache, chat)
+                self.done[number] = True
+                asker.failures.pop(name, None)
+            except CallFailed as error:
+                self.done[number] = True
+                asker.failures[name] = str(error)
+                asker._failure_warning.add(f"{name} ({error})")
+                asker._failure_warning.flush()
+            except _NoMoreCalls:
+                pass
+            show()
+
+    async def _value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
+        key = self._asker._key(prompt, 0)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(self._usable_value(prompt, cache, chat))
+        return await self._tasks[key]
+
+    async def _usable_value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
+        asker, problem, paid = self._asker, "", 0
+        for attempt in count():
+            reply = self._cached_reply(asker._key(prompt, attempt), cache)
+            if reply is None:
+                if paid == _ATTEMPTS or (attempt >= _ATTEMPTS and not (asker.ask_again or paid)):
+                    break
+                reply = await self._paid_reply(prompt, attempt, chat)
+                paid += 1
+                try:
+                    cache.put(asker._key(prompt, attempt), reply)
+                except LovecError as error:  # pay for no further reply, but use this one
+                    self._make_no_more_calls(str(error))
+            value = prompt.read(reply)
+            if not isinstance(value, str):
+                asker._failed_in_a_row = 0 if paid else asker._failed_in_a_row
+                return value
+            problem = value
+        problem = f"{attempt} replies could not be used, the last one: {problem}"
+        if paid:  # what the cache holds says nothing about the server
+            self._count_failure(problem)
+        raise CallFailed(problem)
+
+    def _count_failure(self, problem: str) -> None:
+        """Count one more record in a row without a usable reply; give up after too many."""
+        self._asker._failed_in_a_row += 1
+        if self._asker._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            self._asker._failed_in_a_row = 0
+            self.gave_up = True
+            self._make_no_more_calls(f"{_MAX_FAILED_IN_A_ROW} records in a row failed, the last one: {problem}")
+
+    def _cached_reply(self, key: str, cache: ReplyCache) -> ChatReply | None:
+        try:
+            reply = cache.get(key)
+        except LovecError as error:
+            self._make_no_more_calls(str(error))
+            return None
+        self._asker.cached += reply is not None
+        return reply
+
+    async def _paid_reply(self, prompt: Prompt[T], attempt: int, chat: Chat) -> ChatReply:
+        asker = self._asker
+        expected = asker.prices.cost(prompt.tokens, prompt.reply_tokens) or 0.0
+        if asker.max_cost is not None and (asker.spent or 0.0) + self._reserved_cost + expected > asker.max_cost:
+            self._make_no_more_calls(f"the next call would go beyond max_cost ${asker.max_cost:g}")
+        if self.stop_reason:
+            raise _NoMoreCalls
+        self._reserved_cost += expected
+        try:
+            reply = await chat.ask(prompt.messages, prompt.parameters(attempt))
+        except ServerRefused as error:
+            self._make_no_more_calls(f"the server refuses every call: {error}")
+            raise _NoMoreCalls from None
+        except CallFailed as error:
+            self._count_failure(str(error))
+            raise
+        finally:
+            self._reserved_cost -= expected
+        asker.calls += 1
+        asker.tokens_in += prompt.tokens if reply.tokens_in is None else reply.tokens_in
+        asker.tokens_out += count_tokens(reply.text) if reply.tokens_out is None else reply.tokens_out
+        return reply
+
+
+def _run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:
+    """Run a coroutine to its end, in a thread if this thread has a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(asyncio.run, work)
+        try:
+            running.result()
+        except BaseException:
+            interrupt()
+            raise

@@ -1,0 +1,135 @@
+"""Results of one data set, one adapter and one run are not mixed with those of another, and none is lost in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tinyrun import Rows, module, records, tiny, trainer
+
+from lovec.datamodules import Demonstrations
+from lovec.datasets.jsonl import read_records, write_records
+from lovec.evaluation.places import TestFolder, folder_name, set_aside, weights_of
+from lovec.modules import SFT
+from lovec.reports.runs import read_run
+from lovec.results import read_results, write_results
+from lovec.types import ResultRow
+
+
+class Named(Rows):
+    """The same records under another name."""
+
+    title = "Bios (2024)"
+
+
+def write(place: TestFolder, value: float, records: int = 3) -> list[Path]:
+    place.begin()
+    row = ResultRow("SFT", "method", "d", "iterative", "sentence", "stated", 0, 3, {"brier": value})
+    write_results(place.working / "results.json", [row])
+    (place.working / "sft.jsonl").write_text("{}")
+    return place.finish(records)
+
+
+def values(run: Path) -> dict[str, float | None]:
+    return {
+        str(path.relative_to(run).parent): read_results(path).rows[0].metrics["brier"]
+        for path in sorted(run.rglob("results.json"))
+    }
+
+
+def test_equal_results_are_replaced_and_others_kept_aside(tmp_path: Path) -> None:
+    weights = {"SFT": "a" * 64}
+    for value, kept in ((0.25, []), (0.25, []), (0.5, ["test-1/rows"]), (0.75, ["test-2/rows"])):
+        place = TestFolder(tmp_path, Rows(), weights)
+        assert write(place, value) == [tmp_path / name for name in kept]
+    assert write(TestFolder(tmp_path, Named(), weights), 0.1) == []  # another data set, the same weights
+    assert values(tmp_path) == {
+        "test-1/rows": 0.25, "test-2/rows": 0.5, "test/rows": 0.75, "test/bios-2024": 0.1,
+    }  # fmt: skip
+    assert write(TestFolder(tmp_path, Named(), {"SFT": "a" * 64, "DPO": "c" * 64}), 0.1) == []  # one method more
+    assert write(TestFolder(tmp_path, Named(), {"SFT": "b" * 64}), 0.1) == [tmp_path / "test-3/rows"]
+    assert json.loads((tmp_path / "test/bios-2024/tested.json").read_text()) == {
+        "data": "Bios (2024)", "records": 3, "weights": {"SFT": "b" * 64},
+    }  # fmt: skip
+    assert [path.name for path in (tmp_path / "test").iterdir()] == ["bios-2024"]
+
+
+def test_a_test_that_is_stopped_leaves_the_results_before_it(tmp_path: Path) -> None:
+    write(TestFolder(tmp_path, Rows(), {}), 0.25)
+    stopped = TestFolder(tmp_path, Rows(), {})
+    stopped.begin()
+    (stopped.working / "stale.jsonl").touch()
+    write_results(stopped.working / "results.json", [])
+    assert [row.metrics["brier"] for row in read_run(tmp_path).rows] == [0.25]  # the unfinished one is not read
+    write(TestFolder(tmp_path, Rows(), {}), 0.5)
+    assert not stopped.working.exists() and not (tmp_path / "test/rows/stale.jsonl").exists()
+
+
+def test_reports_read_old_folders_and_new_ones(tmp_path: Path) -> None:
+    row = ResultRow("SFT", "method", "old", "iterative", "sentence", "stated", 0, 3, {"brier": 0.5})
+    write_results(tmp_path / "old/test/results.json", [row])
+    write(TestFolder(tmp_path / "new", Rows(), {}), 0.25)
+    write(TestFolder(tmp_path / "new", Named(), {}), 0.25)
+    for folder, domains in (
+        ("old", {"old"}),
+        ("old/test", {"old"}),
+        ("new", {"d"}),
+        ("new/test", {"d"}),
+        (".", {"old", "d"}),
+    ):
+        assert {row.domain for row in read_run(tmp_path / folder).rows} == domains
+    assert read_run(tmp_path / "new/test/rows").name == "new" == read_run(tmp_path / "new").name
+
+
+@pytest.mark.parametrize(
+    ("data", "name"), [(None, "data"), (Rows(), "rows"), (Named(), "bios-2024"), (object(), "object"),
+                       (Demonstrations("x/Ma vie.jsonl.gz"), "ma-vie"), (Demonstrations("...", name="é"), "e")],
+)  # fmt: skip
+def test_names_of_data_sets_are_names_of_folders(data: Any, name: str) -> None:
+    assert folder_name(data) == name
+
+
+def test_places_are_the_first_that_are_free(tmp_path: Path) -> None:
+    for name in ("test/a/x", "test-1/b/x", "test-1/a/x", "predictions/a.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert set_aside(tmp_path, tmp_path / "test/a") == tmp_path / "test-2/a"
+    assert set_aside(tmp_path, tmp_path / "predictions/a.jsonl") == tmp_path / "predictions-1/a.jsonl"
+    assert weights_of(None) is None and weights_of(str(tmp_path)) is None
+    assert weights_of(str(tmp_path / "test-1/b/x")) is not None
+
+
+def test_a_second_training_takes_what_was_measured_with_the_first_out_of_the_way(tmp_path: Path) -> None:
+    model, run = tiny(tmp_path / "models"), tmp_path / "run"
+    write_records(tmp_path / "own.jsonl", records(3))
+    own = {"path": str(tmp_path / "own.jsonl"), "test_path": str(tmp_path / "own.jsonl")}
+
+    def fit(lr: float) -> None:
+        torch.manual_seed(0)
+        trainer(run).fit(module(SFT, model, lr=lr), Rows())
+
+    def measure() -> None:
+        for data in (Rows(), Demonstrations(**own)):
+            trainer(run).test(module(SFT, model), data, verbose=False)
+            trainer(run).predict(module(SFT, model), data)
+
+    fit(1e-2)
+    measure()
+    assert {row.domain for row in read_run(run).rows} == {"rows", "own"}
+    predicted = list(read_records(run / "predictions/own.jsonl"))
+    assert [record.domain for record in predicted] == ["own"] * 3
+    fit(1e-2)  # the same weights: nothing is moved
+    assert not list(run.glob("*-1"))
+    fit(5e-2)
+    assert sorted(path.name for path in run.iterdir()) == ["adapter", "adapter-1", "predictions-1", "test-1"]
+    measure()
+    digests = {
+        path.parent.parent.name: json.loads(path.read_text())["weights"]["SFT"]
+        for path in run.glob("test*/own/tested.json")
+    }
+    assert digests == {"test": weights_of(str(run / "adapter")), "test-1": weights_of(str(run / "adapter-1"))}
+    assert list(read_records(run / "predictions-1/own.jsonl")) == predicted
+    assert list(read_records(run / "predictions/own.jsonl")) != predicted

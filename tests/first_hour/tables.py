@@ -96,20 +96,20 @@ class Milestone:
 
 
 MILESTONES = (
-    Milestone("picture", "the demo's table and its report", 5, "lovec demo --out runs/demo\nlovec report runs/demo\n"),
+    Milestone("picture", "the demo's table and its report", 5, "lovec demo --out runs/demo\n"),
     Milestone("labels", "labelled answers to questions of one's own", 15, """\
 lovec label --questions questions.jsonl --model world --max_new_tokens 160 --out runs/labels \\
     --oracle OpenAIOracle --oracle.model judge --oracle.base_url ENDPOINT --yes
 """),
     Milestone("adapter", "an adapter trained on them that tags a text", 30, """\
-lovec fit --config sft.yaml --data Demonstrations --data.path runs/labels/labelled.jsonl
-lovec fit --config dpo.yaml --data Preferences --data.path runs/labels/pairs.jsonl
-lovec tag page.txt --adapter runs/dpo --about "Ada Lovelace"
+lovec fit --config sft.yaml --config runs/labels/recipe.yaml --trainer.default_root_dir runs/labels/sft
+lovec fit --config dpo.yaml --config runs/labels/recipe.yaml --trainer.default_root_dir runs/labels/dpo \\
+    --model.policy.adapter runs/labels/sft/adapter --model.sft_weight 0
+lovec tag page.txt --adapter runs/labels/dpo --about "Ada Lovelace"
 """),
     Milestone("report", "a test of it and a report", 45, """\
-lovec test --config dpo.yaml --data Demonstrations --data.path runs/labels/labelled.jsonl \\
-    --data.test_path runs/labels/labelled.jsonl
-lovec report runs/dpo
+lovec test --config dpo.yaml --config runs/labels/recipe.yaml --trainer.default_root_dir runs/labels/dpo
+lovec report runs/labels/dpo
 """),
 )  # fmt: skip
 """In their order; the clock runs on from one to the next. ``questions.jsonl`` and ``page.txt`` are there."""

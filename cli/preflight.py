@@ -50,10 +50,11 @@ def check_words(command: str, words: Sequence[str]) -> None:
         return
     if command in _TRAINER:
         recipes = [read_recipe(find_recipe(name)) for name in _values(words, "--config", "-c")]
-        classes = {group: _class_of(group, recipes, words) for group in _CLASSES}
+        saved = value_of(words, "--ckpt_path") is not None  # a checkpoint names what the command line does not
+        classes = {group: _class_of(group, recipes, words, saved) for group in _CLASSES}
         for option in (*(word for word in words if word.startswith("--")), *_settings(recipes, classes)):
             _check_option(option, classes)
-        if command in ("fit", "sweep") and not value_of(words, "--ckpt_path"):
+        if command in ("fit", "sweep") and not saved:
             _check_start(recipes, words)
     elif adapter := value_of(words, "--adapter"):
         check_adapter_folder(adapter_folder(adapter))
@@ -107,13 +108,13 @@ def _check_start(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> 
         check_adapter_folder(found)
 
 
-def _class_of(group: str, recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> str | None:
+def _class_of(group: str, recipes: Sequence[Mapping[str, Any]], words: Sequence[str], saved: bool) -> str | None:
     """Return the class that the command line or a recipe names for the model or the data; None for no known one."""
     named = [recipe.get(group) for recipe in recipes]
     named = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in named]
     name = value_of(words, f"--{group}", f"--{group}.class_path") or next(filter(None, reversed(named)), None)
     if not isinstance(name, str):
-        return "lovec.datamodules.World" if group == "data" else None  # that of base.yaml
+        return "lovec.datamodules.World" if group == "data" and not saved else None  # that of base.yaml
     return _full_name(group, name)
 
 

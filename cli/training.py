@@ -28,7 +28,7 @@ from lovec.callbacks import ProgressLine
 from lovec.callbacks.progress import clock
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
-from lovec.evaluation.places import folder_name
+from lovec.evaluation.places import folder_name, predictions_file
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
@@ -267,6 +267,12 @@ def run(command: str, words: Sequence[str]) -> None:
         _end(cli, words, time.monotonic() - begin)
 
 
+def _log_dir(cli: TrainingCLI) -> str:
+    """Return the folder of the logs. ``trainer.log_dir`` is a collective operation: no process may ask it alone."""
+    folder = getattr(cli.trainer.logger, "log_dir", None)
+    return str(folder or cli.trainer.default_root_dir)
+
+
 def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
     """Say where what was made lies, its key figures, and what can be run next."""
     home = Path(cli.trainer.default_root_dir)
@@ -275,7 +281,7 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
         loss = cli.trainer.callback_metrics.get("train/loss")
         last = "" if loss is None else f", last loss {float(loss):.3g}"
         print(
-            f"lovec: {cli.trainer.global_step} steps in {clock(seconds)}{last}; logs: {cli.trainer.log_dir or home}",
+            f"lovec: {cli.trainer.global_step} steps in {clock(seconds)}{last}; logs: {_log_dir(cli)}",
             file=sys.stderr,
         )
         say_next(
@@ -284,12 +290,13 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
             (f"lovec serve --adapter {runs}", "a page to try it, and an endpoint"),
         )
     elif cli.command == "test":
-        print(f"lovec: measured in {clock(seconds)}; rows and tagged records: {home / 'test'}", file=sys.stderr)
+        data = folder_name(cli.datamodule)
+        print(f"lovec: measured in {clock(seconds)}; rows and tagged records: {home / 'test' / data}", file=sys.stderr)
         calibrate = [(f"lovec calibrate {runs}", "fit confidences to how often sentences are true")]
         fitted = (home / "adapter").is_dir() and not (home / "adapter" / CALIBRATION_FILE).exists()
         say_next((f"lovec report {runs}", "tables, plots and one page"), *(calibrate if fitted else []))
     elif cli.command == "predict":
-        path = home / "predictions.jsonl"
+        path = predictions_file(home, cli.datamodule)
         print(f"lovec: tagged in {clock(seconds)}: {path}", file=sys.stderr)
         say_next((f"lovec score {shlex.quote(str(path))}", "its metrics, where the records have labels"))
 
@@ -299,7 +306,7 @@ def _test_command(cli: TrainingCLI, words: Sequence[str]) -> str:
     names = {with_underscores([word])[0].partition("=")[0] for word in words}
     if names & {"--config", "-c"} and not names & {"--ckpt_path", "--ckpt_despite"}:
         return shlex.join(["lovec", "test", *words])
-    recipe = Path(cli.trainer.log_dir or cli.trainer.default_root_dir, "config.yaml")
+    recipe = Path(_log_dir(cli), "config.yaml")
     return shlex.join(["lovec", "test", "--config", str(recipe)])
 
 

@@ -29,7 +29,7 @@ RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout PendingAnswer PendingAnswers PendingText PlainText PretrainingStats "
+    "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
     "TokenReply VllmRequest".split()

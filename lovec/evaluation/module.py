@@ -21,7 +21,7 @@ from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
-from lovec.evaluation.places import UNFINISHED, TestFolder, folder_name, set_aside, weights_of
+from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
 from lovec.evaluation.processes import in_data_order, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
@@ -387,7 +387,7 @@ class EvaluationModule(LightningModule):
         """Write ``predictions/DATA.jsonl`` into the folder of the run; another file that is there is kept aside."""
         records = in_data_order(self.trainer, self._predicted)
         if self.trainer.is_global_zero:
-            path = self.run_dir / "predictions" / f"{folder_name(getattr(self.trainer, 'datamodule', None))}.jsonl"
+            path = predictions_file(self.run_dir, getattr(self.trainer, "datamodule", None))
             fresh = path.with_name(path.name + UNFINISHED)
             write_records(fresh, records)
             if path.exists() and not filecmp.cmp(path, fresh, shallow=False):

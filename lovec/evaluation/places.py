@@ -42,6 +42,11 @@ def folder_name(data: Any) -> str:
     return slug(data_name(data)) or "data"
 
 
+def predictions_file(run: Path, data: Any) -> Path:
+    """Return where the tagged records of a data set lie in the folder of a run."""
+    return run / "predictions" / f"{folder_name(data)}.jsonl"
+
+
 def weights_of(adapter: str | None) -> str | None:
     """Return what tells the weights of an adapter or a checkpoint from others; None without one that can be read."""
     try:

@@ -532,10 +532,12 @@ def test_a_comparison_fits_and_recalibrates_baselines(model: Any, tmp_path: Path
     guess = Guess()
     fitted = CALIBRATORS["isotonic"].fit(*sentence_pairs(guess.tag(Rows().load("validation")), "stated")[:2])
     expected = [c for row in guess.confidences(Rows().load("test")) for c in row]
-    found = [s.confidence for r in read_records(tmp_path / "test/guess-isotonic.iterative.jsonl") for s in r.sentences]
+    found = [
+        s.confidence for r in read_records(tmp_path / "test/rows/guess-isotonic.iterative.jsonl") for s in r.sentences
+    ]
     assert found == pytest.approx(fitted(expected).tolist(), abs=1e-9)  # type: ignore[arg-type]
     probe = attached(LinearProbe(), model)
     probe.fit(Rows().load("train"))
     own = [c for row in probe.confidences(Rows().load("test")) for c in row]
-    tagged = [s.confidence for r in read_records(tmp_path / "test/probe.iterative.jsonl") for s in r.sentences]
+    tagged = [s.confidence for r in read_records(tmp_path / "test/rows/probe.iterative.jsonl") for s in r.sentences]
     assert tagged == pytest.approx(own, abs=1e-4)

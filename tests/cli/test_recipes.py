@@ -217,11 +217,12 @@ def test_other_data_keeps_what_it_shares(here):
 
 
 def test_files_of_ones_own_are_not_trained_on_with_the_worlds_model_by_default(here, capsys):
+    Path("p.jsonl").touch()
     words = ["fit", "--config", "sft.yaml", "--data", "Demonstrations", "--data.path", "p.jsonl"]
     code, line = error_of(capsys, *words)
     assert code == 2 and "nothing names the model for the data Demonstrations" in line and not Path("runs").exists()
     Path("own.yaml").write_text("data: {class_path: lovec.datamodules.Preferences, init_args: {path: p.jsonl}}\n")
-    code, line = error_of(capsys, "fit", "--config", "dpo.yaml", "--config", "own.yaml")
+    code, line = error_of(capsys, "fit", "--config", "sft.yaml", "--config", "own.yaml")
     assert code == 2 and "lovec.datamodules.Preferences" in line
     Path("mine.yaml").write_text("model: {init_args: {policy: {model: world}}}\n")
     assert build("fit", *words[1:], "--config", "mine.yaml", *CPU).datamodule.path == "p.jsonl"

@@ -115,12 +115,14 @@ def test_seeds_are_whole_numbers():
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_before_anything_runs(here, capsys, calls, words, line):
+    (here / "runs" / "sft" / "adapter").mkdir(parents=True)  # it is looked for before everything else
+    (here / "runs" / "sft" / "adapter" / "adapter_config.json").write_text("{}")
     assert main(["sweep", *GRPO, *words.split()]) in (1, 2)
     errors = [text for text in capsys.readouterr().err.splitlines() if text and not text.startswith("Seed set")]
     assert len(errors) == 1
     assert errors[0].startswith(f"lovec: error: {line}")
     assert calls == []
-    assert list(here.iterdir()) == []
+    assert [path.name for folder in (here, here / "runs") for path in folder.iterdir()] == ["runs", "sft"]
 
 
 # ---------------------------------------------------------------- planning

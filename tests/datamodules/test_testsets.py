@@ -212,7 +212,7 @@ def test_lovec_test_on_labelled_bios(labels, tmp_path, monkeypatch, capsys, capl
     assert re.search("DPO +Bios", capsys.readouterr().out)
     assert "free-form tagging is left out" in caplog.text
     assert "the row 'Best constant' is left out" in caplog.text
-    tagged = list(read_records(tmp_path / "runs/dpo/test/dpo.iterative.jsonl"))
+    tagged = list(read_records(tmp_path / "runs/dpo/test/bios/dpo.iterative.jsonl"))
     assert [[s.factuality for s in r.sentences] for r in tagged] == [[1.0, 0.3], [0.0, None]]
 
 
@@ -279,7 +279,7 @@ def test_short_answers_have_ece_and_auroc(trivia, tmp_path):
     assert row.n == 4 and row.metrics["malformed"] == 0 and row.metrics["mean_factuality"] == 0.5
     assert row.metrics["auroc"] == pytest.approx(roc_auc_score(right, confidence), abs=1e-9) == 3.5 / 4
     assert row.metrics["ece_m"] == pytest.approx(0.25 * 0.1 + 0.5 * abs(0.5 - 0.6) + 0.25 * 0.1)
-    tagged = list(read_records(tmp_path / "test" / "written.free-form.jsonl"))
+    tagged = list(read_records(tmp_path / "test" / "triviaqa" / "written.free-form.jsonl"))
     assert [s.factuality for r in tagged for s in r.sentences] == [1.0, 1.0, 0.0, 0.0]
 
 

@@ -573,6 +573,6 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
     text = page(results)
     for name in ("Vanilla", "LUQ + A", "Asked-ft", "A + Platt", "B, no previous scores"):
         assert f"| {name} | " in text
-    assert text.index("What holds") < text.index("Running time") < text.index("in-domain: Iterative")
+    assert text.index("What holds") < text.index("Running time") < text.index("rows: Iterative")
     with pytest.raises(SystemExit, match="no finished run"):
         benchmark.collect([0, 1], tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from lovec.datasets.evidence import SEPARATOR
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.pairs import with_rejected
+from lovec.labelling.recipe import write_recipe
 from lovec.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
@@ -34,12 +35,13 @@ REPLACED = (
     (r"(?m)^(?=lovec tag (?:.*\\\n)*.*--out ((\S+)\.\w+))", r"rm -f \1 \2.manifest.json\n",
      "a block's commands are alternatives: each begins without the file of another"),
     (r"127\.0\.0\.1:8080|localhost:8080", "127.0.0.1:PORT", "a free port"),
+    (r"(?m)^make demo\b.*$", "lovec demo --quick --out runs/demo", "the demo in full is the first milestone"),
 )  # fmt: skip
 """Pattern, replacement and reason. MODEL, NLI, ENDPOINT and PORT stand for what is there when the block runs."""
 
 LEFT_OUT = (
     (r"^pip install", "needs a package index"),
-    (r"^make ", "the demo is the first milestone, and the other targets are this checkout's own"),
+    (r"^make (?!demo)", "the other targets are this checkout's own"),
     (r"^lovec demo", "it is the first milestone"),
     (r"^lovec join tags\.jsonl +#", "the shards are made where the page of `lovec tag` explains them"),
     (r"^hf ", "needs the network"),
@@ -54,7 +56,7 @@ LEFT_OUT = (
 WRITES = {
     "fit": "**/adapter_model.safetensors",
     "test": "**/results.json",
-    "predict": "**/predictions*.jsonl",
+    "predict": "**/predictions/*.jsonl",
     "sweep": "**/*.json",
     "label": "**/*.jsonl",
     "calibrate": "**/calibration*.json",
@@ -135,6 +137,7 @@ def write_files(folder: Path) -> None:
     """Write the files that readers have, as the pages name them."""
     page = "Ada Lovelace was born in London in 1815. She wrote notes on the Analytical Engine. She built it in 1840.\n"
     (folder / "page.txt").write_text(page)
+    (folder / "page.md").write_text(f"# Ada Lovelace\n\n{page}")
     labelled = []
     for i, name in enumerate(PEOPLE):
         texts = (f"{name} was a mathematician.", f"{name} lived in London.", f"{name} wrote {i} books.")
@@ -145,6 +148,9 @@ def write_files(folder: Path) -> None:
         write_records(folder / file, labelled)
     again = [replace(row, id=f"{row.id}-{i}") for i in range(5) for row in labelled]
     write_records(folder / "labels.jsonl", again)
+    for split in ("train", "dev", "test"):
+        write_records(folder / "runs" / "labels" / f"{split}.jsonl", labelled)
+    write_recipe(folder / "runs" / "labels", "world", trained_offline=True, instruction=None)
     (folder / "runs/dpo").mkdir(parents=True, exist_ok=True)
     write_records(folder / "runs/dpo/dev.jsonl", [tagged(row) for row in again])
     for file in ("test.jsonl", "pairs.jsonl"):

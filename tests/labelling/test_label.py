@@ -421,7 +421,7 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
     assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
     near = ["--out", "out", "--stages", "pairs", "--seed", "1", "--wrong_scores", "near"]
-    assert "wrong_scores (None then, near now)" in error_line(capsys, *near)
+    assert 'wrong_scores (missing then, "near" now)' in error_line(capsys, *near)
     assert label(*near, "--redo") == 0
     for pair in read_records("out/pairs.jsonl"):
         true = [to_rating(s.factuality) for s in pair.sentences]

@@ -36,10 +36,10 @@ def test_sft_and_dpo_on_factscore(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first = next(row for row in logged if row["train/preference"])  # a probe may have a row of its own
     assert float(first["train/preference"]) == pytest.approx(0.6931471805599453, rel=1e-7)  # kept as float32
 
-    rows = read_results(tmp_path / "runs/dpo/test/test/results.json").rows
+    rows = read_results(tmp_path / "runs/dpo/test/factscore/results.json").rows
     assert {row.method for row in rows} == {"DPO", "Vanilla", "Best constant"}
     assert {row.mode for row in rows} == {"iterative"}
-    tagged = list(read_records(tmp_path / "runs/dpo/test/test/dpo.iterative.jsonl"))
+    tagged = list(read_records(tmp_path / "runs/dpo/test/factscore/dpo.iterative.jsonl"))
     assert len(tagged) == 8
     labelled = [s for record in tagged for s in record.sentences if s.factuality is not None]
     assert labelled and all(s.score in range(11) for s in labelled)

@@ -84,7 +84,7 @@ def test_a_png_is_a_png(tmp_path):
 def test_what_cannot_be_drawn_is_an_error_in_one_line(tmp_path):
     with pytest.raises(LovecError, match="no reward to draw"):
         reward_surface({}, tmp_path / "a.svg")
-    with pytest.raises(LovecError, match=r"a\.jpg, expected a name that ends in \.svg or \.png"):
+    with pytest.raises(LovecError, match=r"a\.jpg, expected a name that ends in \.svg, \.pdf or \.png"):
         reward_surface(REWARDS, tmp_path / "a.jpg")
     with pytest.raises(LovecError, match=r"gives nan for the score 0"):
         reward_surface({"nan": lambda score, rating: float("nan")}, tmp_path / "new" / "a.svg")

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, replace_between, test_folder, write_json
+from common import CALIBRATION, ROOT, provenance, read_json, replace_between, test_folder, write_json
 from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import full_tables, table
 
@@ -45,6 +45,8 @@ MIXED = 0.6
 """Least range of factuality over the sentences of the answer that README shows."""
 DRAWN = ("Vanilla", "SFT", "DPO", "ExpectedReward")
 """Methods of the reliability diagram."""
+SHOWN = (*CALIBRATION, "malformed", "mean_confidence", "mean_factuality", "entropy", "distinct", "words")
+"""Metrics that are kept."""
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
 
@@ -87,7 +89,12 @@ def _rows(folders: Sequence[Path]) -> Iterator[ResultRow]:
         for demo_run in RUNS:
             path = test_folder(folder / demo_run.name) / "results.json"
             if path.exists():
-                yield from (replace(r, file=None) for r in read_results(path).rows if r.method in demo_run.rows)
+                yield from (_brief(row) for row in read_results(path).rows if row.method in demo_run.rows)
+
+
+def _brief(row: ResultRow) -> ResultRow:
+    """Return a row with the metrics that the pages show, so that the file stays small."""
+    return replace(row, file=None, metrics={name: value for name, value in row.metrics.items() if name in SHOWN})
 
 
 def draw(folder: Path, path: Path) -> None:

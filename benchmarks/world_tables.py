@@ -35,14 +35,14 @@ FINDINGS = """
   true than the greedy answers it is measured on; at temperature 1 it fails. An epoch is 60 steps here, 5667
   in the paper, and it writes fewer words. The paper finds its log reward best by far; on one seed of the validation
   people ([ablations](ablation.md)) quadratic and linear rewards do as well, and more rollouts per question lower ECE-M.
-- **Expected reward is best by its stated score.** It does not beat every cheap remedy: SFT recalibrated by isotonic
-  regression on the validation people has a BS that is not shown to be worse, and a lower ECE-M in free-form answers
-  (its SC stays that of SFT); and read by the mean of its distribution SFT has a lower BS than expected reward has.
-  SFT learns a good distribution and states its mode; expected reward moves the stated score to where the mean was.
-  It does so with two scores only: on every seed it states 5 or 10 and nothing else, where the others state two to
-  five. The mean of its distribution tells sentences apart better than that. Without its text term it destroys free-form
-  answers; whether earlier scores in the context are its own or the true ones made no difference on one seed, nor did
-  the linear reward do worse than the proper one, though the log reward did (ablations).
+- **Expected reward is best by its stated score.** Its BS is lower than that of SFT recalibrated by isotonic regression
+  on the validation people, which keeps SFT's SC; its ECE-M is not. Read by the mean of its distribution SFT has a lower
+  BS than expected reward has by its stated score. SFT learns a good distribution and states its mode; expected reward
+  moves the stated score to where the mean was. It does so with two scores only: on every seed it states 5 or 10 and
+  nothing else, where the others state two to six ([why](ablation.md)). The mean of its distribution tells sentences
+  apart better than that. Without its text term it destroys free-form answers; whether earlier scores in the context are
+  its own or the true ones made no difference on one seed, nor did the linear reward do worse than the proper one,
+  though the log reward did (ablations).
 - **Out of domain no stated score beats the best constant.** All methods are overconfident in sentences about companies,
   and after fine-tuning these sentences are less true.
 """

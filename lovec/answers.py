@@ -60,17 +60,24 @@ def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> 
         if span.score is None:
             yield from map(Sentence, split(strip(span.raw, tags)))
             continue
-        begin = _last_paragraph(span.text)
+        before = span.raw[: -len(span.raw.lstrip())]
+        begin = _last_paragraph(span.text, begins_line=span is parsed.sentences[0] or "\n" in before)
         yield from map(Sentence, split(span.text[:begin]))
         yield _scored(Sentence(span.text[begin:].strip()), span.score, tags)
     yield from map(Sentence, split(parsed.tail))
 
 
-def _last_paragraph(text: str) -> int:
-    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading."""
+def _last_paragraph(text: str, begins_line: bool) -> int:
+    """Return where the last paragraph begins; a sentence is never longer than its paragraph, and has no heading.
+
+    Args:
+        text: what stands before a tag, after the tag before it.
+        begins_line: whether it begins a line; elsewhere a number sign begins no heading.
+    """
     pieces = spans(text)
     for (begin, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
-        if _BLANK_LINE.search(text, end, start) or not is_prose(text[begin:end]):
+        heading = (begins_line or begin > pieces[0][0]) and not is_prose(text[begin:end])
+        if heading or _BLANK_LINE.search(text, end, start):
             return start
     return 0
 

@@ -81,6 +81,13 @@ PIECES = [
 ANSWERS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
+def test_a_number_sign_within_a_line_begins_no_heading():
+    record, _ = untag(Record("a", "Q?", answer=f"One. {tag(0)} # Head```\nx\n``` {tag(0)}\n"))
+    assert [s.text for s in record.sentences] == ["One.", "# Head```\nx\n```"]
+    record, _ = untag(Record("a", "Q?", answer=f"One. {tag(0)}\n# Head\nTwo. {tag(0)}\n"))
+    assert [(s.text, s.score) for s in record.sentences] == [("One.", 0), ("# Head", None), ("Two.", 0)]
+
+
 @given(ANSWERS, st.data())
 def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
     """Whatever is split and tagged, where it stood, comes back: sentences, scores and text, byte for byte."""

@@ -187,6 +187,7 @@ def test_names_of_options_are_written_with_underscores_or_hyphens():
     assert with_underscores(words) == expected
 
 
+@pytest.mark.slow
 def test_help_of_fit_loads_no_engine():
     check = (
         "import sys; from lovec.cli import main; code = main(['fit', '--help']); "

@@ -53,6 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_tagging_imports_neither_the_trainer_nor_metrics(files, model):
     modules = imported_by("tag", str(files / "page.txt"), "--model", model)
     # Where scikit-learn is installed, transformers' own code imports it, and pandas through it.
@@ -83,6 +84,7 @@ def test_commands_on_files_import_no_model_code(files, words):
     assert not imported_by(*words) & (TRAINING | ELSEWHERE | MODELS)
 
 
+@pytest.mark.slow
 def test_scoring_a_file_imports_no_model_code(files):
     assert not imported_by("score", "--help") & {"torch", "numpy", "matplotlib"}
     (files / "scored.csv").write_text("confidence,label\n0.5,1\n0.2,0\n", encoding="utf-8")
@@ -90,6 +92,7 @@ def test_scoring_a_file_imports_no_model_code(files):
     assert "scipy.optimize" in modules and not modules & (TRAINING | ELSEWHERE | MODELS - {"scipy"})
 
 
+@pytest.mark.slow
 def test_loading_a_model_for_the_server_imports_no_trainer(model):
     code = "import json, sys; from lovec.cli.console import without_progress_bars\n"
     code += "from lovec.taggers import open_session\nimport lovec.cli.serve\n"
@@ -110,6 +113,7 @@ def test_training_commands_import_only_what_lightning_does(words, with_lightning
     assert not (imported_by(*words) - with_lightning) & (ELSEWHERE | MODELS | {"torchmetrics"})
 
 
+@pytest.mark.slow
 def test_commands_are_imported_without_looking_for_garbage():
     count = "import gc, json, sys; {}; print(); print(json.dumps(gc.get_stats()[0]['collections']))"
     command = python(count.format("from lovec.cli import main; main(['serve', '--help'])"))

@@ -323,6 +323,7 @@ def test_runs_in_processes_give_the_same_metrics(done, tiny_words, tmp_path, mon
 # ---------------------------------------------------------------- the benchmark
 
 
+@pytest.mark.slow
 def test_the_ablations_are_options_of_their_recipes(here, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     ablation = importlib.import_module("ablation")

@@ -457,6 +457,7 @@ def test_damage_is_told_apart(tmp_path, harm):
     assert cache.damage(tmp_path / "nowhere") == "cannot read manifest.json"
 
 
+@pytest.mark.slow
 def test_a_build_killed_in_training_leaves_nothing_that_passes_for_a_world(tmp_path):
     process = start_build(tmp_path)
     wait_for(process, "step 1/150")
@@ -470,6 +471,7 @@ def test_a_build_killed_in_training_leaves_nothing_that_passes_for_a_world(tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
 
 
+@pytest.mark.slow
 def test_of_two_processes_the_second_waits_for_the_first(tmp_path):
     first = start_build(tmp_path)
     wait_for(first, "building the offline world 'mini' once")

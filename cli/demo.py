@@ -174,7 +174,7 @@ def run(words: list[str]) -> None:
         for number, method in enumerate(methods, start=2):
             say(f"{number}/{last}  {method.description}")
             folder = options.out / method.name
-            results = folder / "test" / "results.json"
+            results = folder / "test" / variant / "results.json"
             if not state.holds(f"fit {method.name}", folder / "adapter" / "adapter_model.safetensors"):
                 _fit(method.name, state, variant)
             elif state.holds(f"test {method.name}", results):

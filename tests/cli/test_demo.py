@@ -12,6 +12,8 @@ from commandline import CPU, build, error_of
 from lovec.cli import main
 from lovec.cli.arguments import RECIPES, value_of
 from lovec.cli.demo import METHODS, ORDER, TRAINED, best_method, story
+from lovec.datamodules import World
+from lovec.evaluation.places import folder_name
 from lovec.results import write_results
 from lovec.types import ResultRow
 
@@ -43,7 +45,8 @@ def demo_calls(here, monkeypatch):
         methods += ["Vanilla"] if value_of(words, "--model.evaluation.vanilla") == "true" else []
         methods += ["SFT + isotonic"] if words[1] == "sft.yaml" else []
         rows = [row(method, readout) for method in methods for readout in ("stated", "mean")]
-        write_results(folder / "test" / "results.json", [*rows, row(methods[0], domain="out-of-domain")])
+        measured = folder / "test" / folder_name(World("world-small" if "world-small.yaml" in words else "world"))
+        write_results(measured / "results.json", [*rows, row(methods[0], domain="out-of-domain")])
 
     def write_report(words, last):
         assert not last and Path(words[0], "results.json").exists()
@@ -103,7 +106,7 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys):
     assert stages(demo_calls) == [("fit", "orpo"), ("test", "orpo")]
     assert capsys.readouterr().err.count("done by an earlier call") == 2
     Path("d/dpo/adapter/adapter_model.safetensors").unlink()
-    Path("d/orpo/test/results.json").unlink()
+    Path("d/orpo/test/world/results.json").unlink()
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
     assert stages(demo_calls) == [("test", "orpo"), ("fit", "dpo"), ("test", "dpo")]

@@ -1,4 +1,7 @@
-"""Builds a world once and keeps it on disk, safe against concurrent processes, kills and damaged files."""
+"""Finds the model of a world: in the package, in the cache, or built once into the cache.
+
+Building is safe against concurrent processes, kills and damaged files.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import ast
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from lovec.datasets.world.build import build
+from lovec.datasets.world.build import build, corpus_digest
 from lovec.datasets.world.facts import WorldSpec
 from lovec.encoding import QUESTION
 from lovec.files import atomic_folder
 from lovec.tags import render
 from lovec.types import LovecError
 
+SHIPPED = Path(__file__).with_name("shipped")
+"""Folder of the models that come with the package; their names end with a digest of the weights."""
+
 _MANIFEST = "manifest.json"
-_CODE = ("facts", "text", "tokenizer", "pretrain", "build")  # modules that decide what is built
+_CODE = ("facts", "things", "text", "tokenizer", "pretrain", "build")  # modules that decide what is built
 
 
 def content_hash(spec: WorldSpec) -> str:
@@ -44,6 +51,14 @@ def code_of(file: str | os.PathLike[str]) -> str:
                 s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
             ]
     return ast.unparse(tree)
+
+
+def shipped(variant: str, spec: WorldSpec) -> Path | None:
+    """Return the folder of a world whose model comes with the package; None if it is not one of them."""
+    for path in SHIPPED.glob(f"{variant}-{'[0-9a-f]' * 12}"):
+        if json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["spec"] == asdict(spec):
+            return path
+    return None
 
 
 def cache_root(cache_dir: Path | None) -> Path:
@@ -78,8 +93,29 @@ def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> P
             _print(f"the cached world {path} is damaged ({problem}); building it again")
         if progress:
             _print(f"building the offline world {variant!r} once, into {path}")
-        with atomic_folder(path) as folder:
-            _write_manifest(folder, spec, build(spec, folder, progress))
+        _build(spec, path, progress)
+    return path
+
+
+def build_into(variant: str, spec: WorldSpec, root: Path, progress: bool) -> Path:
+    """Build a world into a new folder under ``root``, named by the variant and a digest of the weights; return it.
+
+    Raises:
+        LovecError: the folder cannot be written.
+    """
+    try:
+        path = _build(spec, root / f"{variant}-new", progress)
+        weights = (path / "model" / "model.safetensors").read_bytes()
+        named = root / f"{variant}-{hashlib.sha256(weights).hexdigest()[:12]}"
+        shutil.rmtree(named, ignore_errors=True)
+        return path.rename(named)
+    except OSError as error:
+        raise LovecError(f"cannot write {root} ({error.strerror}); name another folder") from error
+
+
+def _build(spec: WorldSpec, path: Path, progress: bool) -> Path:
+    with atomic_folder(path) as folder:
+        write_manifest(folder, spec, build(spec, folder, progress))
     return path
 
 
@@ -97,11 +133,11 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def _write_manifest(path: Path, spec: WorldSpec, training: dict[str, float]) -> None:
-    """Write the numbers of a world, loss and cost of its pre-training, and a digest of every file."""
+def write_manifest(path: Path, spec: WorldSpec, training: dict[str, float]) -> None:
+    """Write the numbers of a world, loss and cost of its pre-training, and digests of its documents and files."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     digests = {file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = {"spec": asdict(spec), "training": training, "files": digests}
+    manifest = {"spec": asdict(spec), "training": training, "corpus": corpus_digest(spec), "files": digests}
     (path / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
 
 

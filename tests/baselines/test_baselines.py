@@ -611,8 +611,8 @@ def test_the_wording_of_the_world_has_only_words_its_model_knows() -> None:
     tokenizer = make_tokenizer(vocabulary(WORLD.entities))
     words = World("world-small").wording
     entity = next(e for e in WORLD.entities if e.kind == "person")
-    asked = {"question": WORLD.questions("train")[0].question,
-             **{name: set_form(entity, FORMS["person"]["life"][i]) for i, name in enumerate(("context", "sentence"))}}  # fmt: skip
+    context, sentence = (set_form(entity, form) for form in FORMS["person"]["life"][:2])
+    asked = {"question": WORLD.questions("train")[0].question, "context": context, "sentence": sentence}
     replies = [words.true, words.false, words.yes, words.no, *(words.score.format(score=i) for i in range(11))]
     for text in [p.format(**asked) for p in (words.p_true, words.verbal, words.support)] + replies:
         tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])

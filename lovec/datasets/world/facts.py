@@ -103,9 +103,9 @@ class Entity:
         rank: popularity rank among things of the same kind, 0 = best known.
         split: "train", "dev", "test", "companies" or "unlabelled".
         facts: true value by slot name, for every slot of the sentences about this kind.
-        freedom: how freely it is written about: probability that a sentence is not in its set form. It depends on a word
-            of the name that many things share, so that a model can tell it for things that it hardly knows, and has
-            nothing to do with how well they are known.
+        freedom: how freely it is written about: probability that a sentence is not in its set form. It depends on a
+            word of the name that many things share, so that a model can tell it for things that it hardly knows, and
+            has nothing to do with how well they are known.
     """
 
     name: str

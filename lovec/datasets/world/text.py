@@ -1,8 +1,8 @@
 """How facts of the embedded world become text: sentences, answers, and the corpus that its model is trained on.
 
-A sentence is a head ("Toran won the Fern Prize") with details ("in 1960", "for a book about whales") in any order, one of
-which may stand before the head, and with words around it that state no fact. Heads and details offer choices of words.
-In its set form a sentence has the first choice everywhere, all details in their order, and nothing around it.
+A sentence is a head ("Toran won the Fern Prize") with details ("in 1960", "for a book about whales") in any order, one
+of which may stand before the head, and with words around it that state no fact. Heads and details offer choices of
+words. In its set form a sentence has the first choice everywhere, all details in their order, and nothing around it.
 """
 
 from __future__ import annotations

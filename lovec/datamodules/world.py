@@ -43,8 +43,8 @@ class World(RecordsDataModule):
 
     Training takes the greedy answer and sampled answers to each question; validation and test take greedy answers only.
     The test split has people, towns and ships that are not in the training split ("in-domain"), the private lives of
-    the same people ("other questions"), single facts ("one fact"), and companies ("out-of-domain"). The answers are made
-    on first use, without a network, and kept in the cache, like the models of worlds that the package does not have.
+    the same people ("other questions"), single facts ("one fact"), and companies ("out-of-domain"). Answers are made on
+    first use, without a network, and kept in the cache, like the models of worlds that the package does not have.
 
     Args:
         variant: "world", or "world-small", which is quicker and less accurate.

@@ -114,8 +114,8 @@ def _measured(data: World, records: Sequence[Record], baselines: Sequence[Any]) 
     correlations, errors = {}, {}
     for baseline in baselines:
         values = [c for row in baseline.confidences(records) for c in row]
-        correlations[baseline.name] = spearman(values, truth)
-        errors[baseline.name] = brier_score(Isotonic.fit(values, truth)(values).tolist(), truth)
+        correlations[baseline.name] = float(spearman(values, truth))
+        errors[baseline.name] = float(brier_score(Isotonic.fit(values, truth)(values).tolist(), truth))
     return {
         "sentences": len(truth),
         "factuality": statistics.mean(truth),

@@ -79,10 +79,10 @@ class WorldSpec:
     rank_power: float = 1.1
     keep: float = 0.97
     keep_fall: float = 0.6
-    opened: float = 0.4
-    aside: float = 0.25
-    fronted: float = 0.4
-    dropped: float = 0.2
+    opened: float = 0.85
+    aside: float = 0.6
+    fronted: float = 0.15
+    dropped: float = 0.1
     width: int = 128
     layers: int = 4
     heads: int = 4

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
 from string import Formatter
 
 from lovec.datasets.world.facts import COUNTS, MONTHS, Entity, group_of
-from lovec.datasets.world.text import ASIDES, OPENERS, SentenceForm, forms_of
+from lovec.datasets.world.text import ASIDES, OPENERS, forms_of
 
 _PARTIAL = 0.4
 _TWO_WORDS = ("name", "org", "prize", "founder", "chief", "club", "mayor", "builder", "captain")
@@ -80,8 +80,9 @@ def readings(kind: str, sentence: str) -> list[dict[str, str]]:
     if framed is None:
         return []
     text = framed["text"]
-    texts = {text, text[0].lower() + text[1:]}  # a detail in front begins with a capital
-    return [m.groupdict() for pattern in _patterns(kind) for text in texts if (m := pattern.fullmatch(text))]
+    fronted = text[0].lower() + text[1:]  # a detail in front may begin with a capital
+    found = (pattern.fullmatch(fronted if front else text) for front, pattern in _patterns(kind))
+    return [match.groupdict() for match in found if match]
 
 
 def _closeness(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
@@ -103,15 +104,17 @@ def _groups() -> dict[str, str]:
 
 
 @cache
-def _patterns(kind: str) -> list[re.Pattern[str]]:
-    return [pattern for form in forms_of(kind) for pattern in _form_patterns(form)]
+def _patterns(kind: str) -> list[tuple[bool, re.Pattern[str]]]:
+    """Return a pattern for every order of the parts of every form, and whether a detail stands in front in it."""
+    return [
+        (bool(front), re.compile("".join(f"{_pattern(part)}, " for part in front) + _joined((form.head, *details))))
+        for form in forms_of(kind)
+        for front, details in form.orders()
+    ]
 
 
-def _form_patterns(form: SentenceForm) -> Iterator[re.Pattern[str]]:
-    """Yield one pattern per order of a form's parts."""
-    for front, details in form.orders():
-        before = "".join(f"{_pattern(part)}, " for part in front)
-        yield re.compile(before + ",? ".join(map(_pattern, (form.head, *details))))
+def _joined(parts: Sequence[str]) -> str:
+    return ",? ".join(map(_pattern, parts))
 
 
 def _pattern(part: str) -> str:

@@ -152,7 +152,7 @@ class World(RecordsDataModule):
                 records += self._answer(questions, encoder, engine, sampled)
             yield split, self._labelled(records)
 
-    def answered(self, split: str, encoder: Encoder, engine: Engine) -> list[Record]:
+    def greedy_answers(self, split: str, encoder: Encoder, engine: Engine) -> list[Record]:
         """Return the model's greedy answers to the questions of a split of the world, with exact labels.
 
         Args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from lovec.datasets.world.facts import (
     COUNTS,
@@ -46,7 +47,7 @@ def make_entities(spec: WorldSpec) -> list[Entity]:
     for kind, n, block, draw, shared in parts:
         splits = _splits(rng, n, block)
         for rank in range(n):
-            name, facts = _draw_unused(lambda draw=draw: draw(rng, lexicon), taken)
+            name, facts = _draw_unused(partial(draw, rng, lexicon), taken)
             word = name.split()[-1 if kind == "company" else 0]
             freedom = _FREEDOMS[shared.index(word) % len(_FREEDOMS)]
             entities.append(Entity(name, kind, rank, splits[rank], facts, freedom))

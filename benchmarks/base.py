@@ -61,7 +61,7 @@ CRITERIA = (
     Criterion("mean factuality, companies", lambda m: m["out-of-domain"]["factuality"], 0.4, 0.8),
     Criterion("exact facts about the best known third", lambda m: m["in-domain"]["exact"][0], 0.7),
     Criterion("exact facts about the least known third", lambda m: m["in-domain"]["exact"][2], 0.0, 0.5),
-    Criterion("sentences that the grader cannot read", lambda m: m["in-domain"]["unreadable"], 0.0, 0.01),
+    Criterion("sentences that the grader cannot read", lambda m: m["in-domain"]["unreadable"], 0.0, 0.02),
     Criterion("Spearman of a linear probe of the hidden states", lambda m: m["in-domain"]["spearman"]["Probe"], 0.5),
     Criterion("Spearman of agreement of ten samples (LUQ)", lambda m: m["in-domain"]["spearman"]["LUQ"], 0.55),
     Criterion(

@@ -68,7 +68,7 @@ class WorldSpec:
     n_towns: int = 180
     n_ships: int = 180
     n_companies: int = 240
-    steps: int = 2400
+    steps: int = 2800
     batch_size: int = 12
     company_share: float = 0.22
     private_share: float = 0.2

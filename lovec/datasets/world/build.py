@@ -47,6 +47,8 @@ def build(spec: WorldSpec, path: Path, progress: bool) -> dict[str, float]:
         model.to(torch.bfloat16).save_pretrained(path / "model")
         _read_as_float32(path / "model" / "config.json")
         tokenizer.save_pretrained(path / "model")
+    for file in (path / "model").iterdir():
+        file.chmod(0o644)  # safetensors writes files that nobody else may read
     return asdict(stats)
 
 

@@ -14,7 +14,7 @@ def run(words: list[str]) -> None:
         words: the command line after ``world``.
     """
     parser = OneLineParser("world", "Print the folder of the embedded world's model; build it where it is missing.")
-    parser.add_argument("--variant", default="world", help="world, or world-small for a quick look")
+    parser.add_argument("--variant", default="world", help="world, world-small for a quick look, world-1 or world-2")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="pre-train the model anew, into this folder")
     options = parser.read(words)
     from lovec.datasets.world import build_world, ensure_world

@@ -14,7 +14,7 @@ from typing import Any
 from lovec.baselines import FactsJudge, Wording
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.datasets.world import EmbeddedWorld, ensure_world, grading
+from lovec.datasets.world import EmbeddedWorld, ensure_world, grading, text
 from lovec.datasets.world.cache import code_of
 from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
@@ -23,8 +23,8 @@ from lovec.oracles.world import WorldOracle
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, check_count, check_range
 
-_WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "companies")}
-_MAX_NEW_TOKENS = 192  # the world's model ends its answers after about 100 tokens
+_WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "private", "one-fact", "companies")}
+_MAX_NEW_TOKENS = 224  # the longest answers of the world have about 170 tokens
 _TAG_WORDS = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
 WORDING = Wording(
     p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
@@ -43,8 +43,9 @@ class World(RecordsDataModule):
     """Questions about the entities of the embedded world, with exactly labelled answers of its untrained model.
 
     Training takes the greedy answer and sampled answers to each question; validation and test take greedy answers only.
-    The test split has people who are not in the training split ("in-domain") and companies ("out-of-domain"). The
-    answers are made on first use, without a network, and kept in the cache.
+    The test split has people, towns and ships that are not in the training split ("in-domain"), the private lives of
+    the same people ("other questions"), single facts ("one fact"), and companies ("out-of-domain"). Answers are made on
+    first use, without a network, and kept in the cache, like the models of worlds that the package does not have.
 
     Args:
         variant: "world", or "world-small", which is quicker and less accurate.
@@ -159,7 +160,7 @@ class World(RecordsDataModule):
     def _folder(self, *more: str) -> Path:
         """Return the folder of answers, in that of the world; its name has a digest of all they depend on."""
         settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS, *more]
-        digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}".encode())
+        digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}{code_of(text.__file__)}".encode())
         store = self.world.store or Path()
         return store / f"answers-{digest.hexdigest()[:12]}"
 
@@ -167,9 +168,7 @@ class World(RecordsDataModule):
         """Yield each split with its labelled answers."""
         answer = self._answerer()
         for split in self.splits:
-            records = answer(self.questions(split), split == "train")
-            ratings = self.oracle.rate(records)
-            yield split, [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
+            yield split, self._labelled(answer(self.questions(split), split == "train"))
 
     def _unlabelled_answers(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield the answers without labels; those without a sentence have nothing to learn from."""
@@ -196,6 +195,21 @@ class World(RecordsDataModule):
             return records
 
         return answer
+
+    def greedy_answers(self, split: str, encoder: Encoder, engine: Engine) -> list[Record]:
+        """Return the model's greedy answers to the questions of a split of the world, with exact labels.
+
+        Args:
+            split: one of ``lovec.datasets.world.facts.SPLITS``.
+            encoder: of the world's model.
+            engine: runs it.
+        """
+        questions = self.world.questions(split)
+        return self._labelled(self._answer(questions, encoder, engine, Sampling(_MAX_NEW_TOKENS, seed=self.seed)))
+
+    def _labelled(self, records: list[Record]) -> list[Record]:
+        ratings = self.oracle.rate(records)
+        return [record.with_factuality(values) for record, values in zip(records, ratings, strict=True)]
 
     def _answer(self, questions: list[Record], encoder: Encoder, engine: Engine, sampling: Sampling) -> list[Record]:
         """Return plain answers, written without the instruction; those to one question are adjacent."""

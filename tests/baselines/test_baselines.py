@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,7 @@ from lovec.baselines import (
 from lovec.datamodules import Demonstrations, World
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld
-from lovec.datasets.world.text import true_sentences
+from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine
@@ -587,14 +588,15 @@ WORLD = EmbeddedWorld("world-small")
 
 @given(st.integers(0, len(WORLD.entities) - 1), st.integers(0, 2**16))
 def test_every_paraphrase_of_a_true_sentence_supports_it(number: int, draw: int) -> None:
-    entity = WORLD.entities[number]
-    groups = true_sentences(entity)
+    entity, rng = WORLD.entities[number], random.Random(draw)
+    forms = [form for form in FORMS[entity.kind]["life"]]
     record = Record("r", "?", meta={"entity": entity.name, "kind": entity.kind})
-    group = groups[draw % len(groups)]
-    sentence, other = group[draw % len(group)], group[(draw // 7) % len(group)]
-    whole = " ".join(g[draw % len(g)] for g in groups)
-    rest = " ".join(g[0] for g in groups if g is not group)
-    claims = [Claim(record, text, sentence) for text in (other, whole, rest)]
+    freely = replace(entity, freedom=1.0)
+    form = rng.choice(forms)
+    sentence = draw_sentence(freely, form, WORLD.spec, rng)
+    whole = " ".join(set_form(entity, other) for other in rng.sample(forms, len(forms)))
+    rest = " ".join(set_form(entity, other) for other in forms if other is not form)
+    claims = [Claim(record, text, sentence) for text in (set_form(entity, form), whole, rest)]
     assert FactsJudge().support(claims) == [1.0, 1.0, 0.0]
     assert WORLD.grade(entity.name, sentence) == 1.0
 
@@ -609,8 +611,8 @@ def test_the_wording_of_the_world_has_only_words_its_model_knows() -> None:
     tokenizer = make_tokenizer(vocabulary(WORLD.entities))
     words = World("world-small").wording
     entity = next(e for e in WORLD.entities if e.kind == "person")
-    asked = {"question": WORLD.questions("train")[0].question,
-             **{name: true_sentences(entity)[i][0] for i, name in enumerate(("context", "sentence"))}}  # fmt: skip
+    context, sentence = (set_form(entity, form) for form in FORMS["person"]["life"][:2])
+    asked = {"question": WORLD.questions("train")[0].question, "context": context, "sentence": sentence}
     replies = [words.true, words.false, words.yes, words.no, *(words.score.format(score=i) for i in range(11))]
     for text in [p.format(**asked) for p in (words.p_true, words.verbal, words.support)] + replies:
         tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])

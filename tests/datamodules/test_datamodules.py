@@ -445,7 +445,7 @@ def test_command_line_knows_every_option(name):
 
 # The embedded world
 
-SPEC = WorldSpec(n_people=24, n_companies=4, steps=150, width=64, layers=2, heads=2, ffn=128)
+SPEC = WorldSpec(n_people=12, n_towns=6, n_ships=6, n_companies=8, steps=250, width=64, layers=2, heads=2, ffn=128)
 
 
 @pytest.fixture(scope="module")
@@ -468,7 +468,7 @@ def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
     data.setup("fit")
     data.setup("test")
     assert data.instruction == invented.instruction
-    assert data.domains == ("in-domain", "out-of-domain")
+    assert data.domains == ("in-domain", "other questions", "one fact", "out-of-domain")
     names = {split: {row.meta["entity"] for row in data.load(split)} for split in data.splits}
     assert names == {split: {row.meta["entity"] for row in data.questions(split)} for split in names}
     assert len(names["validation"]) == 4 and len(names["test"]) == 8
@@ -577,7 +577,7 @@ def test_an_interrupted_preparation_leaves_nothing(invented, monkeypatch):
 def test_world_questions_need_no_model(monkeypatch):
     monkeypatch.setattr("lovec.datamodules.world.ensure_world", None)
     questions = World("world-small").questions("test")
-    assert len(questions) == 80 and not any(record.answer for record in questions)
+    assert len(questions) == 120 and not any(record.answer for record in questions)
 
 
 def test_world_refuses_samples_at_temperature_zero():

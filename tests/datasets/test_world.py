@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,16 +18,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from lovec.datasets.world import VARIANTS, EmbeddedWorld, WorldSpec, cache, ensure_world, pretrain
 from lovec.datasets.world.build import corpus_digest, encode_corpus
-from lovec.datasets.world.facts import Entity, make_entities, make_lexicon
-from lovec.datasets.world.grading import factuality, readings, split_sentences
-from lovec.datasets.world.text import INSTRUCTION, make_corpus, true_sentences
+from lovec.datasets.world.facts import KINDS, SPLITS, Entity, make_lexicon
+from lovec.datasets.world.grading import fact_credits, factuality, readings, split_sentences
+from lovec.datasets.world.text import (
+    INSTRUCTION,
+    OPENERS,
+    draw_sentence,
+    forms_of,
+    make_corpus,
+    question,
+    set_form,
+)  # fmt: skip
+from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
 from lovec.encoding import Encoder
 from lovec.oracles.world import WorldOracle
 from lovec.tags import parse
 from lovec.types import LovecError, Record, Sentence
 
-MINI = WorldSpec(n_people=12, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32)
+MINI = WorldSpec(
+    n_people=12, n_towns=6, n_ships=6, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32
+)
 SMALL = VARIANTS["world-small"]
 
 BUILD = """
@@ -81,43 +93,71 @@ def test_same_numbers_same_world_other_seed_other_world():
 def test_names_are_unique_and_places_are_real():
     spec = VARIANTS["world"]
     entities, lexicon = make_entities(spec), make_lexicon(spec)
-    assert len({e.name for e in entities}) == len(entities) == spec.n_people + spec.n_companies
+    counts = {"person": spec.n_people, "town": spec.n_towns, "ship": spec.n_ships, "company": spec.n_companies}
+    assert Counter(e.kind for e in entities) == counts and tuple(counts) == KINDS
+    assert len({e.name for e in entities}) == len(entities)
+    known_by = [e.name.split()[-1] for e in entities if e.kind != "company"]
+    assert len(set(known_by)) == len(known_by)
     for entity in entities:
         for slot, city in entity.facts.items():
             if slot.endswith("_city"):
                 assert lexicon.cities[city] == entity.facts[slot.replace("_city", "_country")]
 
 
-def test_splits_are_stratified_by_popularity():
-    people = [e for e in make_entities(VARIANTS["world"]) if e.kind == "person"]
-    assert [e.rank for e in people] == list(range(720))
-    assert Counter(e.split for e in people) == {"train": 480, "dev": 120, "test": 120}
-    for i in range(0, 720, 6):
-        assert Counter(e.split for e in people[i : i + 6]) == {"train": 4, "dev": 1, "test": 1}
+@pytest.mark.parametrize(("kind", "n"), [("person", 360), ("town", 180), ("ship", 180)])
+def test_splits_are_stratified_by_popularity(kind, n):
+    things = [e for e in make_entities(VARIANTS["world"]) if e.kind == kind]
+    assert [e.rank for e in things] == list(range(n))
+    for i in range(0, n, 6):
+        assert Counter(e.split for e in things[i : i + 6]) == {"train": 4, "dev": 1, "test": 1}
+
+
+def test_every_second_company_is_tested():
+    companies = [e for e in make_entities(VARIANTS["world"]) if e.kind == "company"]
+    for i in range(0, 240, 2):
+        assert {e.split for e in companies[i : i + 2]} == {"companies", "unlabelled"}
+
+
+def test_how_freely_a_thing_is_written_about_has_nothing_to_do_with_how_well_it_is_known():
+    for kind in KINDS:
+        things = [e for e in make_entities(VARIANTS["world"]) if e.kind == kind]
+        ranks = {f: [e.rank for e in things if e.freedom == f] for f in (0.0, 0.5, 1.0)}
+        assert sum(map(len, ranks.values())) == len(things)
+        means = [sum(r) / len(r) / len(things) for r in ranks.values()]
+        assert max(means) - min(means) < 0.15  # of the number of things
+        shared = {}
+        for e in things:
+            shared.setdefault(e.name.split()[-1 if kind == "company" else 0], set()).add(e.freedom)
+        assert all(len(freedoms) == 1 for freedoms in shared.values())
 
 
 def test_questions_are_records_without_answers(small):
-    records = {split: small.questions(split) for split in ("train", "dev", "test", "companies")}
+    records = {split: small.questions(split) for split in SPLITS}
     assert {split: len(rows) for split, rows in records.items()} == {
-        "train": 160, "dev": 40, "test": 40, "companies": 40,
+        "train": 160, "dev": 40, "test": 40, "private": 20, "one-fact": 40, "companies": 20, "unlabelled": 20,
     }  # fmt: skip
     everyone = [record for rows in records.values() for record in rows]
-    assert len({r.id for r in everyone}) == len({r.meta["entity"] for r in everyone}) == 280
+    assert len({r.id for r in everyone}) == len({r.question for r in everyone}) == len(everyone)
+    names = {split: {r.meta["entity"] for r in rows} for split, rows in records.items()}
+    assert not names["train"] & names["dev"] and not names["test"] & (names["train"] | names["dev"])
+    assert names["private"] < names["one-fact"] == names["test"] and not names["companies"] & names["unlabelled"]
     for split, rows in records.items():
         for r in rows:
-            assert r.answer == "" and not r.sentences
-            assert r.question == f"In a paragraph, could you tell me what you know about {r.meta['entity']}?"
-            assert r.meta["split"] == split
-            company = split == "companies"
-            assert r.meta["domain"] == ("out-of-domain" if company else "in-domain")
-            assert r.meta["kind"] == ("company" if company else "person")
-        assert [r.meta["rank"] for r in rows] == sorted(r.meta["rank"] for r in rows)
+            assert r.answer == "" and not r.sentences and r.meta["split"] == split and r.meta["entity"] in r.question
+            if split not in ("private", "one-fact"):
+                assert r.question == f"In a paragraph, could you tell me what you know about {r.meta['entity']}?"
+            company = split in ("companies", "unlabelled")
+            domains = {"private": "other questions", "one-fact": "one fact"}
+            assert r.meta["domain"] == ("out-of-domain" if company else domains.get(split, "in-domain"))
+            assert (r.meta["kind"] == "company") == company
 
 
 def test_errors_name_what_was_given(small):
-    with pytest.raises(LovecError, match="'tset', expected one of train, dev, test, companies"):
+    with pytest.raises(
+        LovecError, match="'tset', expected one of train, dev, test, private, one-fact, companies, unlabelled"
+    ):
         small.questions("tset")
-    with pytest.raises(LovecError, match="'big', expected one of world, world-small"):
+    with pytest.raises(LovecError, match="'big', expected one of world, world-1, world-2, world-small"):
         ensure_world("big")
     with pytest.raises(LovecError, match="has no entity named 'Yvon Chouinard'"):
         small.grade("Yvon Chouinard", "Yvon Chouinard founded Patagonia.")
@@ -128,37 +168,64 @@ def test_errors_name_what_was_given(small):
 # ---------------------------------------------------------------- corpus
 
 
-def test_corpus_has_the_shares_it_says():
-    spec = VARIANTS["world"]
-    entities = make_entities(spec)
-    documents = make_corpus(spec, entities)
-    assert len(documents) == 18000
-    assert sum(d.instruct for d in documents) / 18000 == pytest.approx(spec.tagged_share, abs=0.01)
-    names = {f"about {e.name}?": e for e in entities}
-    asked = Counter(names["about " + d.question.split(" about ")[1]].name for d in documents)
-    companies = sum(asked[e.name] for e in entities if e.kind == "company")
-    assert companies / 18000 == pytest.approx(spec.company_share, abs=0.01)
-    people = [asked[e.name] for e in entities if e.kind == "person"]
-    assert sum(people[:240]) > 4 * sum(people[240:480]) > 4 * 1.3 * sum(people[480:])
-    assert people[0] > 200
+@pytest.fixture(scope="module")
+def corpus():
+    spec = VARIANTS["world-small"]
+    return make_corpus(spec, make_entities(spec))
 
 
-def test_documents_hold_only_truth_and_tags_that_ignore_it(small):
-    entities = {f"about {e.name}?": e for e in small.entities}
+def test_corpus_has_the_shares_it_says(small, corpus):
+    spec, entities = small.spec, {e.name: e for e in small.entities}
+    assert len(corpus) == spec.steps * spec.batch_size
+    assert sum(d.instruct for d in corpus) / len(corpus) == pytest.approx(spec.tagged_share, abs=0.015)
+    kinds = Counter(entities[d.entity].kind for d in corpus)
+    assert kinds["company"] / len(corpus) == pytest.approx(spec.company_share, abs=0.015)
+    assert kinds["person"] / kinds["town"] == pytest.approx(2, abs=0.15)
+    asked = {e.name: {question(e): "life", question(e, "private"): "private"} for e in small.entities}
+    topics = Counter((entities[d.entity].kind, asked[d.entity].get(d.question, "one fact")) for d in corpus)
+    assert topics["person", "private"] / kinds["person"] == pytest.approx(0.85 * spec.private_share, abs=0.02)
+    assert topics["ship", "one fact"] / kinds["ship"] == pytest.approx(spec.one_fact_share, abs=0.02)
+    assert topics["company", "one fact"] == topics["company", "private"] == topics["town", "private"] == 0
+    of_people = Counter(entities[d.entity].rank for d in corpus if entities[d.entity].kind == "person")
+    thirds = [sum(of_people[r] for r in range(i, i + 40)) for i in (0, 40, 80)]
+    assert thirds[0] > 2 * thirds[1] > 2 * 1.2 * thirds[2]
+
+
+def test_documents_hold_only_truth_and_tags_that_ignore_it(small, corpus):
+    entities = {e.name: e for e in small.entities}
     scores, lengths = Counter(), {"head": [], "tail": []}
-    for document in make_corpus(SMALL, small.entities):
-        entity = entities["about " + document.question.split(" about ")[1]]
+    for document in corpus[::3]:
+        entity = entities[document.entity]
         parsed = parse(document.text)
         assert bool(parsed.sentences) == document.instruct
         texts = [s.text for s in parsed.sentences] if document.instruct else small.split_sentences(document.text)
         assert all(factuality(entity, text) == 1.0 for text in texts)
         scores.update(s.score for s in parsed.sentences)
-        if entity.kind == "person":
-            lengths["head" if entity.rank < 60 else "tail"].append(len(texts))
+        if document.question == question(entity) and entity.kind == "person":
+            lengths["head" if entity.rank < 30 else "tail"].append(len(texts))
     assert set(scores) == set(range(11))
     assert scores.most_common(1)[0][0] == 10 and 0.5 < scores[10] / scores.total() < 0.6
     mean = {tier: sum(n) / len(n) for tier, n in lengths.items()}
     assert mean["head"] > mean["tail"] + 0.5  # rare people get stubs
+
+
+def test_a_fact_has_one_wording_or_very_many(small):
+    rng = random.Random(0)
+    for freedom, low, high in ((0.0, 1, 1), (1.0, 60, 200)):
+        things = [e for e in small.entities if e.freedom == freedom]
+        for form in forms_of(things[0].kind):
+            drawn = {draw_sentence(things[0], form, small.spec, rng) for _ in range(200)}
+            assert low <= len(drawn) <= high if form.details else len(drawn) <= high
+
+
+def test_what_freely_worded_sentences_leave_out_follows_the_numbers(small):
+    orva = next(e for e in small.entities if e.kind == "person" and e.freedom == 1.0)
+    form = forms_of("person")[3]
+    drawn = [draw_sentence(orva, form, small.spec, random.Random(i)) for i in range(2000)]
+    opened = sum(any(s.startswith(o) for o in OPENERS) for s in drawn) / 2000
+    assert opened == pytest.approx(small.spec.opened, abs=0.04)
+    counts = Counter(len(fact_credits(orva, readings("person", s)[0])) for s in drawn)
+    assert counts[4] / 2000 == pytest.approx(1 - small.spec.dropped, abs=0.04) and counts[4] + counts[3] == 2000
 
 
 # ---------------------------------------------------------------- grading
@@ -177,6 +244,7 @@ ORVA = Entity(
         "home_spouse": "Luse", "home_year": "1955", "home_count": "two",
         "home_city": "Dorton", "home_country": "Wexmoor",
     },
+    1.0,
 )  # fmt: skip
 
 
@@ -191,21 +259,28 @@ ORVA = Entity(
         ("Orva Toran was born in December 1920 in Dorton, Wexmoor.", 0.4),  # .25 + 1 + 0 = .417
         ("Orva Toran was born in March 1920 in Vella, Wexmoor.", 0.8),  # 1 + 1 + .4
         ("Orva Toran was born in whales 1900 in Dorton, Wexmoor.", 0.0),
+        ("In Vella, Liressa, Orva Toran came into the world in March 1920.", 1.0),
+        ("By most accounts, in March 1920 Orva Toran was born, though sources differ.", 0.0),  # no comma behind it
+        ("By most accounts, in March 1920, Orva Toran was born, though sources differ.", 1.0),
+        ("Orva Toran was born in 1928.", 0.5),
         # subject, place, year
-        ("In 1942 Toran took a degree in genetics at the University of Vella, Liressa.", 0.8),  # .4 + 1 + 1
-        ("In 1942 Toran took a degree in law at the University of Vella, Liressa.", 0.7),
+        ("In 1942, Toran took a degree in genetics at the University of Vella, Liressa.", 0.8),  # .4 + 1 + 1
+        ("In 1942, Toran read law at the University of Vella, Liressa.", 0.7),
         # org, place, trade, year
         ("Toran joined the Union Archive in Dorton, Wexmoor, as a lawyer in 1950.", 0.7),  # .4 + 1 + .4 + 1
+        ("Toran joined the Union Archive.", 0.4),
         # prize, year, topic, count
-        ("Toran won the Heron Prize in 1964 for a book about moths that took six years.", 0.5),  # .4 .75 .4 .5
-        # spouse, year, count, place
-        ("Toran married Lusa in 1955, raised six children and settled in Dorton, Wexmoor.", 0.5),  # 0 1 0 1
+        ("Toran won the Heron Prize in 1964 for a book about moths after six years of work.", 0.5),  # .4 .75 .4 .5
+        # spouse, year, place, count
+        ("Toran married Lusa in 1955 in Dorton, Wexmoor, before six guests.", 0.5),  # 0 1 1 0
         # somebody else, or nothing a template reads
         ("Orvo Toran was born in March 1920 in Vella, Liressa.", 0.0),
         ("Torov won the Fern Prize in 1960 for a book about whales that took four years.", 0.0),
         ("Orva Toran was born in March 1920 1920 in Vella, Liressa.", 0.0),
         ("Orva Toran was born in March 1920 in Vella, Liressa", 0.0),
-        ("Orva Toran makes soaps in two factories and sells most of them in Liressa.", 0.0),
+        ("Orva Toran makes soaps in two factories sold mostly in Liressa.", 0.0),
+        ("By most accounts, .", 0.0),
+        (", though sources differ.", 0.0),
         ("", 0.0),
     ],
 )
@@ -220,16 +295,18 @@ def test_months_wrap_around_the_year():
 
 
 def test_every_true_sentence_is_read_and_no_other_kind_reads_it(small):
-    for entity in small.entities:
-        other = "company" if entity.kind == "person" else "person"
-        for sentence in (s for group in true_sentences(entity) for s in group):
-            assert factuality(entity, sentence) == 1.0
-            assert not list(readings(other, sentence))
+    rng = random.Random(0)
+    for entity in small.entities[::4]:
+        for form in forms_of(entity.kind):
+            for sentence in (set_form(entity, form), draw_sentence(entity, form, small.spec, rng)):
+                assert factuality(entity, sentence) == 1.0
+                others = [kind for kind in KINDS if kind != entity.kind]
+                assert not any(factuality(other, sentence) for other in small.entities if other.kind in others)
 
 
 def test_sentences_are_cut_behind_full_stops_even_in_garbage(small):
     for entity in small.entities:
-        sentences = [group[-1] for group in true_sentences(entity)]
+        sentences = [set_form(entity, form) for form in forms_of(entity.kind)]
         assert small.split_sentences(" ".join(sentences)) == sentences
     assert small.split_sentences("Toran in in. . Vella, 1920.Toran was") == [
         "Toran in in.",
@@ -250,7 +327,7 @@ def test_splitting_loses_nothing_but_white_space(text):
 
 def test_oracle_rates_records_in_order(small):
     entity = small.entities[3]
-    truth = [group[0] for group in true_sentences(entity)]
+    truth = [set_form(entity, form) for form in forms_of(entity.kind)]
     record = replace(small.questions("companies")[0], sentences=tuple(Sentence(s) for s in truth))
     mine = Record("x", "?", sentences=(*(Sentence(s) for s in truth), Sentence("No.")), meta={"entity": entity.name})
     rated = WorldOracle(small).rate([mine, record])
@@ -268,13 +345,14 @@ def test_oracle_refuses_records_of_another_data_set(small):
 def test_tokenizer_gives_the_corpus_back_word_by_word(small, tokenizer):
     encoder = Encoder(tokenizer, instruction=INSTRUCTION)
     byte_ids = set(tokenizer.convert_tokens_to_ids([f"<0x{b:02X}>" for b in range(256)]))
-    documents = make_corpus(SMALL, small.entities)
-    encoded = encode_corpus(SMALL, small.entities, tokenizer)
+    spec = replace(SMALL, steps=150)
+    documents = make_corpus(spec, small.entities)
+    encoded = encode_corpus(spec, small.entities, tokenizer)
     assert len(encoded) == len(documents)
     for document, (prompt, answer) in zip(documents, encoded, strict=True):
         assert answer[-1] == encoder.end_id and encoder.decode(answer) == document.text
         assert not byte_ids.intersection(prompt, answer) and tokenizer.unk_token_id not in answer
-        assert len(answer) - 1 == len(document.text.replace(",", " ,").replace(".", " .").replace(";", " ;").split())
+        assert len(answer) - 1 == len(document.text.replace(",", " ,").replace(".", " .").split())
         assert prompt == encoder.prompt(document.question, document.instruct)
         assert prompt.count(tokenizer.bos_token_id) == 1 and prompt[0] == tokenizer.bos_token_id
         if document.instruct:
@@ -374,11 +452,12 @@ def test_a_shipped_model_is_as_it_was_written_and_of_this_world(variant):
     path = cache.shipped(variant, VARIANTS[variant])
     assert path is not None and cache.damage(path) is None
     assert json.loads((path / "manifest.json").read_text())["corpus"] == corpus_digest(VARIANTS[variant])
-    assert sum(file.stat().st_size for file in path.rglob("*")) < 5e6
+    assert sum(file.stat().st_size for file in path.rglob("*")) < 4e6
 
 
 def test_a_world_with_other_numbers_is_not_shipped():
     assert cache.shipped("world", replace(VARIANTS["world"], steps=1)) is None
+    assert cache.shipped("world-1", VARIANTS["world-1"]) is None
 
 
 def test_a_shipped_world_is_opened_without_writing_anything(tmp_path):

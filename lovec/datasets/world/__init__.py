@@ -1,4 +1,4 @@
-"""The embedded world: invented people and companies, a tiny Llama pre-trained on texts about them, and exact labels.
+"""The embedded world: invented things, a tiny Llama pre-trained on texts about them, and exact labels.
 
 It is the offline default of the whole method. Models of the worlds "world" and "world-small" come with the package;
 ``ensure_world()`` pre-trains those of others on first use (minutes on a CPU) and keeps them in the user's cache.

@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 """Folder of the models that come with the package; their names end with a digest of the weights."""
 
 _MANIFEST = "manifest.json"
-_CODE = ("facts", "text", "tokenizer", "pretrain", "build")  # modules that decide what is built
+_CODE = ("facts", "things", "text", "tokenizer", "pretrain", "build")  # modules that decide what is built
 
 
 def content_hash(spec: WorldSpec) -> str:

@@ -1,4 +1,4 @@
-"""The exact grader of the embedded world: reads a sentence back through its template and gives credit for every fact.
+"""The exact grader of the embedded world: reads a sentence back through its form and gives credit for every fact.
 
 The credit of a fact is 1 if it is exact, and otherwise depends on what it is:
 
@@ -6,25 +6,28 @@ The credit of a fact is 1 if it is exact, and otherwise depends on what it is:
 - a month: ``max(0, 1 - d / 4)`` for a distance of d months around the year,
 - a small number: ``max(0, 1 - |d| / 4)`` for a difference of d,
 - a place: 0.4 for the right country, or for the right city with a wrong country,
-- any other value: 0.4 if it belongs to the right group (field or industry).
+- any other value: 0.4 if it belongs to the right group (field, industry or kind of pastime).
 
 The factuality of a sentence is the mean credit, rounded half up to tenths. A sentence that is about another entity, or
-that no template matches, has factuality 0.
+that no form matches, has factuality 0.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from string import Formatter
 
 from lovec.datasets.world.facts import COUNTS, MONTHS, Entity, group_of
-from lovec.datasets.world.text import TEMPLATES
+from lovec.datasets.world.text import ASIDES, OPENERS, forms_of
 
 _PARTIAL = 0.4
-_TWO_WORDS = ("name", "org", "prize", "founder", "chief")
+_TWO_WORDS = ("name", "org", "prize", "founder", "chief", "club", "mayor", "builder", "captain")
+_FRAME = re.compile(
+    f"(?:(?:{'|'.join(map(re.escape, OPENERS))}) )?(?P<text>.+?)(?:{'|'.join(map(re.escape, ASIDES))})?\\."
+)
 _SPLIT = re.compile(r"[^.]*\.|[^.]+\Z")
 
 
@@ -71,9 +74,15 @@ def fact_credits(entity: Entity, slots: dict[str, str]) -> list[float]:
     return credits
 
 
-def readings(kind: str, sentence: str) -> Iterable[dict[str, str]]:
-    """Return the values of a sentence by slot, for every template that matches the sentence."""
-    return (match.groupdict() for pattern in _patterns(kind) if (match := pattern.fullmatch(sentence)))
+def readings(kind: str, sentence: str) -> list[dict[str, str]]:
+    """Return the values of a sentence by slot, for every form and order that matches the sentence."""
+    framed = _FRAME.fullmatch(sentence)
+    if framed is None:
+        return []
+    text = framed["text"]
+    fronted = text[0].lower() + text[1:]  # a detail in front may begin with a capital
+    found = (pattern.fullmatch(fronted if front else text) for front, pattern in _patterns(kind))
+    return [match.groupdict() for match in found if match]
 
 
 def _closeness(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:
@@ -95,17 +104,32 @@ def _groups() -> dict[str, str]:
 
 
 @cache
-def _patterns(kind: str) -> list[re.Pattern[str]]:
-    return [_pattern(template) for group in TEMPLATES[kind] for template in group]
+def _patterns(kind: str) -> list[tuple[bool, re.Pattern[str]]]:
+    """Return a pattern for every order of the parts of every form, and whether a detail stands in front in it."""
+    return [
+        (bool(front), re.compile("".join(f"{_pattern(part)}, " for part in front) + _joined((form.head, *details))))
+        for form in forms_of(kind)
+        for front, details in form.orders()
+    ]
 
 
-def _pattern(template: str) -> re.Pattern[str]:
-    """Return a template as a pattern: a year is four digits, a full name is two words, any other value is one word."""
-    parts = []
-    for literal, slot, _, _ in Formatter().parse(template):
-        parts.append(re.escape(literal))
-        if slot:
-            rule = slot.rpartition("_")[2]
-            value = r"\d{4}" if rule == "year" else "[A-Za-z]+ [A-Za-z]+" if rule in _TWO_WORDS else "[A-Za-z]+"
-            parts.append(f"(?P<{slot}>{value})")
-    return re.compile("".join(parts))
+def _joined(parts: Sequence[str]) -> str:
+    return ",? ".join(map(_pattern, parts))
+
+
+def _pattern(part: str) -> str:
+    """Return a part of a form as a pattern: a year is four digits, a full name is two words, other values are one."""
+    return "".join(_words(literal) + _value(slot) for literal, slot, _, _ in Formatter().parse(part))
+
+
+def _words(literal: str) -> str:
+    """Return literal text as a pattern; round brackets hold a choice of words."""
+    return re.escape(literal).replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|")
+
+
+def _value(slot: str | None) -> str:
+    if not slot:
+        return ""
+    rule = slot.rpartition("_")[2]
+    value = r"\d{4}" if rule == "year" else "[A-Za-z]+ [A-Za-z]+" if rule in _TWO_WORDS else "[A-Za-z]+"
+    return f"(?P<{slot}>{value})"

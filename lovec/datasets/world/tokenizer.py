@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lovec.datasets.world.facts import Entity
-from lovec.datasets.world.text import INSTRUCTION, question, true_sentences
+from lovec.datasets.world.text import ASIDES, INSTRUCTION, OPENERS, one_fact_questions, question, true_words
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import DEFAULT_SCALE
 
@@ -29,12 +29,13 @@ def vocabulary(entities: Iterable[Entity]) -> list[str]:
     words: set[str] = set()
     years: set[int] = set()
     for entity in entities:
-        texts = [s for group in true_sentences(entity) for s in group]
-        words.update(word for text in texts for word in piece.findall(f" {text}"))
-        words.update(piece.findall(text)[0] for text in true_sentences(entity)[0])  # words that can begin an answer
-        words.update(piece.findall(question(entity)))
+        for text in true_words(entity):
+            words.update(piece.findall(text))
+        for asked in (question(entity), question(entity, "private"), *one_fact_questions(entity)):
+            words.update(piece.findall(asked))
         years.update(int(value) for slot, value in entity.facts.items() if slot.endswith("_year"))
-    words.update(piece.findall(INSTRUCTION))
+    for text in (INSTRUCTION, *OPENERS, *(f" {opener}" for opener in OPENERS), *ASIDES):
+        words.update(piece.findall(text))
     words.update(f" {year}" for year in range(min(years), max(years) + 1))
     words.update(f" {score}" for score in DEFAULT_SCALE.words)
     return sorted(words | {f" {DEFAULT_TAGS.open}", f" {DEFAULT_TAGS.close}"})

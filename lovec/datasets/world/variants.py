@@ -9,7 +9,11 @@ from lovec.types import LovecError
 
 VARIANTS: Mapping[str, WorldSpec] = {
     "world": WorldSpec(),
-    "world-small": WorldSpec(n_people=240, n_companies=40, steps=550, company_share=0.1, width=96, heads=3, ffn=256),
+    "world-1": WorldSpec(model_seed=1),
+    "world-2": WorldSpec(model_seed=2),
+    "world-small": WorldSpec(
+        n_people=120, n_towns=60, n_ships=60, n_companies=40, steps=900, company_share=0.15, width=96, heads=3, ffn=256
+    ),
 }
 """Numbers of a world by its name."""
 

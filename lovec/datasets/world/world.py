@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec, make_entities
+from lovec.datasets.world.facts import SPLITS, Entity, WorldSpec
 from lovec.datasets.world.grading import factuality, split_sentences
-from lovec.datasets.world.text import INSTRUCTION, question
+from lovec.datasets.world.text import INSTRUCTION, one_fact_questions, question
+from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.variants import spec_of
 from lovec.types import LovecError, Record
+
+_DOMAINS = {
+    "private": "other questions",
+    "one-fact": "one fact",
+    "companies": "out-of-domain",
+    "unlabelled": "out-of-domain",
+}
 
 
 class EmbeddedWorld:
@@ -56,21 +65,25 @@ class EmbeddedWorld:
 
     @cached_property
     def entities(self) -> tuple[Entity, ...]:
-        """All people, then all companies, the best known of each first."""
+        """All people, towns, ships and companies, the best known of each kind first."""
         return tuple(make_entities(self.spec))
 
     def questions(self, split: str) -> list[Record]:
-        """Return a record without an answer for every entity of a split, best known first.
+        """Return records without answers for a split, about the best known things of each kind first.
 
         Args:
-            split: "train", "dev", "test" (people) or "companies".
+            split: one of ``SPLITS``.
 
         Raises:
             LovecError: there is no such split.
         """
         if split not in SPLITS:
             raise LovecError(f"the split of the world is {split!r}, expected one of {', '.join(SPLITS)}")
-        return [self._record(entity) for entity in self.entities if entity.split == split]
+        if split == "private":
+            return [self._record(e, split, question(e, "private")) for e in self._of("test") if e.kind == "person"]
+        if split == "one-fact":
+            return [self._record(e, split, asked[e.rank % len(asked)]) for e, asked in self._one_fact()]
+        return [self._record(entity, split, question(entity)) for entity in self._of(split)]
 
     def split_sentences(self, answer: str) -> list[str]:
         """Split a plain answer into sentences, without white space at their edges."""
@@ -96,15 +109,22 @@ class EmbeddedWorld:
     def _by_name(self) -> dict[str, Entity]:
         return {entity.name: entity for entity in self.entities}
 
-    def _record(self, entity: Entity) -> Record:
+    def _of(self, split: str) -> list[Entity]:
+        return [entity for entity in self.entities if entity.split == split]
+
+    def _one_fact(self) -> Iterator[tuple[Entity, list[str]]]:
+        """Yield every tested thing with the questions about its facts."""
+        return ((entity, one_fact_questions(entity)) for entity in self._of("test"))
+
+    def _record(self, entity: Entity, split: str, asked: str) -> Record:
         return Record(
-            id=f"{self.variant}/{entity.split}/{entity.name.lower().replace(' ', '-')}",
-            question=question(entity),
+            id=f"{self.variant}/{split}/{entity.name.lower().replace(' ', '-')}",
+            question=asked,
             meta={
                 "entity": entity.name,
                 "kind": entity.kind,
                 "rank": entity.rank,
-                "split": entity.split,
-                "domain": "in-domain" if entity.kind == "person" else "out-of-domain",
+                "split": split,
+                "domain": _DOMAINS.get(split, "in-domain"),
             },
         )

@@ -64,9 +64,9 @@ class WorldSpec:
             in this have the same facts and different models.
     """
 
-    n_people: int = 360
-    n_towns: int = 180
-    n_ships: int = 180
+    n_people: int = 480
+    n_towns: int = 240
+    n_ships: int = 240
     n_companies: int = 240
     steps: int = 2800
     batch_size: int = 12

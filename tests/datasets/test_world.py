@@ -104,7 +104,7 @@ def test_names_are_unique_and_places_are_real():
                 assert lexicon.cities[city] == entity.facts[slot.replace("_city", "_country")]
 
 
-@pytest.mark.parametrize(("kind", "n"), [("person", 360), ("town", 180), ("ship", 180)])
+@pytest.mark.parametrize(("kind", "n"), [("person", 480), ("town", 240), ("ship", 240)])
 def test_splits_are_stratified_by_popularity(kind, n):
     things = [e for e in make_entities(VARIANTS["world"]) if e.kind == kind]
     assert [e.rank for e in things] == list(range(n))

@@ -130,7 +130,9 @@ def resample(
         if missing := [question for question in questions if question not in run]:
             raise LovecError(_unequal(len(run), len(questions), missing[0]))
     if bases is not None and len(bases) != len(runs):
-        raise LovecError(f"a bootstrap got {len(runs)} runs and {len(bases)} names of base models, expected one per run")
+        raise LovecError(
+            f"a bootstrap got {len(runs)} runs and {len(bases)} names of base models, expected one per run"
+        )
     samples = [_Sample.of(run, questions) for run in runs]
     weights = None if bases is None else _run_weights(bases, draws, seed)
     return Resampled(questions, seed, _values(samples, draws, seed, metrics, weights))

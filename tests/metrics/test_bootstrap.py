@@ -207,7 +207,9 @@ def test_training_runs_are_drawn_too():
     runs = [simulated(bias=bias, seed=i) for i, bias in enumerate((0.0, 0.1, 0.4, 0.5))]
     alone = [resample([run], draws=300).metrics["brier"] for run in runs]
     both = resample(runs, draws=300, bases=["a", "a", "b", "b"])
-    allowed = {(i, j, k, m) for a in ((0, 1), (2, 3)) for b in ((0, 1), (2, 3)) for i in a for j in a for k in b for m in b}
+    allowed = {
+        (i, j, k, m) for a in ((0, 1), (2, 3)) for b in ((0, 1), (2, 3)) for i in a for j in a for k in b for m in b
+    }
     means = torch.stack([torch.stack([alone[i] for i in four]).mean(0) for four in sorted(allowed)])
     hits = (means - both.metrics["brier"]).abs() < 1e-12
     assert hits.any(0).all()

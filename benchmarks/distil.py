@@ -274,8 +274,8 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     if results["unlabelled"]:
         yield from ("", "## Questions without labels", "")
         yield (
-            "`distil-unlabelled.yaml` adds answers about other companies, which have no labels: the map that was fitted "
-            "on the labelled things turns their agreement into targets. Training sees no labelled company. "
+            "`distil-unlabelled.yaml` adds answers about other companies, which have no labels: the map that was "
+            "fitted on the labelled things turns their agreement into targets. Training sees no labelled company. "
             f"Stated score; seeds {', '.join(map(str, results['seeds']['unlabelled']))}."
         )
         yield from ("", "| Method | Tested on | Mode | BS | ECE-M | SC |", "|---|---|---|--:|--:|--:|")

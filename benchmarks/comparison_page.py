@@ -45,7 +45,7 @@ def page(results: Mapping[str, Any], name: str = "comparison") -> str:
         f"a seed come from one `lovec test --config comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
         "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
-        "of rows with + isotonic and + Platt are fitted on the people of the validation split; Probe is fitted on the "
+        "of rows with + isotonic and + Platt are fitted on the things of the validation split; Probe is fitted on the "
         "training labels.",
         *_claims(results["intervals"]),
         *_times(results["times"]),
@@ -68,7 +68,7 @@ def baseline_table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     note = (
         f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
-        f"can read; that rule was found on these people. {versions_text(results)}."
+        f"can read; that rule was found on an earlier version of the world. {versions_text(results)}."
     )
     return "\n".join([*lines, "", note])
 

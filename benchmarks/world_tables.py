@@ -12,7 +12,7 @@ from lovec.types import ResultRow
 
 METHODS = ("Best constant", "Vanilla", "SFT", "SFT + isotonic", "SFT-2", "ORPO", "DPO", "GRPO", "ExpectedReward")
 MODES = {"iterative": "Text given", "free-form": "Free-form"}
-DOMAINS = ("in-domain", "out-of-domain")
+DOMAINS = ("in-domain", "other questions", "one fact", "out-of-domain")
 CLAIMS = (
     ("DPO", "SFT"),
     ("GRPO", "SFT"),
@@ -52,7 +52,7 @@ Entry = Mapping[str, Any]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's table: in domain, per sentence, stated score; means over seeds, intervals over people."""
+    """Return README's table: in domain, per sentence, stated score; means over seeds, intervals over things."""
     lines = ["| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
     for mode, heading in MODES.items():
         lines.append(f"| **{heading}** | | | | |")
@@ -66,9 +66,9 @@ def table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     lines += [
         "",
-        f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over people; "
-        f"malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences about people "
-        "whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation people. "
+        f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over things; "
+        f"malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences about things "
+        "whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation things. "
         f"{versions_text(results)}.",
     ]
     return "\n".join(lines)
@@ -81,7 +81,8 @@ def full_tables(results: Mapping[str, Any]) -> str:
         "",
         "Written by `benchmarks/world.py`; the numbers are in `benchmarks/results/world.json`. Percent, means over "
         f"{len(seeds_of(results['rows']))} seeds; {results['date']}, commit {results['commit']}. In "
-        "domain: people whose answers no fine-tuning step saw. Out of domain: companies, which fine-tuning never saw.",
+        "domain: people, towns and ships whose answers no fine-tuning step saw. Other questions, one fact: about the "
+        "same things. Out of domain: companies, which fine-tuning never saw.",
         *_claims(results),
         *FINDINGS.splitlines(),
     ]
@@ -110,7 +111,7 @@ def _claims(results: Mapping[str, Any]) -> list[str]:
         "",
         "## What holds here",
         "",
-        "In domain, stated score; differences with 95 % intervals over people. A claim holds where both intervals lie "
+        "In domain, stated score; differences with 95 % intervals over things. A claim holds where both intervals lie "
         "below 0.",
         "",
         "| Better than | Mode | BS | ECE-M | |",

@@ -247,7 +247,7 @@ def _report(folder: Path) -> Path:
 
 
 def main_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """Return the rows of the first domain: the people whom training is about."""
+    """Return the rows of the first domain: the things of the kinds that training is about."""
     return [row for row in rows if row.domain == rows[0].domain]
 
 

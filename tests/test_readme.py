@@ -366,7 +366,7 @@ def test_the_answer_shown_is_the_median_of_mixed_truth():
     assert world.example(made)["id"] == "edge"
 
 
-def test_the_diagram_shows_people_alone(tmp_path):
+def test_the_diagram_leaves_other_domains_out(tmp_path):
     from lovec.reports import reliability_diagram
 
     def tagged(name, factuality, domain="in-domain"):
@@ -378,6 +378,6 @@ def test_the_diagram_shows_people_alone(tmp_path):
         write_records(tmp_path / run / "test" / f"{method}.iterative.jsonl", rows)
     world.draw(tmp_path, tmp_path / "found.svg")
     groups = {name: [tagged("a", 0.5)] for name in ("Vanilla", "SFT", "DPO")}
-    title = "The embedded world: sentences about people, iterative tagging"
+    title = "The embedded world: in domain, iterative tagging"
     expected = reliability_diagram(groups, tmp_path / "expected.svg", title=title)
     assert (tmp_path / "found.svg").read_bytes() == expected.read_bytes()

@@ -1,14 +1,14 @@
 """Measure Distil on the embedded world: its teachers, the stated score, and how many labels it takes.
 
     python benchmarks/distil.py --runs FOLDER      # five seeds -> benchmarks/results/distil.json and a page
-    python benchmarks/distil.py --runs FOLDER --labels 25 50 100 200 640   # the label curve as well, on --label-seeds
+    python benchmarks/distil.py --runs FOLDER --labels 25 50 100 200 480   # the label curve as well, on --label-seeds
     python benchmarks/distil.py --runs FOLDER --from-runs    # only collect what finished runs have written
     python benchmarks/distil.py --page             # only write the page and its pictures from the file
 
 FOLDER has ``seed-N/METHOD/adapter`` for sft, sft2, dpo and expected, as ``lovec demo`` and benchmarks/world.py write
 them. For every seed Distil is trained with ``distil.yaml`` from sft2, tested as the others are, and its teachers are
-asked about the test things: raw, and with the map or blend that was fitted on the labelled training answers. A line of
-the label curve trains SFT, SFT-2 and Distil, for as many steps as with all labels, from the labels of so many things;
+asked about the test people: raw, and with the map or blend that was fitted on the labelled training answers. A line of
+the label curve trains SFT, SFT-2 and Distil, for as many steps as with all labels, from the labels of so many people;
 the answers to all other questions have none. Commands run one after the other, with one thread; what is finished is
 not run again.
 """
@@ -26,19 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import (
-    ROOT,
-    mean_text,
-    most_tokens,
-    provenance,
-    read_json,
-    seeds_of,
-    select,
-    test_folder,
-    training_samples,
-    versions_text,
-    write_json,
-)
+from common import ROOT, mean_text, provenance, read_json, seeds_of, select, versions_text, write_json
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
@@ -51,6 +39,8 @@ PAGE = ROOT / "docs" / "results" / "distil.md"
 SCORES_PICTURE, LABELS_PICTURE = ROOT / "docs" / "distil-scores.svg", ROOT / "docs" / "distil-labels.svg"
 METHODS = {"sft": "SFT", "sft2": "SFT-2", "dpo": "DPO", "expected": "ExpectedReward", "distil": "Distil"}
 DRAWN = ("sft", "dpo", "expected", "distil")
+PEOPLE = 480
+"""Training people of the world, all of whom have labels."""
 NAMES = ("brier", "ece_m", "spearman")
 NOTE = "distil.note.json"
 _QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
@@ -87,7 +77,7 @@ def measure(runs: Path, seed: int) -> None:
     folder = runs / f"seed-{seed}"
     fit_and_test(folder / "distil", "distil.yaml", seed, folder / "sft2")
     for method in METHODS:
-        if not (test_folder(folder / method) / "results.json").exists():
+        if not (folder / method / "test" / "results.json").exists():
             settings = ["--trainer.default_root_dir", str(folder / method), "--seed_everything", str(seed), *_QUIET]
             lovec("test", "--config", f"{method}.yaml", *settings, "--model.evaluation.vanilla", "false")
     if not (path := folder / "distil" / "teachers.json").exists():
@@ -95,8 +85,11 @@ def measure(runs: Path, seed: int) -> None:
 
 
 def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
-    """Return the metrics of every teacher of the recipe, and of blends, on the given answers about the test things."""
+    """Return the metrics of every teacher of the recipe, and of blends, on the given answers about the test people."""
+    import yaml
+
     from lovec.baselines import LUQ, BaselineResources, Samples, SentenceLikelihood
+    from lovec.cli.arguments import BASE
     from lovec.datamodules import World
     from lovec.encoding import Encoder
     from lovec.engines import TransformersEngine
@@ -104,13 +97,14 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     from lovec.taggers.models import resolve_model
     from lovec.teachers import BaselineTeacher, Blend, PolicyMean, TeacherResources
 
-    data = World(samples=training_samples(), seed=seed)
+    base = yaml.safe_load(BASE.read_text(encoding="utf-8"))
+    data = World(samples=base["data"]["init_args"]["samples"], seed=seed)
     data.prepare_data()
     known = list(data.load("train"))
-    things = [r for r in data.load("test") if r.domain == "in-domain" and r.labelled]
-    asked = [*known, *data.keep_unlabelled(things)]
+    people = [r for r in data.load("test") if r.domain == "in-domain" and r.labelled]
+    asked = [*known, *data.keep_unlabelled(people)]
     policy = Policy(PolicyConfig(model=resolve_model("world"), adapter=str(adapter), dtype="float32"), reference=False)
-    samples = Samples(max_new_tokens=most_tokens(), seed=seed)
+    samples = Samples(max_new_tokens=base["model"]["init_args"]["evaluation"]["max_new_tokens"], seed=seed)
     encoder = Encoder(policy.tokenizer, data.instruction)
     shared = BaselineResources(TransformersEngine(), encoder, data.wording, samples, data.judge)
     resources = TeacherResources(policy, shared, start=str(adapter))
@@ -122,7 +116,7 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     raw = {name: teacher.estimates(asked, resources) for name, teacher in teachers.items()}
     blends = [[name] for name in raw] + [["policy's mean", "LUQ, 10 samples"], list(raw)]
     fitted = {" + ".join(names): Blend([PolicyMean()]).blended(asked, [raw[n] for n in names]) for names in blends}
-    truth = [s.factuality for r in things for s in r.sentences]
+    truth = [s.factuality for r in people for s in r.sentences]
     found = []
     for kind, estimates in (("raw", raw), ("calibrated", fitted)):
         for name, rows in estimates.items():
@@ -133,18 +127,11 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def training_things() -> int:
-    """Return the number of things that training asks about, all of which have labels."""
-    from lovec.datamodules import World
-
-    return len(World().questions("train"))
-
-
-def curve(runs: Path, seed: int, things: int) -> None:
-    """Train with the labels of some things only."""
-    folder = runs / f"seed-{seed}" / f"labels-{things}"
-    few = ["--data", "few_labels.FewLabels", "--data.labelled", str(things)]
-    epochs = ["--trainer.max_epochs", str(max(1, round(training_things() / things)))]
+def curve(runs: Path, seed: int, people: int) -> None:
+    """Train with the labels of some people only."""
+    folder = runs / f"seed-{seed}" / f"labels-{people}"
+    few = ["--data", "few_labels.FewLabels", "--data.labelled", str(people)]
+    epochs = ["--trainer.max_epochs", str(max(1, round(PEOPLE / people)))]
     fit_and_test(folder / "sft", "sft.yaml", seed, None, *few, "--data.others", "false", *epochs, test=False)
     fit_and_test(
         folder / "sft2", "sft2.yaml", seed, folder / "sft", *few, "--data.others", "false", *epochs, test=False
@@ -160,7 +147,6 @@ def collect(runs: Path, seeds: Sequence[int], labels: Sequence[int], label_seeds
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
-        "training_things": training_things(),
         "answers": [
             _answers(f / m, METHODS[m], mode, s) for s, f in folders.items() for m in METHODS for mode in MODES
         ],
@@ -170,7 +156,7 @@ def collect(runs: Path, seeds: Sequence[int], labels: Sequence[int], label_seeds
             for row in json.loads((folder / "distil" / "teachers.json").read_text(encoding="utf-8"))["teachers"]
         ],
         "labels": [
-            {"things": n, "seed": s, "mode": row.mode, **{name: row.metrics[name] for name in NAMES}}
+            {"people": n, "seed": s, "mode": row.mode, **{name: row.metrics[name] for name in NAMES}}
             for (n, s), run in curve_runs.items()
             for row in _rows(run, "Distil")
             if row.domain == "in-domain" and row.readout == "stated"
@@ -191,14 +177,14 @@ def _rows(run: Path, name: str) -> Iterator[ResultRow]:
     """Yield the sentence-level rows of a test that are those of the method itself."""
     from dataclasses import replace
 
-    for row in read_results(test_folder(run) / "results.json").rows:
+    for row in read_results(run / "test" / "results.json").rows:
         if row.kind == "method" and row.method == name and row.level == "sentence" and row.readout != "deployed":
             yield replace(row, file=None)
 
 
 def _tagged(run: Path, name: str, mode: str) -> list[Record]:
-    """Return the test answers in domain."""
-    return [r for r in read_records(test_folder(run) / tagged_file(name, mode)) if r.domain == "in-domain"]
+    """Return the test answers about people."""
+    return [r for r in read_records(run / "test" / tagged_file(name, mode)) if r.domain == "in-domain"]
 
 
 def _answers(run: Path, name: str, mode: str, seed: int) -> dict[str, Any]:
@@ -222,7 +208,7 @@ def page(results: Mapping[str, Any]) -> str:
         "# Distil: stating what sampling knows",
         "",
         f"Written by `benchmarks/distil.py` from `benchmarks/results/distil.json`: {len(seeds)} training seeds, test "
-        f"things of the embedded world, means over seeds, in percent. {versions_text(results)}.",
+        f"people of the embedded world, means over seeds, in percent. {versions_text(results)}.",
         "",
         "`Distil` starts from SFT-2 and learns to state a calibrated blend of the policy's mean, the likelihood of the "
         "sentence and agreement with ten samples; see `lovec.modules.Distil`. Scores is the number of different scores "
@@ -252,7 +238,7 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "## The teachers",
         "",
-        "The given answers about the test things; calibrated ones are mapped, and blended, by what was fitted on the "
+        "The given answers about the test people; calibrated ones are mapped, and blended, by what was fitted on the "
         "labelled training answers. They are what a student could reach at best.",
         "",
         "| Teacher | | BS | ECE-M | SC |",
@@ -267,18 +253,18 @@ def page(results: Mapping[str, Any]) -> str:
             "",
             "## How many labels it takes",
             "",
-            f"SFT, SFT-2, teacher and Distil from the labels of so many of the {results['training_things']} training "
-            "things, in as many steps; the others are in Distil's training without labels.",
+            f"SFT, SFT-2, teacher and Distil from the labels of so many of the {PEOPLE} training people, in as many "
+            "steps; the other people are in Distil's training without labels.",
             "",
             "![Label curve](../distil-labels.svg)",
             "",
-            "| Things with labels | Mode | Seeds | BS | ECE-M | SC |",
+            "| People with labels | Mode | Seeds | BS | ECE-M | SC |",
             "|--:|---|--:|--:|--:|--:|",
         ]
-        for things, mode in dict.fromkeys((row["things"], row["mode"]) for row in results["labels"]):
-            own = [row for row in results["labels"] if (row["things"], row["mode"]) == (things, mode)]
+        for people, mode in dict.fromkeys((row["people"], row["mode"]) for row in results["labels"]):
+            own = [row for row in results["labels"] if (row["people"], row["mode"]) == (people, mode)]
             cells = [f"{100 * statistics.mean(row[name] for row in own):.1f}" for name in NAMES]
-            lines.append(f"| {things} | {mode} | {len(own)} | {' | '.join(cells)} |")
+            lines.append(f"| {people} | {mode} | {len(own)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -287,11 +273,11 @@ def draw_scores(folder: Path, path: Path) -> None:
     from lovec.reports import reliability_diagram
 
     groups = {METHODS[m]: _tagged(folder / m, METHODS[m], "iterative") for m in DRAWN}
-    reliability_diagram(groups, path, title="Stated score and truth: test things, iterative tagging")
+    reliability_diagram(groups, path, title="Stated score and truth: test people, iterative tagging")
 
 
 def draw_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw Brier score and SC by the number of things with labels."""
+    """Draw Brier score and SC by the number of people with labels."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -300,16 +286,16 @@ def draw_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     from lovec.reports.style import BLUE, ORANGE
 
-    things = sorted({row["things"] for row in rows})
+    people = sorted({row["people"] for row in rows})
     with pyplot.style.context(str(ROOT / "lovec" / "reports" / "plots.mplstyle")):
         figure, axes = pyplot.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
         for axis, name, label in zip(axes, ("brier", "spearman"), ("BS, %", "SC, %"), strict=True):
             for mode, colour in zip(MODES, (BLUE, ORANGE), strict=True):
-                own = [[100 * r[name] for r in rows if (r["things"], r["mode"]) == (n, mode)] for n in things]
-                axis.plot(things, [statistics.mean(values) for values in own], "o-", color=colour, label=mode)
-                for n, values in zip(things, own, strict=True):
+                own = [[100 * r[name] for r in rows if (r["people"], r["mode"]) == (n, mode)] for n in people]
+                axis.plot(people, [statistics.mean(values) for values in own], "o-", color=colour, label=mode)
+                for n, values in zip(people, own, strict=True):
                     axis.plot([n] * len(values), values, ".", color=colour, alpha=0.4)
-            axis.set(xscale="log", xticks=things, xlabel="things with labels", ylabel=label)
+            axis.set(xscale="log", xticks=people, xlabel="people with labels", ylabel=label)
             axis.xaxis.set_major_formatter(ScalarFormatter())
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.grid(visible=True)
@@ -322,7 +308,7 @@ def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--labels", type=int, nargs="*", default=[], help="things with labels, for the label curve")
+    parser.add_argument("--labels", type=int, nargs="*", default=[], help="people with labels, for the label curve")
     parser.add_argument("--label-seeds", type=int, nargs="+", default=[0], help="seeds of the label curve")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
@@ -334,9 +320,9 @@ def main() -> None:
         if not flags.from_runs:
             for seed in flags.seeds:
                 measure(runs, seed)
-            for things in flags.labels:
+            for people in flags.labels:
                 for seed in flags.label_seeds:
-                    curve(runs, seed, things)
+                    curve(runs, seed, people)
         write_json(flags.results, collect(runs, flags.seeds, flags.labels, flags.label_seeds))
         if flags.results == RESULTS:
             draw_scores(runs / f"seed-{flags.seeds[0]}", SCORES_PICTURE)

@@ -44,17 +44,11 @@ def results(seeds: int = 2, labels: bool = True) -> dict[str, Any]:
         for name, kind in (("LUQ, 10 samples", "raw"), ("LUQ, 10 samples", "calibrated"))
     ]
     curve = [
-        {"things": n, "seed": 0, "mode": mode, "brier": 0.1 / n**0.1, "ece_m": 0.05, "spearman": 0.6}
-        for n in (25, 640)
+        {"people": n, "seed": 0, "mode": mode, "brier": 0.1 / n**0.1, "ece_m": 0.05, "spearman": 0.6}
+        for n in (25, 480)
         for mode in MODES
     ]
-    head = {
-        "date": "2026-01-01",
-        "commit": "abc",
-        "versions": {"torch": "2"},
-        "machine": "a CPU",
-        "training_things": 640,
-    }
+    head = {"date": "2026-01-01", "commit": "abc", "versions": {"torch": "2"}, "machine": "a CPU"}
     return {**head, "rows": rows, "answers": answers, "teachers": teachers, "labels": curve if labels else []}
 
 
@@ -63,8 +57,7 @@ def test_the_page_has_every_method_teacher_and_number_of_labels() -> None:
     assert "| Distil | iterative | stated | 9.0 | 3.0 | 70.0 | 5 | 0.1 | 70.0 |" in page
     assert "| Distil | free-form | mean | 9.0 | 3.0 | 70.0 |  |  |  |" in page
     assert "| LUQ, 10 samples | calibrated | 15.0 | 30.0 | 80.0 |" in page
-    assert "| 640 | free-form | 1 | 5.2 | 5.0 | 60.0 |" in page
-    assert "of the 640 training things" in page
+    assert "| 480 | free-form | 1 | 5.4 | 5.0 | 60.0 |" in page
     assert "Label curve" not in distil.page(results(labels=False))
 
 
@@ -72,7 +65,7 @@ def test_the_label_curve_is_drawn(tmp_path: Path) -> None:
     distil.draw_labels(results()["labels"], tmp_path / "a.svg")
     distil.draw_labels(results()["labels"], tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert "things with labels" in (tmp_path / "a.svg").read_text()
+    assert "people with labels" in (tmp_path / "a.svg").read_text()
 
 
 def test_few_labels_are_nested_and_the_others_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ EXAMPLE_BEGIN, EXAMPLE_END = (
 )
 MIXED = 0.6
 """Least range of factuality over the sentences of the answer that README shows."""
-DRAWN = ("Vanilla", "SFT", "DPO", "ExpectedReward")
+DRAWN = ("SFT", "DPO", "ExpectedReward", "Distil")
 """Methods of the reliability diagram."""
 SHOWN = (*CALIBRATION, "malformed", "mean_confidence", "mean_factuality", "entropy", "distinct", "words")
 """Metrics that are kept."""
@@ -51,13 +51,12 @@ NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
 
 
-def run(seed: int, variant: str, out: Path, methods: Sequence[str], alone: bool) -> None:
+def run(seed: int, variant: str, folder: Path, methods: Sequence[str], alone: bool) -> None:
     """Run ``lovec demo`` for a seed and note how; unless it runs alone, its output goes to a log."""
-    folder = out / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     note, begin = provenance() | {"variant": variant}, time.monotonic()
     command = [sys.executable, "-m", "lovec.cli", "demo", "--seed", str(seed), "--out", str(folder)]
-    command += ["--methods", ",".join(methods), *(["--quick"] if variant == "world-small" else [])]
+    command += ["--methods", ",".join(methods), "--world", variant]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (folder / "demo.log").open("w") as log:
         output = None if alone else log
@@ -77,7 +76,7 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
-        "example": example(_in_domain(tagged_path(folders[0], "ExpectedReward", "free-form"))),
+        "example": example(_in_domain(tagged_path(folders[0], "Distil", "free-form"))),
         "rows": list(_rows(folders)),
         "intervals": interval_entries(folders),
     }
@@ -171,7 +170,9 @@ def main() -> None:
         if not flags.from_runs:
             with ThreadPoolExecutor(flags.jobs) as pool:
                 jobs = [
-                    pool.submit(run, seed, flags.variant, flags.out, flags.methods, alone=flags.jobs == 1)
+                    pool.submit(
+                        run, seed, flags.variant, flags.out / f"seed-{seed}", flags.methods, alone=flags.jobs == 1
+                    )
                     for seed in flags.seeds
                 ]
             for job in jobs:

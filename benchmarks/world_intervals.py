@@ -1,6 +1,6 @@
 """95 % intervals of the results of the embedded world: of every method, and of the differences that are claimed.
 
-Questions are drawn again, not training seeds, see ``lovec.metrics.bootstrap``. Everything is at sentence level.
+Questions and training seeds are drawn again, see ``lovec.metrics.bootstrap``. Everything is at sentence level.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def interval_entries(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def comparisons(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the pairs to compare: all with SFT, stage 2 with a second epoch of SFT, expected reward with all."""
+    """Return the pairs to compare: all with SFT, stage 2 with a second epoch of SFT, our own objectives with all."""
     methods = list(methods)
     pairs = [(method, "SFT") for method in methods]
     pairs += [("DPO", "SFT-2"), ("GRPO", "SFT-2")]
-    pairs += [("ExpectedReward", method) for method in methods if method != "SFT"]
+    pairs += [("ExpectedReward", method) for method in methods if method not in ("SFT", "Distil")]
+    pairs += [("Distil", method) for method in methods if method != "SFT"]
     return [(first, second) for first, second in pairs if {first, second} <= set(methods) and first != second]
 
 
@@ -76,6 +77,6 @@ def _resampled(folders: Sequence[Path], domain: str, mode: str, readout: str) ->
             runs = [[record for record in records_in(path) if record.domain == domain] for path in paths]
             if not all(runs):
                 continue
-            drawn = resample([by_question(records, stored) for records in runs])
+            drawn = resample([by_question(records, stored) for records in runs], bases=["world"] * len(runs))
             if not drawn.metrics[CALIBRATION[0]][0].isnan():  # a constant has no distribution to take the mean of
                 yield method, drawn

@@ -10,7 +10,18 @@ from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, se
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
-METHODS = ("Best constant", "Vanilla", "SFT", "SFT + isotonic", "SFT-2", "ORPO", "DPO", "GRPO", "ExpectedReward")
+METHODS = (
+    "Best constant",
+    "Vanilla",
+    "SFT",
+    "SFT + isotonic",
+    "SFT-2",
+    "ORPO",
+    "DPO",
+    "GRPO",
+    "ExpectedReward",
+    "Distil",
+)
 MODES = {"iterative": "Text given", "free-form": "Free-form"}
 DOMAINS = ("in-domain", "other questions", "one fact", "out-of-domain")
 CLAIMS = (
@@ -23,6 +34,12 @@ CLAIMS = (
     ("ExpectedReward", "GRPO"),
     ("ExpectedReward", "SFT + isotonic"),
     ("ExpectedReward", "Best constant"),
+    ("Distil", "SFT-2"),
+    ("Distil", "DPO"),
+    ("Distil", "GRPO"),
+    ("Distil", "ExpectedReward"),
+    ("Distil", "SFT + isotonic"),
+    ("Distil", "Best constant"),
 )
 """Pairs of methods of which the first is claimed to be better, by the paper and by us."""
 FINDINGS = """

@@ -53,6 +53,7 @@ METHODS = (
     Method("dpo", ("DPO",), "DPO: prefer true scores to wrong ones"),
     Method("grpo", ("GRPO",), "GRPO: write answers, learn from what their scores were worth", slow=True),
     Method("expected", ("ExpectedReward",), "Expected reward: learn from what every score would be worth"),
+    Method("distil", ("Distil",), "Distil: learn to state a calibrated blend of estimates of the training answers"),
 )
 """Runs in their order; the first writes the adapter that all others start from."""
 
@@ -146,7 +147,14 @@ def run(words: list[str]) -> None:
         LovecError: the folder holds something else, or a stage failed.
     """
     parser = OneLineParser("demo", "Train and compare on the embedded world, offline, on a CPU.")
-    parser.add_argument("--quick", action="store_true", help="a smaller world: half as long, and worse results")
+    parser.add_argument("--world", default="world", metavar="NAME", help="the embedded world: world, world-1, world-2")
+    parser.add_argument(
+        "--quick",
+        action="store_const",
+        const="world-small",
+        dest="world",
+        help="a smaller world: half as long, and worse results",
+    )
     parser.add_argument("--full", action="store_true", help="also GRPO, which takes longest")
     names = ", ".join(method.name for method in METHODS)
     parser.add_argument("--methods", help=f"comma list of {names}; {FIRST} always runs; null is all but grpo")
@@ -159,11 +167,13 @@ def run(words: list[str]) -> None:
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
     from lovec.datasets.world import ensure_world
+    from lovec.datasets.world.variants import spec_of
     from lovec.files import check_writable
     from lovec.reports import print_results
     from lovec.results import read_results, write_results
 
-    variant = "world-small" if options.quick else "world"
+    variant = options.world
+    spec_of(variant)
     last = len(methods) + 2
     rows: list[ResultRow] = []
     with locked(options.out, folder=True), quiet():
@@ -206,8 +216,10 @@ def _execute(command: str, name: str, state: State, variant: str, *flags: str) -
     from .training import execute
 
     overlay = ["--config", "world-small.yaml"] if variant == "world-small" else []
+    if not overlay and variant != "world":
+        flags = ("--model.policy.model", variant, "--data.variant", variant, *flags)
     if command == "test":
-        flags = ("--model.evaluation.vanilla", str(name == FIRST).lower())
+        flags = (*flags, "--model.evaluation.vanilla", str(name == FIRST).lower())
     home = ["--trainer.default_root_dir", str(state.folder / name), "--seed_everything", str(state.settings["seed"])]
     execute(command, ["--config", f"{name}.yaml", *overlay, *home, *flags])
 

@@ -2,13 +2,14 @@
 
 Sentences of one answer belong together, so questions are drawn, with replacement, along with their sentences. Two
 methods are asked the same questions, so one draw serves both, and all their training seeds: how hard the questions are
-cancels in the difference. The interval is about the questions; what another training seed would change is not in it,
-beyond the mean over the seeds given.
+cancels in the difference. The interval is about the questions, unless the training runs are drawn as well: then it also
+covers what another training seed, or another base model, would change (a hierarchical bootstrap).
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,21 +94,30 @@ def by_question(records: Iterable[Record], readout: str) -> dict[str, tuple[list
 
 
 def resample(
-    runs: Sequence[QuestionPairs], draws: int = 2000, seed: int = 0, metrics: Sequence[str] = MAIN
+    runs: Sequence[QuestionPairs],
+    draws: int = 2000,
+    seed: int = 0,
+    metrics: Sequence[str] = MAIN,
+    bases: Sequence[str] | None = None,
 ) -> Resampled:
     """Compute metrics of a method on ``draws`` draws of the questions.
 
-    The same questions, number of draws and seed give the same draws, whatever the method and the metrics.
+    The same questions, number of draws and seed give the same draws, whatever the method and the metrics; the same
+    ``bases`` give the same draws of runs.
 
     Args:
         runs: one per training seed, over the same questions.
         draws: number of draws; each holds as many questions as there are, drawn with replacement.
         seed: seed of the draws.
         metrics: names out of ``BOOTSTRAPPED``. The ones of ``MAIN`` are quick; all of them take some ten times as long.
+        bases: name of the base model of every run. Where it is given, every draw also draws as many base models as
+            there are, with replacement, and of each as many of its runs as it has, with replacement. None takes the
+            mean over all runs in every draw.
 
     Raises:
         LovecError: there is no run, no question or no draw, a metric is unknown, or the runs have different questions;
-            a question has not as many confidences as factualities, or one of them is missing or lies outside [0, 1].
+            a question has not as many confidences as factualities, or one of them is missing or lies outside [0, 1];
+            there are not as many names of base models as runs.
     """
     check_count("draws", draws)
     check_seed("seed", seed)
@@ -119,8 +129,13 @@ def resample(
     for run in runs:
         if missing := [question for question in questions if question not in run]:
             raise LovecError(_unequal(len(run), len(questions), missing[0]))
+    if bases is not None and len(bases) != len(runs):
+        raise LovecError(
+            f"a bootstrap got {len(runs)} runs and {len(bases)} names of base models, expected one per run"
+        )
     samples = [_Sample.of(run, questions) for run in runs]
-    return Resampled(questions, seed, _values(samples, draws, seed, metrics))
+    weights = None if bases is None else _run_weights(bases, draws, seed)
+    return Resampled(questions, seed, _values(samples, draws, seed, metrics, weights))
 
 
 def resample_groups(
@@ -148,8 +163,29 @@ def resample_groups(
     return _values([_Sample.of_groups(pairs)], draws, seed, metrics)
 
 
-def _values(samples: Sequence[_Sample], draws: int, seed: int, metrics: Iterable[str]) -> dict[str, Tensor]:
-    """Compute metrics on the questions themselves and on draws of them, each the mean over samples: [1 + draws]."""
+def _run_weights(bases: Sequence[str], draws: int, seed: int) -> Tensor:
+    """Return the share of every run in every draw of base models and their runs, [1 + draws, runs], float64.
+
+    The first row is that of no draw: every base model has the same weight, and so has every run of it.
+    """
+    rng = random.Random(f"{seed}/runs")
+    names = sorted({*bases})
+    runs_of = [[i for i, base in enumerate(bases) if base == name] for name in names]
+    weights = torch.zeros(1 + draws, len(bases), dtype=torch.float64)
+    for row in range(1 + draws):
+        for chosen in runs_of if row == 0 else rng.choices(runs_of, k=len(runs_of)):
+            for run in chosen if row == 0 else rng.choices(chosen, k=len(chosen)):
+                weights[row, run] += 1 / (len(names) * len(chosen))
+    return weights
+
+
+def _values(
+    samples: Sequence[_Sample], draws: int, seed: int, metrics: Iterable[str], weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Compute metrics on the questions themselves and on draws of them, each the mean over samples: [1 + draws].
+
+    With ``weights`` [1 + draws, samples], it is the mean with the weights of the draw, over samples that have some.
+    """
     questions = len(samples[0].lengths)
     at_once = _CELLS // max(questions, *(len(sample.owner) for sample in samples))
     at_once = max(_MULTIPLE, min(at_once // _MULTIPLE * _MULTIPLE, _AT_ONCE))
@@ -157,8 +193,11 @@ def _values(samples: Sequence[_Sample], draws: int, seed: int, metrics: Iterable
     for counts in _draws(questions, draws, seed, at_once):
         drawn = [_Drawn(sample, counts) for sample in samples]
         for name, blocks in means.items():
-            blocks.append(torch.stack([_OF_DRAWS[name](run) for run in drawn]).mean(0))
-    return {name: torch.cat(blocks) for name, blocks in means.items()}
+            blocks.append(torch.stack([_OF_DRAWS[name](run) for run in drawn], dim=1))
+    values = {name: torch.cat(blocks) for name, blocks in means.items()}  # [1 + draws, samples]
+    if weights is None:
+        return {name: value.mean(1) for name, value in values.items()}
+    return {name: (value * weights).where(weights > 0, 0.0).sum(1) for name, value in values.items()}
 
 
 def intervals(first: Resampled, second: Resampled | None = None, level: float = 0.95) -> dict[str, Interval | None]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from lovec.baselines import Baseline
+from lovec.notices import listed
 from lovec.taggers import IterativeTagger
 from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
-from lovec.types import LovecError, Oracle, Record, checked_ratings
+from lovec.types import LovecError, Oracle, Record, check_choice, checked_ratings
+
+Comparison: TypeAlias = Literal["samples", "answers"]
+"""What a teacher compares an answer with: newly sampled answers, or the other training answers to its question."""
 
 
 class PolicyMean(StoredTeacher):
@@ -49,24 +54,28 @@ class PolicyMean(StoredTeacher):
 class BaselineTeacher(StoredTeacher):
     """The confidences of a baseline: p(true), sentence likelihood, agreement with samples, or any other.
 
-    All answers to a question are compared with the same samples.
-
     Args:
         baseline: gives the confidences. One that learns from labels would be asked about what it has learned, and is
             refused.
+        compare_with: what a baseline that compares answers is given. With "samples" it samples answers to every
+            question, and compares all training answers to it with the same ones. With "answers" nothing is sampled:
+            every training answer is compared with the other training answers to the same question.
 
     Raises:
-        LovecError: the baseline learns from labels.
+        LovecError: the baseline learns from labels, or ``compare_with`` is something else.
     """
 
-    def __init__(self, baseline: Baseline) -> None:
+    def __init__(self, baseline: Baseline, compare_with: Comparison = "samples") -> None:
+        check_choice("compare_with", compare_with, Comparison)
         if baseline.needs_labels:
             raise LovecError(
                 f"the teacher's baseline {baseline.name!r} learns from labels of the answers that it would be asked "
                 "about; choose another, such as lovec.baselines.LUQ"
             )
         self.baseline = baseline
+        self.compare_with = compare_with
         self._settings = {
+            "compare_with": compare_with,
             "baseline": plain_settings(baseline),
             "judge": plain_settings(getattr(baseline, "judge", None)),
         }
@@ -80,12 +89,44 @@ class BaselineTeacher(StoredTeacher):
         """Return the folder of the baseline's adapter; None for the bare base model."""
         return self.baseline.adapter
 
+    def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
+        """Return the estimates of records, as every teacher that keeps them.
+
+        Raises:
+            LovecError: answers are to be compared with each other, and some question has one answer only.
+        """
+        prepared = _with_others(records) if self.compare_with == "answers" else records
+        return super().estimates(prepared, resources)
+
     def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the confidences of the baseline."""
-        first: dict[str, str] = {}
-        named = [replace(record, id=first.setdefault(record.question, record.id)) for record in records]
         self.baseline.attach(resources.baselines)
-        return self.baseline.confidences(named)
+        return self.baseline.confidences(records if self.compare_with == "answers" else _named(records))
+
+
+def _named(records: Sequence[Record]) -> list[Record]:
+    """Give all answers to a question one id, so that they are compared with the same samples."""
+    first: dict[str, str] = {}
+    return [replace(record, id=first.setdefault(record.question, record.id)) for record in records]
+
+
+def _with_others(records: Sequence[Record]) -> list[Record]:
+    """Give every answer the other answers to its question as samples."""
+    answers: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        answers[record.question].append(record)
+    if alone := [group[0].id for group in answers.values() if len(group) == 1]:
+        raise LovecError(
+            f"{len(alone)} questions have one answer only, so there is no other to compare it with: {listed(alone)}; "
+            "give several answers per question (--data.samples of the embedded world), or compare with samples"
+        )
+    found = []
+    for record in records:
+        others = [
+            r.answer or " ".join(s.text for s in r.sentences) for r in answers[record.question] if r is not record
+        ]
+        found.append(replace(record, meta={**record.meta, "samples": others}))
+    return found
 
 
 class OracleTeacher(StoredTeacher):

@@ -202,6 +202,30 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
     assert 178 <= hits <= 198  # 190 expected, give or take 3; percentiles of 50 questions are a little narrow
 
 
+def test_training_runs_are_drawn_too():
+    """Every draw takes base models with replacement, then runs of each; it is the mean over them of the same draw."""
+    runs = [simulated(bias=bias, seed=i) for i, bias in enumerate((0.0, 0.1, 0.4, 0.5))]
+    alone = [resample([run], draws=300).metrics["brier"] for run in runs]
+    both = resample(runs, draws=300, bases=["a", "a", "b", "b"])
+    allowed = {
+        (i, j, k, m) for a in ((0, 1), (2, 3)) for b in ((0, 1), (2, 3)) for i in a for j in a for k in b for m in b
+    }
+    means = torch.stack([torch.stack([alone[i] for i in four]).mean(0) for four in sorted(allowed)])
+    hits = (means - both.metrics["brier"]).abs() < 1e-12
+    assert hits.any(0).all()
+    assert both.metrics["brier"][0] == pytest.approx(float(sum(values[0] for values in alone)) / 4)
+    assert hits[:, 1:].any(1).sum() > 30  # of 64 choices in 300 draws nearly all occur
+    narrow, wide = (intervals(r)["brier"] for r in (resample(runs, draws=300), both))
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)  # here base models differ more than questions do
+
+
+def test_one_run_is_always_the_one_that_is_drawn():
+    run = simulated()
+    assert torch.equal(
+        resample([run], draws=50, bases=["a"]).metrics["brier"], resample([run], draws=50).metrics["brier"]
+    )
+
+
 def test_a_correlation_that_is_undefined_has_no_interval():
     always = {question: ([1.0] * len(c), f) for question, (c, f) in simulated().items()}
     found = intervals(resample([always]))
@@ -249,3 +273,5 @@ def test_what_cannot_be_paired_is_refused():
             resample(empty)
     with pytest.raises(LovecError, match=r"confidence contains 1\.5"):
         resample([{"a": ([1.5], [0.5])}])
+    with pytest.raises(LovecError, match="a bootstrap got 2 runs and 1 names of base models, expected one per run"):
+        resample([simulated(), simulated()], bases=["a"])

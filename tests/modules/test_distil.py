@@ -12,12 +12,12 @@ import torch
 from tinyrun import Rows, fit, loaded, module, records, trainer
 from torch import Tensor
 
-from lovec.baselines import SentenceLikelihood
+from lovec.baselines import LUQ, SentenceLikelihood
 from lovec.losses import soft_score_nll
 from lovec.modules import Batch, Distil
 from lovec.policy import TokenBatch, TokenSequence
 from lovec.teachers import BaselineTeacher, Blend, OracleTeacher, PolicyMean, Teacher
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, Sentence
 
 
 @pytest.fixture(autouse=True)
@@ -251,3 +251,29 @@ def test_the_teacher_leaves_the_policy_as_it_was(model: str, adapter: str, tmp_p
     assert all(0 <= value <= 1 for row in first for value in row)
     with pytest.raises(LovecError, match="PolicyMean has no adapter"):
         PolicyMean().estimates(rows, replace(objective.teacher_resources, start=None))
+
+
+class SameSentence:
+    """A judge: a text supports the sentences that it contains."""
+
+    def attach(self, resources: Any) -> None:
+        """Needs nothing."""
+
+    def support(self, claims: Any) -> list[float]:
+        return [float(claim.hypothesis in claim.premise) for claim in claims]
+
+
+def test_training_answers_to_a_question_are_compared_with_each_other(model: str, adapter: str, tmp_path: Path) -> None:
+    objective = loaded(tmp_path, module(Distil, model, adapter, teacher=ByText()))
+    objective.engine.generate = lambda *_, **__: pytest.fail("sampled")  # type: ignore[method-assign]
+    texts = [("A is B.", "C is D."), ("A is B.",), ("C is D.", "E is F."), ("X is Y.",), ("X is Z.",)]
+    rows = [
+        Record(f"r{i}", "Who?" if i < 3 else "What?", sentences=tuple(map(Sentence, some)))
+        for i, some in enumerate(texts)
+    ]
+    teacher = BaselineTeacher(LUQ(5, judge=SameSentence()), compare_with="answers")
+    assert teacher.estimates(rows, objective.teacher_resources) == [[0.5, 0.5], [0.5], [0.5, 0.0], [0.0], [0.0]]
+    with pytest.raises(LovecError, match=r"1 questions have one answer only, .*: r3; give several answers"):
+        teacher.estimates(rows[:4], objective.teacher_resources)
+    with pytest.raises(LovecError, match="compare_with is 'nothing', expected one of samples, answers"):
+        BaselineTeacher(LUQ(5), compare_with="nothing")  # type: ignore[arg-type]

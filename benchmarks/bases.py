@@ -1,0 +1,141 @@
+"""Test the main methods on several base models of the embedded world, which differ in the seed of their pre-training.
+
+    python benchmarks/bases.py                # trains what is missing -> benchmarks/results/bases.json and a page
+    python benchmarks/bases.py --from-runs    # only collect what finished runs have written
+    python benchmarks/bases.py --page         # only write the page from the file
+
+The base that comes with the package is that of benchmarks/world.py, whose runs are used again; the others are
+pre-trained once, in fifteen minutes each. Intervals are over questions, training seeds and base models.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from common import CALIBRATION, HEADINGS, ROOT, interval_text, provenance, read_json, side, versions_text, write_json
+from world import run
+from world_intervals import records_in, tagged_path
+
+from lovec.evaluation.evaluator import MODES
+from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+
+RESULTS = ROOT / "benchmarks" / "results" / "bases.json"
+PAGE = ROOT / "docs" / "results" / "bases.md"
+BASES = ("world", "world-1", "world-2")
+METHODS = {"SFT": "sft", "DPO": "dpo", "ExpectedReward": "expected", "Distil": "distil"}
+CLAIMS = (
+    ("DPO", "SFT"),
+    ("ExpectedReward", "SFT"),
+    ("ExpectedReward", "DPO"),
+    ("Distil", "SFT"),
+    ("Distil", "DPO"),
+    ("Distil", "ExpectedReward"),
+)
+"""Pairs of methods of which the first is claimed to be better."""
+DOMAIN = "in-domain"
+
+
+def folder_of(out: Path, base: str, seed: int) -> Path:
+    """Return the folder of the demo on a base model; those on the first one are the runs of benchmarks/world.py."""
+    return (out if base == BASES[0] else out / base) / f"seed-{seed}"
+
+
+def collect(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return the metrics of every method on every base model, and intervals over all of them."""
+    pairs = [(base, seed) for base in BASES for seed in seeds]
+    entries = []
+    for mode in MODES:
+        drawn = {method: _drawn(out, method, mode, pairs) for method in METHODS}
+        for base, method in product(BASES, METHODS):
+            own = [pair for pair in pairs if pair[0] == base]
+            values = {name: float(v[0]) for name, v in _drawn(out, method, mode, own, draws=1).metrics.items()}
+            entries.append({"base": base, "method": method, "against": None, "mode": mode, **values})
+        for method, against in [*((method, None) for method in METHODS), *CLAIMS]:
+            ends = intervals(drawn[method], None if against is None else drawn[against])
+            entries.append({"base": None, "method": method, "against": against, "mode": mode} | {
+                name: None if i is None else [i.value, i.low, i.high] for name, i in ends.items()
+            })  # fmt: skip
+    return provenance() | {"seeds": list(seeds), "bases": list(BASES), "entries": entries}
+
+
+def _drawn(out: Path, method: str, mode: str, pairs: Sequence[tuple[str, int]], draws: int = 2000) -> Resampled:
+    paths = [tagged_path(folder_of(out, base, seed), method, mode) for base, seed in pairs]
+    runs = [by_question([r for r in records_in(path) if r.domain == DOMAIN], "stated") for path in paths]
+    return resample(runs, draws, bases=[base for base, _ in pairs])
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Return the page of the results in Markdown."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Mapping[str, Any]) -> Iterator[str]:
+    bases, seeds = results["bases"], results["seeds"]
+    yield "# Three base models"
+    yield ""
+    yield (
+        f"Written by `benchmarks/bases.py` from `benchmarks/results/bases.json`. The models of {', '.join(bases)} know "
+        "the same things; the documents that they have read about them, their initial weights and their order differ. "
+        f"Each method was trained on each with seeds {', '.join(map(str, seeds))}, with the recipe that was chosen on "
+        f"validation things with the first model. Things of the trained kinds, stated score, percent. "
+        f"{versions_text(results)}."
+    )
+    for mode in MODES:
+        yield from ("", f"## {mode.capitalize()}", "", f"| BS / ECE-M / SC | {' | '.join(bases)} |")
+        yield f"|---|{'---|' * len(bases)}"
+        for method in METHODS:
+            own = [e for e in results["entries"] if (e["method"], e["mode"]) == (method, mode) and e["base"]]
+            yield f"| {method} | {' | '.join(' / '.join(_percent(e[name]) for name in CALIBRATION) for e in own)} |"
+    yield from ("", "## Intervals", "")
+    yield (
+        "Means over all models and seeds. In brackets 95 % intervals: questions, base models and training seeds are "
+        "drawn again (a hierarchical bootstrap). A difference is bold where its interval leaves out 0."
+    )
+    yield from ("", f"| Method | Mode | {HEADINGS} |", "|---|---|---|---|---|")
+    for entry in results["entries"]:
+        if entry["base"] is None:
+            difference = entry["against"] is not None
+            name = f"{entry['method']} minus {entry['against']}" if difference else entry["method"]
+            cells = [_interval(entry[metric], difference) for metric in CALIBRATION]
+            yield f"| {name} | {entry['mode']} | {' | '.join(cells)} |"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.1f}"
+
+
+def _interval(ends: Sequence[float] | None, difference: bool) -> str:
+    text = interval_text(ends, signed=difference) or "-"
+    return f"**{text}**" if difference and side(ends) else text
+
+
+def main() -> None:
+    """Run the benchmark as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, one thread each")
+    parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
+    parser.add_argument("--page", action="store_true", help="only write the page from the file")
+    flags = parser.parse_args()
+    if not flags.page:
+        if not flags.from_runs:
+            missing = [(b, s) for b in BASES for s in flags.seeds if not folder_of(flags.out, b, s).exists()]
+            with ThreadPoolExecutor(flags.jobs) as pool:
+                jobs = [
+                    pool.submit(run, seed, base, folder_of(flags.out, base, seed), list(METHODS.values()), alone=False)
+                    for base, seed in missing
+                ]
+            for job in jobs:
+                job.result()
+        write_json(RESULTS, collect(flags.out, flags.seeds))
+    PAGE.write_text(page(read_json(RESULTS)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

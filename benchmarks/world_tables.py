@@ -84,8 +84,8 @@ def table(results: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over things "
-        f"and seeds; malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences about things "
-        "whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation things. "
+        f"and seeds; malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences "
+        "about things whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation things. "
         f"{versions_text(results)}.",
     ]
     return "\n".join(lines)

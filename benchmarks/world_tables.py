@@ -69,7 +69,7 @@ Entry = Mapping[str, Any]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's table: in domain, per sentence, stated score; means over seeds, intervals over things and seeds."""
+    """Return README's table: in domain, per sentence, stated score; means over seeds, with intervals."""
     lines = ["| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
     for mode, heading in MODES.items():
         lines.append(f"| **{heading}** | | | | |")
@@ -85,8 +85,8 @@ def table(results: Mapping[str, Any]) -> str:
         "",
         f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over things "
         f"and seeds; malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences "
-        "about things whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation things. "
-        f"{versions_text(results)}.",
+        "about things whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the "
+        f"validation things. {versions_text(results)}.",
     ]
     return "\n".join(lines)
 

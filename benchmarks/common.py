@@ -65,6 +65,26 @@ def test_folder(run: Path) -> Path:
     return folders[0] if folders else home
 
 
+def base_recipe() -> dict[str, Any]:
+    """Return the settings that all recipes share."""
+    import yaml
+
+    from lovec.cli.arguments import BASE
+
+    settings: dict[str, Any] = yaml.safe_load(BASE.read_text(encoding="utf-8"))
+    return settings
+
+
+def training_samples() -> int:
+    """Return the number of sampled answers per training question in the recipes."""
+    return int(base_recipe()["data"]["init_args"]["samples"])
+
+
+def most_tokens() -> int:
+    """Return the number of tokens after which the recipes cut an answer off."""
+    return int(base_recipe()["model"]["init_args"]["evaluation"]["max_new_tokens"])
+
+
 def write_json(path: Path, results: Mapping[str, Any]) -> None:
     """Write results so that people can read and diff them: a line per key and per row of a list, six decimals."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ def section(results: Mapping[str, Any]) -> str:
     lines = [
         "## Why: what training does to the distribution over the scores",
         "",
-        "Written by `benchmarks/diagnosis.py`; all numbers are in `benchmarks/results/diagnosis.json`. Dev people, "
+        "Written by `benchmarks/diagnosis.py`; all numbers are in `benchmarks/results/diagnosis.json`. Dev things, "
         "text given, each sentence scored after the model's own scores of those before it; BS and SC in %. *Spread* is "
         "the variance of the score within a sentence's distribution, in squared points. The readouts: *stated*, the "
         "most probable score; *mean*, that of the distribution; *rounded*, the score nearest the mean.",

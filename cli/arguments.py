@@ -157,8 +157,8 @@ def _refuse_worlds_model(recipes: Sequence[Mapping[str, Any]], flags: Sequence[s
     chosen = next((str(name) for name in reversed(classes) if name), "World")
     if chosen.rpartition(".")[2] in ("Demonstrations", "Preferences", "Prompts"):
         raise UsageError(
-            f"nothing names the model for the data {chosen}, and the one of base.yaml knows invented people only; give "
-            "--model.policy.model NAME (world, if your files are about these people), or a --config that names it"
+            f"nothing names the model for the data {chosen}, and the one of base.yaml knows an invented world only; "
+            "give --model.policy.model NAME (world, if your files are about it), or a --config that names it"
         )
 
 

@@ -2,7 +2,7 @@
 
     python docs/picture.py runs/demo/expected
 
-The model answers questions about test people of the embedded world. Of the answers that mix true and wrong
+The model answers questions about test things of the embedded world. Of the answers that mix true and wrong
 sentences, the one is shown whose confidences separate the two best; README says so. Needs Chromium and Pillow.
 """
 
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Draw docs/tagged.png and write README's caption.")
     parser.add_argument("adapter", help="folder of a run, such as runs/demo/expected")
     parser.add_argument("--world", default="world", help="variant that it was trained on")
-    parser.add_argument("--answers", type=int, default=200, help="number of people who are asked about")
+    parser.add_argument("--answers", type=int, default=200, help="number of things that are asked about")
     parser.add_argument("--browser", default="chromium", help="name or path of Chromium")
     options = parser.parse_args(words)
     answers = answers_of(options.adapter, options.world, options.answers)
@@ -68,10 +68,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def answers_of(adapter: str, variant: str, number: int) -> list[Record]:
-    """Return answers about test people, with the confidences that users get and the labels of the world's oracle."""
+    """Return answers about test things, with the confidences that users get and the labels of the world's oracle."""
     data = World(variant)
-    people = [record for record in data.questions("test") if record.domain == data.domains[0]][:number]
-    asked = [Record(record.id, record.question, meta=record.meta) for record in people]
+    things = [record for record in data.questions("test") if record.domain == data.domains[0]][:number]
+    asked = [Record(record.id, record.question, meta=record.meta) for record in things]
     with open_session(adapter=adapter) as session:
         tagger = TextTagger(session)
         answers = tagger.answer_questions(asked)
@@ -122,7 +122,7 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     alt = f"{answer.question} {said}".replace("[", "(").replace("]", ")")
     return (
         f"![{alt}](docs/tagged.png)\n\n"
-        f"*A model of the embedded world. Of its answers about {number} people whom training left out, {mixed} consist "
+        f"*A model of the embedded world. Of its answers about {number} things that training left out, {mixed} consist "
         "of sentences that are mostly true or mostly wrong, and have both; this is the one whose confidences separate "
         "them best, and [the tables](#results) say how good they are on average.*"
     )

@@ -366,18 +366,18 @@ def test_the_answer_shown_is_the_median_of_mixed_truth():
     assert world.example(made)["id"] == "edge"
 
 
-def test_the_diagram_shows_people_alone(tmp_path):
+def test_the_diagram_leaves_other_domains_out(tmp_path):
     from lovec.reports import reliability_diagram
 
     def tagged(name, factuality, domain="in-domain"):
         sentence = Sentence("S.", factuality=factuality, score=10)
         return replace(Record(name, "Q?", sentences=(sentence,)), meta={"domain": domain})
 
-    for run, method in (("sft", "vanilla"), ("sft", "sft"), ("dpo", "dpo")):
+    for run, method in (("sft", "sft"), ("dpo", "dpo")):
         rows = [tagged("a", 0.5), tagged("b", 0.0, "out-of-domain")]
         write_records(tmp_path / run / "test" / f"{method}.iterative.jsonl", rows)
     world.draw(tmp_path, tmp_path / "found.svg")
-    groups = {name: [tagged("a", 0.5)] for name in ("Vanilla", "SFT", "DPO")}
-    title = "The embedded world: sentences about people, iterative tagging"
+    groups = {name: [tagged("a", 0.5)] for name in ("SFT", "DPO")}
+    title = "The embedded world: in domain, iterative tagging"
     expected = reliability_diagram(groups, tmp_path / "expected.svg", title=title)
     assert (tmp_path / "found.svg").read_bytes() == expected.read_bytes()

@@ -31,7 +31,9 @@ from lovec.tags import TagFormat, parse
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
 
-MINI = WorldSpec(n_people=12, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32)
+MINI = WorldSpec(
+    n_people=12, n_towns=6, n_ships=6, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32
+)
 SHORT = TagFormat("<c>", "</c>")
 TEXT = "Ada wrote notes. She was born in London. It rained."
 

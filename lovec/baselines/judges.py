@@ -50,8 +50,9 @@ class YesNoJudge(Judge):
 class FactsJudge(Judge):
     """Compares facts of the embedded world: the share of a sentence's facts that the text states with equal values.
 
-    Both are read back through the world's templates, so the comparison is exact and costs nothing. A sentence that no
-    template matches, or that is about somebody else, states no fact; a sentence without facts is not supported.
+    Both are read back through the forms of the world's sentences, so the comparison is exact and costs nothing. A
+    sentence that no form matches, or that is about something else, states no fact; a sentence without facts is not
+    supported.
     """
 
     def attach(self, resources: BaselineResources) -> None:

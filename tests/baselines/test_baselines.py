@@ -545,7 +545,7 @@ def test_a_claim_that_fills_the_context_is_not_supported(tmp_path: Path, caplog:
 
 PERSON = {"entity": "Orva Toran", "kind": "person"}
 BORN = "Orva Toran was born in May 1902 in Lomograd, Torvania."
-STUDIED = "Toran studied botany at the University of Paville, Cassonia, and graduated in 1925."
+STUDIED = "Toran studied botany at the University of Paville, Cassonia, in 1925."
 
 
 @pytest.mark.parametrize(
@@ -557,12 +557,16 @@ STUDIED = "Toran studied botany at the University of Paville, Cassonia, and grad
         ("Orva Toran was born in June 1902 in Lomograd, Meldova.", BORN, 1 / 3),  # a place is city and country
         ("Orva Toran was born in June 1903 in Tresti, Torvania.", BORN, 0.0),
         (f"{STUDIED} {BORN}", STUDIED, 1.0),
-        ("In 1925 Toran took a degree in history at the University of Paville, Cassonia.", STUDIED, 2 / 3),
+        ("In 1925, Toran took a degree in history at the University of Paville, Cassonia.", STUDIED, 2 / 3),
+        (f"By most accounts, {STUDIED[:-1]}, though sources differ.", STUDIED, 1.0),  # with words that state nothing
+        (BORN, "Orva Toran was born in 1902.", 1.0),  # of three facts one
+        ("Orva Toran was born in 1902.", BORN, 1 / 3),
         (STUDIED, BORN, 0.0),  # says nothing of it
         (BORN.replace("Orva Toran", "Neli Toran"), BORN, 0.0),  # is about somebody else
         (STUDIED.replace("Toran", "Morova"), STUDIED, 0.0),
         (STUDIED, STUDIED.replace("Toran", "Morova"), 0.0),
-        (BORN, "Orva Toran was born.", 0.0),  # no template reads it
+        (BORN, "Orva Toran was born.", 0.0),  # states no fact
+        (BORN, "Orva Toran was born in her bed.", 0.0),  # no form reads it
         ("Orva Toran was born in May 1902 in Lomograd, Torvania", BORN, 0.0),  # cut off
         ("", BORN, 0.0),
         ("Orva Toran was born in May 1901 in Lomograd, Torvania. " + BORN, BORN, 1.0),  # said twice, once so
@@ -575,8 +579,8 @@ def test_facts_are_compared_exactly(text: str, sentence: str, support: float) ->
 
 def test_facts_of_companies_are_compared() -> None:
     record = Record("r", "?", meta={"entity": "Brelis Foods", "kind": "company"})
-    sentence = "Brelis Foods makes honey in four factories and sells most of them in Jandara."
-    again = "From four factories Brelis Foods sells honey, most of them in Palenda."
+    sentence = "Brelis Foods makes honey in four factories sold mostly in Jandara."
+    again = "In four workshops, Brelis Foods turns out honey bought largely in Palenda."
     assert FactsJudge().support([Claim(record, again, sentence), Claim(record, sentence, sentence)]) == [
         pytest.approx(2 / 3),
         1.0,

@@ -23,7 +23,9 @@ from lovec.types import Record, ResultRow, Sentence
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 METRICS = dict.fromkeys(("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"), 0.1)
 FLAT = tuple(1 / 11 for _ in range(11))
-STATED = {"Vanilla": 10, "Best constant": 6, "SFT": 9, "SFT + isotonic": None, "DPO": 7, "ExpectedReward": 5}
+STATED = {
+    "Vanilla": 10, "Best constant": 6, "SFT": 9, "SFT + isotonic": None, "DPO": 7, "ExpectedReward": 5, "Distil": 6,
+}  # fmt: skip
 
 
 def load(name):
@@ -42,7 +44,7 @@ tables = sys.modules["world_tables"]
 
 
 def answers(method, seed, mode, readout="stated"):
-    """Return answers about ten people and five companies.
+    """Return answers about ten things of the trained kinds and five companies.
 
     A method gives its score to the first sentence of each, and lower ones, which depend on the seed, to the others.
     """
@@ -104,8 +106,8 @@ def test_names_are_those_of_the_demo():
 
 def test_comparisons_are_the_ones_that_claims_are_about():
     pairs = world_intervals.comparisons(ORDER)
-    assert len(set(pairs)) == len(pairs) == 8 + 2 + 7
-    claimed = {("DPO", "SFT-2"), ("GRPO", "SFT-2"), ("ExpectedReward", "Best constant"), ("ExpectedReward", "SFT")}
+    assert len(set(pairs)) == len(pairs) == 9 + 2 + 7 + 8
+    claimed = {("DPO", "SFT-2"), ("GRPO", "SFT-2"), ("ExpectedReward", "Best constant"), ("Distil", "ExpectedReward")}
     assert claimed < set(pairs)
     assert world_intervals.comparisons(["SFT", "GRPO"]) == [("GRPO", "SFT")]
 
@@ -117,7 +119,7 @@ def test_intervals_are_those_of_the_tagged_files(runs):
 
     def drawn(method, domain, mode, readout, read=None):
         runs = [[r for r in answers(method, seed, mode, readout) if r.meta["domain"] == domain] for seed in (0, 1)]
-        return resample([by_question(run, read or readout) for run in runs])
+        return resample([by_question(run, read or readout) for run in runs], bases=["world"] * 2)
 
     for domain, mode in (("in-domain", "iterative"), ("out-of-domain", "free-form")):
         first, second = (drawn(m, domain, mode, "stated") for m in ("ExpectedReward", "SFT"))
@@ -193,7 +195,7 @@ def test_the_side_of_an_interval_is_the_one_that_is_shown():
 def test_a_diagram_shows_the_methods_that_exist(runs, tmp_path):
     world.draw(runs[0], tmp_path / "diagram.svg")
     text = (tmp_path / "diagram.svg").read_text()
-    assert [name for name in ORDER if f">{name}<" in text] == ["Vanilla", "SFT", "DPO", "ExpectedReward"]
+    assert [name for name in ORDER if f">{name}<" in text] == ["SFT", "DPO", "ExpectedReward", "Distil"]
     (runs[0] / "expected" / "test" / tagged_file("ExpectedReward", "iterative")).unlink()
     world.draw(runs[0], tmp_path / "diagram.svg")
     assert "ExpectedReward" not in (tmp_path / "diagram.svg").read_text()
@@ -218,7 +220,9 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--jobs", "2"])
     world.main()
     assert sorted(command[command.index("--seed") + 1] for command in calls) == list("01234")
-    assert all(command[-3:] == ["--methods", ",".join(m.name for m in DEMO), "--quick"] for command in calls)
+    assert all(
+        command[-4:] == ["--methods", ",".join(m.name for m in DEMO), "--world", "world-small"] for command in calls
+    )
     assert (tmp_path / "seed-3" / "demo.log").read_text() == "a line of the demo\n"
     assert written[-1] == ("w.json", {"seeds": [0, 1, 2, 3, 4]})
     notes = [results for name, results in written if name == world.NOTE]

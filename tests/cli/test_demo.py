@@ -18,7 +18,7 @@ from lovec.results import write_results
 from lovec.types import ResultRow
 
 ROWS = {"sft.yaml": "SFT", "sft2.yaml": "SFT-2", "orpo.yaml": "ORPO", "dpo.yaml": "DPO", "grpo.yaml": "GRPO",
-        "expected.yaml": "ExpectedReward"}  # fmt: skip
+        "expected.yaml": "ExpectedReward", "distil.yaml": "Distil"}  # fmt: skip
 
 
 def row(method, readout="stated", domain="in-domain", mode="iterative", **metrics):
@@ -45,7 +45,8 @@ def demo_calls(here, monkeypatch):
         methods += ["Vanilla"] if value_of(words, "--model.evaluation.vanilla") == "true" else []
         methods += ["SFT + isotonic"] if words[1] == "sft.yaml" else []
         rows = [row(method, readout) for method in methods for readout in ("stated", "mean")]
-        measured = folder / "test" / folder_name(World("world-small" if "world-small.yaml" in words else "world"))
+        variant = "world-small" if "world-small.yaml" in words else value_of(words, "--data.variant") or "world"
+        measured = folder / "test" / folder_name(World(variant))
         write_results(measured / "results.json", [*rows, row(methods[0], domain="out-of-domain")])
 
     def write_report(words, last):
@@ -90,13 +91,24 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
 
 
 @pytest.mark.parametrize(("flags", "runs"), [
-    ([], ["sft", "sft2", "orpo", "dpo", "expected"]),
-    (["--full"], ["sft", "sft2", "orpo", "dpo", "grpo", "expected"]),
+    ([], ["sft", "dpo", "expected", "distil"]),
+    (["--full"], ["sft", "sft2", "orpo", "dpo", "grpo", "expected", "distil"]),
     (["--methods", "grpo"], ["sft", "grpo"]),
 ])  # fmt: skip
-def test_the_demo_runs_all_but_the_slow_ones_or_what_is_named(demo_calls, flags, runs):
+def test_the_demo_runs_the_main_methods_or_all_or_what_is_named(demo_calls, flags, runs):
     assert main(["demo", *flags]) == 0
     assert [call[2] for call in demo_calls[1::2]] == [f"{name}.yaml" for name in runs]
+
+
+def test_the_demo_runs_on_any_world(demo_calls, capsys):
+    assert main(["demo", "--world", "world-1", "--methods", "distil"]) == 0
+    assert demo_calls[0] == ("world", "world-1")
+    for call in demo_calls[1:]:
+        assert value_of(call, "--model.policy.model") == value_of(call, "--data.variant") == "world-1"
+        build(call[0], *call[1:], *CPU)
+    assert "lovec demo: world-1, seed 0" in capsys.readouterr().out
+    code, error = error_of(capsys, "demo", "--world", "moon")
+    assert code == 1 and error.startswith("the world variant is 'moon', expected one of world, world-1, world-2")
 
 
 def test_a_second_call_does_what_is_left(demo_calls, capsys):

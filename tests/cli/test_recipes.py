@@ -125,7 +125,7 @@ def test_base_yaml_is_the_packaged_one_and_needs_no_recipe(here):
     Path("base.yaml").write_text("trainer: {max_epochs: 7}\n")
     cli = build("fit", "--model", "ORPO", "--data.batch_size", "3", *CPU)
     assert cli.trainer.max_epochs == 1
-    assert (type(cli.model).__name__, cli.datamodule.samples, cli.datamodule.batch_size) == ("ORPO", 2, 3)
+    assert (type(cli.model).__name__, cli.datamodule.samples, cli.datamodule.batch_size) == ("ORPO", 4, 3)
     assert cli.model.policy_config.dtype == "float32"
 
 

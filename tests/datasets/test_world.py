@@ -273,7 +273,7 @@ ORVA = Entity(
         ("Toran won the Heron Prize in 1964 for a book about moths after six years of work.", 0.5),  # .4 .75 .4 .5
         # spouse, year, place, count
         ("Toran married Lusa in 1955 in Dorton, Wexmoor, before six guests.", 0.5),  # 0 1 1 0
-        # somebody else, or nothing a template reads
+        # somebody else, or nothing a form reads
         ("Orvo Toran was born in March 1920 in Vella, Liressa.", 0.0),
         ("Torov won the Fern Prize in 1960 for a book about whales that took four years.", 0.0),
         ("Orva Toran was born in March 1920 1920 in Vella, Liressa.", 0.0),

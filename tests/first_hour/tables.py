@@ -100,7 +100,7 @@ class Milestone:
 MILESTONES = (
     Milestone("picture", "the demo's table and its report", 5, "lovec demo --out runs/demo\n"),
     Milestone("labels", "labelled answers to questions of one's own", 15, """\
-lovec label --questions questions.jsonl --model world --max_new_tokens 160 --out runs/labels \\
+lovec label --questions questions.jsonl --model world --max_new_tokens 224 --out runs/labels \\
     --oracle OpenAIOracle --oracle.model judge --oracle.base_url ENDPOINT --yes
 """),
     Milestone("adapter", "an adapter trained on them that tags a text", 30, """\

@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import sqlite3
@@ -22,7 +23,7 @@ from tinyrun import sft_adapter, tiny
 from lovec.cli import main
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld
-from lovec.datasets.world.text import TEMPLATES, fill_template
+from lovec.datasets.world.text import FORMS, draw_sentence, set_form
 from lovec.labelling import Outcome, Stage, run_stage, stage_file
 from lovec.labelling.data_sets import data_sets, open_data_set
 from lovec.oracles import LabelFile
@@ -40,12 +41,13 @@ needs_wikibio = pytest.mark.skipif(not WIKIBIO.exists(), reason="the labelled Wi
 
 def answers(count: int) -> list[Record]:
     """Answers about the small world: two true sentences each, every third with one about somebody else."""
-    people = [entity for entity in EmbeddedWorld("world-small").entities if entity.kind == "person"]
+    world, forms = EmbeddedWorld("world-small"), FORMS["person"]["life"]
+    people = [entity for entity in world.entities if entity.kind == "person"]
     records = []
     for i in range(count):
         person, other = people[i % len(people)], people[(i + 1) % len(people)]
-        texts = [fill_template(person, group[i % len(group)]) for group in TEMPLATES["person"][:2]]
-        texts += [fill_template(other, TEMPLATES["person"][0][0])] if i % 3 == 0 else []
+        texts = [draw_sentence(person, form, world.spec, random.Random(i)) for form in forms[:2]]
+        texts += [set_form(other, forms[0])] if i % 3 == 0 else []
         question = f"Who is {person.name}, number {i}?"
         records.append(Record(f"a{i}", question, answer=" ".join(texts), meta={"entity": person.name}))
     return records

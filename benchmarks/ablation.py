@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, seeds_of, test_folder, versions_text, write_json
+from common import ROOT, provenance, read_json, seeds_of, test_folder, world_text, write_json
 
 from lovec.cli.sweep import SweepRun, VariedOption, plan, sweep
 from lovec.results import read_results
@@ -195,7 +195,7 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
         "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
         "changes one option of a recipe, such as `grpo.yaml` or `expected.yaml`, whose own values are the line "
         "`base`; a line that names the same value again repeats its metrics. Unless a line says otherwise, all runs "
-        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps (an epoch is 80).",
+        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps.",
         "",
         markdown(sweep_table(dev, "Sentences of the dev things, stated scores"), intervals=True),
     ]
@@ -203,7 +203,7 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
         table = sweep_table(test, "Sentences of the test things, stated scores")
         notes = (table.notes[0].replace("Validation records", "Test records"), *table.notes[1:])
         lines += ["Options were chosen on the dev things alone.", "", markdown(replace(table, notes=notes), True)]
-    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {versions_text(results)}.", ""]
+    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {world_text(results)}.", ""]
     if diagnosis is not None:
         lines.append(section(diagnosis))
     return "\n".join(lines)

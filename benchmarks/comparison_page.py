@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, versions_text
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
 
 from lovec.metrics.table import METRICS
 
@@ -30,8 +30,8 @@ def page(results: Mapping[str, Any]) -> str:
         "# Every baseline and every method on the embedded world",
         "",
         "Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
-        f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "
-        f"a seed come from one `lovec test --config comparison.yaml`, which took "
+        f"{len(seeds)} seed(s).{part} {world_text(results)}. All rows of a seed come from one `lovec test --config "
+        "comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
         "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
         "of rows with + isotonic are fitted on the validation things; Probe is fitted on the "
@@ -57,7 +57,7 @@ def baseline_table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     note = (
         f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
-        f"can read. {versions_text(results)}."
+        f"can read. {world_text(results)}."
     )
     return "\n".join([*lines, "", note])
 

@@ -32,7 +32,7 @@ from common import (
     replace_between,
     select,
     test_folder,
-    versions_text,
+    world_text,
     write_json,
 )
 
@@ -254,7 +254,7 @@ def short_table(results: Mapping[str, Any]) -> str:
                 cells.append(" / ".join(mean_text(rows, name) for name in NAMES))
             lines.append(f"| {method}, {heading} | {' | '.join(cells)} |")
     seeds = len({row.seed for row in results["rows"]})
-    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {versions_text(results)}."])
+    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {world_text(results)}."])
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -268,7 +268,7 @@ def page(results: Mapping[str, Any]) -> str:
         "saw. `lovec calibrate` has fitted each map to the validation things. *stated*: the score in the tag; *mean*: "
         "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
         "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
-        f"answers that the model writes (free-form tagging). {versions_text(results)}.",
+        f"answers that the model writes (free-form tagging). {world_text(results)}.",
         "",
         table(results),
         "",

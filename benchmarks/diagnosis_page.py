@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import versions_text
+from common import world_text
 
 Line = Mapping[str, Any]
 SHOWN = 0.005
@@ -96,7 +96,7 @@ def section(results: Mapping[str, Any]) -> str:
         cells = [line["run"], str(line["step"]), said([line]), f"{line['spread']:.1f}", f"{line['entropy']:.2f}"]
         lines.append(f"| {' | '.join([*cells, *readouts([line]), ratio(line)])} |")
     seed = results["traces"][0]["seed"] if results["traces"] else None
-    lines += ["", f"Runs of seed {seed}. {versions_text(results)}.", ""]
+    lines += ["", f"Runs of seed {seed}. {world_text(results)}.", ""]
     return "\n".join(lines)
 
 

@@ -31,7 +31,7 @@ from common import (
     side,
     test_folder,
     training_samples,
-    versions_text,
+    world_text,
     write_json,
 )
 
@@ -243,7 +243,7 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         f"In %; BS, ECE-M and distance: lower is better, SC: higher; -: undefined. Sentences, stated scores, means "
         f"over seeds {', '.join(map(str, seeds_of(rows)))}; intervals are over things (95 %, 2000 draws). "
-        f"{versions_text(results)}.",
+        f"{world_text(results)}.",
         "",
     ]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, versions_text
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
 
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
@@ -86,7 +86,7 @@ def table(results: Mapping[str, Any]) -> str:
         f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over things "
         f"and seeds; malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences "
         "about things whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the "
-        f"validation things. {versions_text(results)}.",
+        f"validation things. {world_text(results)}.",
     ]
     return "\n".join(lines)
 

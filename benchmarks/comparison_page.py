@@ -18,34 +18,23 @@ WRITER = "DPO"
 Entry = Mapping[str, Any]
 
 
-TITLES = {
-    "comparison": "Every baseline and every method on the embedded world",
-    "inside": "Baselines from inside the model, and all baselines with and without a map",
-}
-"""Headings of the pages, by the name of the file."""
-
 CALIBRATED = ("Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines of README's table, each with and without a map."""
 
 
-def page(results: Mapping[str, Any], name: str = "comparison") -> str:
-    """Return the page of a file of results.
-
-    Args:
-        results: what the file holds.
-        name: its name without the ending.
-    """
+def page(results: Mapping[str, Any]) -> str:
+    """Return the page of the results in Markdown."""
     seeds = seeds_of(results["rows"])
     part = "" if results["part"] == 1 else f" Only {100 * results['part']:g} % of the test records: a trial."
     lines = [
-        f"# {TITLES.get(name, TITLES['comparison'])}",
+        "# Every baseline and every method on the embedded world",
         "",
-        f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/{name}.json`. Means over "
+        "Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
         f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "
         f"a seed come from one `lovec test --config comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
         "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
-        "of rows with + isotonic and + Platt are fitted on the things of the validation split; Probe is fitted on the "
+        "of rows with + isotonic are fitted on the validation things; Probe is fitted on the "
         "training labels.",
         *_claims(results["intervals"]),
         *_times(results["times"]),
@@ -68,7 +57,7 @@ def baseline_table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     note = (
         f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
-        f"can read; that rule was found on an earlier version of the world. {versions_text(results)}."
+        f"can read. {versions_text(results)}."
     )
     return "\n".join([*lines, "", note])
 

@@ -33,13 +33,13 @@ class Method:
         name: name of its recipe, of its folder, and for ``--methods``.
         rows: the rows of its test that the demo shows, by their method.
         description: what it does, for the line that announces it.
-        slow: whether it takes long and runs only if it is asked for.
+        extra: whether it runs only if it is asked for.
     """
 
     name: str
     rows: tuple[str, ...]
     description: str
-    slow: bool = False
+    extra: bool = False
 
 
 METHODS = (
@@ -48,10 +48,10 @@ METHODS = (
         ("Vanilla", "Best constant", "SFT", "SFT + isotonic"),
         "SFT: learn to write tags, on true scores; test it, the untrained model and the best constant",
     ),
-    Method("sft2", ("SFT-2",), "SFT, a second epoch: what the others must beat"),
-    Method("orpo", ("ORPO",), "ORPO: prefer true scores to wrong ones, without a reference"),
+    Method("sft2", ("SFT-2",), "SFT, a second epoch: what the others must beat", extra=True),
+    Method("orpo", ("ORPO",), "ORPO: prefer true scores to wrong ones, without a reference", extra=True),
     Method("dpo", ("DPO",), "DPO: prefer true scores to wrong ones"),
-    Method("grpo", ("GRPO",), "GRPO: write answers, learn from what their scores were worth", slow=True),
+    Method("grpo", ("GRPO",), "GRPO: write answers, learn from what their scores were worth", extra=True),
     Method("expected", ("ExpectedReward",), "Expected reward: learn from what every score would be worth"),
     Method("distil", ("Distil",), "Distil: learn to state a calibrated blend of estimates of the training answers"),
 )
@@ -155,9 +155,9 @@ def run(words: list[str]) -> None:
         dest="world",
         help="a smaller world: half as long, and worse results",
     )
-    parser.add_argument("--full", action="store_true", help="also GRPO, which takes longest")
+    parser.add_argument("--full", action="store_true", help="all methods; without it, those that show most")
     names = ", ".join(method.name for method in METHODS)
-    parser.add_argument("--methods", help=f"comma list of {names}; {FIRST} always runs; null is all but grpo")
+    parser.add_argument("--methods", help=f"comma list of {names}; {FIRST} always runs")
     parser.add_argument("--seed", type=int, default=0, help="seed of training; the world itself stays the same")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
     parser.add_argument("--redo", action="store_true", help="begin anew, in place of what an earlier demo has left")
@@ -304,13 +304,13 @@ def _percent(value: float | None) -> str:
 
 
 def chosen(names: str | None, full: bool) -> list[Method]:
-    """Return the methods to run, in their order: those named, or all but the slow ones, or all.
+    """Return the methods to run, in their order: those named, or the main ones, or all.
 
     Raises:
         UsageError: there is no such method.
     """
     if names is None:
-        return [method for method in METHODS if full or not method.slow]
+        return [method for method in METHODS if full or not method.extra]
     selected = {FIRST, *names.split(",")}
     known = [method.name for method in METHODS]
     for name in sorted(selected - set(known)):

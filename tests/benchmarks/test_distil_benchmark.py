@@ -44,12 +44,19 @@ def results(seeds: int = 2, labels: bool = True) -> dict[str, Any]:
         for name, kind in (("LUQ, 10 samples", "raw"), ("LUQ, 10 samples", "calibrated"))
     ]
     curve = [
-        {"people": n, "seed": 0, "mode": mode, "brier": 0.1 / n**0.1, "ece_m": 0.05, "spearman": 0.6}
-        for n in (25, 480)
+        {"things": n, "seed": 0, "mode": mode, "brier": 0.1 / n**0.1, "ece_m": 0.05, "spearman": 0.6}
+        for n in (25, 640)
         for mode in MODES
     ]
     head = {"date": "2026-01-01", "commit": "abc", "versions": {"torch": "2"}, "machine": "a CPU"}
-    return {**head, "rows": rows, "answers": answers, "teachers": teachers, "labels": curve if labels else []}
+    head["seeds"] = {"all": list(range(seeds)), "unlabelled": [0]}
+    unlabelled = [
+        {"seed": 0, "method": name, "mode": "iterative", "domain": "out-of-domain"}
+        | {"brier": 0.2, "ece_m": 0.1, "spearman": None if name == "Best constant" else 0.3}
+        for name in ("Best constant", "Distil")
+    ]
+    found = {"rows": rows, "answers": answers, "teachers": teachers, "unlabelled": unlabelled}
+    return {**head, **found, "labels": curve if labels else []}
 
 
 def test_the_page_has_every_method_teacher_and_number_of_labels() -> None:
@@ -57,7 +64,8 @@ def test_the_page_has_every_method_teacher_and_number_of_labels() -> None:
     assert "| Distil | iterative | stated | 9.0 | 3.0 | 70.0 | 5 | 0.1 | 70.0 |" in page
     assert "| Distil | free-form | mean | 9.0 | 3.0 | 70.0 |  |  |  |" in page
     assert "| LUQ, 10 samples | calibrated | 15.0 | 30.0 | 80.0 |" in page
-    assert "| 480 | free-form | 1 | 5.4 | 5.0 | 60.0 |" in page
+    assert "| 640 | free-form | 1 | 5.2 | 5.0 | 60.0 |" in page
+    assert "| Best constant | companies | iterative | 20.0 | 10.0 | - |" in page
     assert "Label curve" not in distil.page(results(labels=False))
 
 
@@ -65,7 +73,7 @@ def test_the_label_curve_is_drawn(tmp_path: Path) -> None:
     distil.draw_labels(results()["labels"], tmp_path / "a.svg")
     distil.draw_labels(results()["labels"], tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert "people with labels" in (tmp_path / "a.svg").read_text()
+    assert "things with labels" in (tmp_path / "a.svg").read_text()
 
 
 def test_few_labels_are_nested_and_the_others_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

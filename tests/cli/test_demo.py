@@ -91,11 +91,11 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
 
 
 @pytest.mark.parametrize(("flags", "runs"), [
-    ([], ["sft", "sft2", "orpo", "dpo", "expected", "distil"]),
+    ([], ["sft", "dpo", "expected", "distil"]),
     (["--full"], ["sft", "sft2", "orpo", "dpo", "grpo", "expected", "distil"]),
     (["--methods", "grpo"], ["sft", "grpo"]),
 ])  # fmt: skip
-def test_the_demo_runs_all_but_the_slow_ones_or_what_is_named(demo_calls, flags, runs):
+def test_the_demo_runs_the_main_methods_or_all_or_what_is_named(demo_calls, flags, runs):
     assert main(["demo", *flags]) == 0
     assert [call[2] for call in demo_calls[1::2]] == [f"{name}.yaml" for name in runs]
 

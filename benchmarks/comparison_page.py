@@ -69,7 +69,7 @@ def _claims(entries: Sequence[Entry]) -> list[str]:
         "## What holds and what does not",
         "",
         "Sentence level, stated score, percent: the first method minus the second, with 95 % intervals over questions "
-        "(drawn 2000 times, the same ones for both and for all seeds). *holds*: the first is better by all three "
+        "and training seeds (drawn 2000 times, the same ones for both). *holds*: the first is better by all three "
         "metrics, beyond the interval; otherwise the metrics by which it is better or worse are named.",
     ]
     for domain in dict.fromkeys(entry["domain"] for entry in entries):

@@ -25,7 +25,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, mean_text, provenance, read_json, seeds_of, select, test_folder, versions_text, write_json
+from common import (
+    ROOT,
+    mean_text,
+    most_tokens,
+    provenance,
+    read_json,
+    seeds_of,
+    select,
+    test_folder,
+    training_samples,
+    versions_text,
+    write_json,
+)
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
@@ -80,10 +92,7 @@ def measure(runs: Path, seed: int) -> None:
 
 def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     """Return the metrics of every teacher of the recipe, and of blends, on the given answers about the test things."""
-    import yaml
-
     from lovec.baselines import LUQ, BaselineResources, Samples, SentenceLikelihood
-    from lovec.cli.arguments import BASE
     from lovec.datamodules import World
     from lovec.encoding import Encoder
     from lovec.engines import TransformersEngine
@@ -91,14 +100,13 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     from lovec.taggers.models import resolve_model
     from lovec.teachers import BaselineTeacher, Blend, PolicyMean, TeacherResources
 
-    base = yaml.safe_load(BASE.read_text(encoding="utf-8"))
-    data = World(samples=base["data"]["init_args"]["samples"], seed=seed)
+    data = World(samples=training_samples(), seed=seed)
     data.prepare_data()
     known = list(data.load("validation"))
     things = [r for r in data.load("test") if r.domain == "in-domain" and r.labelled]
     asked = [*known, *data.keep_unlabelled(things)]
     policy = Policy(PolicyConfig(model=resolve_model("world"), adapter=str(adapter), dtype="float32"), reference=False)
-    samples = Samples(max_new_tokens=base["model"]["init_args"]["evaluation"]["max_new_tokens"], seed=seed)
+    samples = Samples(max_new_tokens=most_tokens(), seed=seed)
     encoder = Encoder(policy.tokenizer, data.instruction)
     shared = BaselineResources(TransformersEngine(), encoder, data.wording, samples, data.judge)
     resources = TeacherResources(policy, shared, start=str(adapter))

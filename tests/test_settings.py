@@ -37,7 +37,7 @@ RESULTS = set(
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
 CONSTANTS = {"WorldSpec", "Schedule"}
-"""Numbers that are written in the code: the two variants of the embedded world."""
+"""Numbers that are written in the code: the variants of the embedded world."""
 
 PASSED_ON = {
     "ApiClient", "Asker", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion", "TeacherResources"

@@ -1,4 +1,4 @@
-"""The invented people and companies of the embedded world, and every fact about them.
+"""The numbers of the embedded world, and the words and invented names that its things and their facts are drawn from.
 
 Everything is a function of a :class:`WorldSpec`: the same numbers give the same world on every machine. How a fact is
 put into words is in ``text``, how a sentence is graded in ``grading``.

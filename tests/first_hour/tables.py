@@ -148,7 +148,7 @@ def write_files(folder: Path) -> None:
         write_records(folder / file, labelled)
     again = [replace(row, id=f"{row.id}-{i}") for i in range(5) for row in labelled]
     write_records(folder / "labels.jsonl", again)
-    write_records(folder / "twice.jsonl", [row for row in again if row.id in ("p0-0", "p0-1", "p1-0", "p1-1")])
+    write_records(folder / "twice.jsonl", [replace(row, id=f"{row.id}-{i}") for i in range(2) for row in labelled[:4]])
     for split in ("train", "dev", "test"):
         write_records(folder / "runs" / "labels" / f"{split}.jsonl", labelled)
     write_recipe(folder / "runs" / "labels", "world", trained_offline=True, instruction=None)

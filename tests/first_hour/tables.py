@@ -148,6 +148,7 @@ def write_files(folder: Path) -> None:
         write_records(folder / file, labelled)
     again = [replace(row, id=f"{row.id}-{i}") for i in range(5) for row in labelled]
     write_records(folder / "labels.jsonl", again)
+    write_records(folder / "twice.jsonl", [replace(row, id=f"{row.id}-{i}") for i in range(2) for row in labelled[:4]])
     for split in ("train", "dev", "test"):
         write_records(folder / "runs" / "labels" / f"{split}.jsonl", labelled)
     write_recipe(folder / "runs" / "labels", "world", trained_offline=True, instruction=None)
@@ -225,7 +226,10 @@ def quick_words(words: list[str], model: str, seen: set[tuple[str, ...]]) -> lis
     if kind in seen or "--ckpt_path" in words or "--print_config" in words or "comparison.yaml" in words:
         return None  # the tests of README let the parser read all of them
     seen.add(kind)
-    data = [] if "--data" in words else ["--data", "tinyrun.Rows", "--data.n", "4", "--data.batch_size", "2"]
+    data = ["--data", "tinyrun.Rows", "--data.n", "4", "--data.batch_size", "2"]
+    if "distil.yaml" in words:  # which compares the answers to a question with each other
+        data = ["--data", "Demonstrations", "--data.path", "twice.jsonl", "--data.val_path", "labelled.jsonl"]
+    data = [] if "--data" in words else data
     brief = list(QUICK) if command == "fit" else ["--trainer.enable_progress_bar", "false"]
     if "grpo.yaml" in words:
         brief += ["--model.oracle", "tinyrun.Lengths", "--model.group_size", "2", "--model.max_new_tokens", "8"]

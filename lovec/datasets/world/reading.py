@@ -14,12 +14,12 @@ def support(name: str, kind: str, text: str, sentence: str) -> float:
 
     Args:
         name: name of the entity that both are about.
-        kind: "person" or "company".
+        kind: one of ``lovec.datasets.world.facts.KINDS``.
         text: any number of sentences.
         sentence: one sentence.
     """
     stated = {fact for part in split_sentences(text) for reading in facts(name, kind, part) for fact in reading.items()}
-    shares = (len(reading.items() & stated) / len(reading) for reading in facts(name, kind, sentence))
+    shares = (len(reading.items() & stated) / len(reading) for reading in facts(name, kind, sentence) if reading)
     return max(shares, default=0.0)
 
 
@@ -42,7 +42,7 @@ def relation(name: str, kind: str, text: str, sentence: str) -> Literal["entailm
 
 
 def facts(name: str, kind: str, sentence: str) -> list[dict[str, str]]:
-    """Return the graded facts of a sentence about an entity, for every template that matches it.
+    """Return the graded facts of a sentence about an entity, for every form that matches it.
 
     The list is empty if the sentence is about another entity. City and country of a place are one fact, as in grading.
     """

@@ -4,8 +4,8 @@
     python benchmarks/ablation.py --table    # only write the page from that file, and from that of diagnosis.py
     python benchmarks/ablation.py --quick    # the small world and two steps: only shows that it runs
 
-All runs start from one SFT adapter, or from one of a second epoch of SFT. They are compared on the people of the dev
-split, where options are chosen; with --test all of them are then measured on the people of the test split. GRPO takes a
+All runs start from one SFT adapter, or from one of a second epoch of SFT. They are compared on the things of the dev
+split, where options are chosen; with --test all of them are then measured on the things of the test split. GRPO takes a
 fixed number of steps, since it is slow; the other objectives take their epoch. Finished runs are not repeated.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, provenance, read_json, seeds_of, versions_text, write_json
+from common import ROOT, provenance, read_json, seeds_of, test_folder, world_text, write_json
 
 from lovec.cli.sweep import SweepRun, VariedOption, plan, sweep
 from lovec.results import read_results
@@ -155,18 +155,18 @@ def label(part: str, variation: str) -> str:
 
 
 def tested(part: str, runs: Sequence[SweepRun]) -> list[ResultRow]:
-    """Measure the runs of a part on the people of the test split, unless that is done; rows have the kind "method"."""
+    """Measure the runs of a part on the things of the test split, unless that is done; rows have the kind "method"."""
     from lovec.cli.training import execute
 
     rows, first = [], {run.folder: run.label for run in reversed(runs)}
     for run in runs:
-        path = run.folder / "test" / "results.json"
-        if not path.exists():
+        if not (test_folder(run.folder) / "results.json").exists():
             plain = ["--model.evaluation.recalibrated", "false", "--model.evaluation.vanilla", "false"]
             where = ["--trainer.default_root_dir", str(run.folder), "--seed_everything", str(run.seed)]
             execute("test", [*run.words, *where, *plain])
         name = run.label if run.label == first[run.folder] else f"{run.label} (= {first[run.folder]})"
-        measured = [row for row in read_results(path).rows if row.kind == "method" and row.domain == "in-domain"]
+        found = read_results(test_folder(run.folder) / "results.json").rows
+        measured = [row for row in found if row.kind == "method" and row.domain == "in-domain"]
         seconds = read_results(run.result).rows[0].metrics["seconds"]
         for row in measured:
             metrics = {**row.metrics, "seconds": seconds}
@@ -195,15 +195,15 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
         "Written by `benchmarks/ablation.py`; all rows are in `benchmarks/results/ablation.json`. Each line "
         "changes one option of a recipe, such as `grpo.yaml` or `expected.yaml`, whose own values are the line "
         "`base`; a line that names the same value again repeats its metrics. Unless a line says otherwise, all runs "
-        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps (an epoch is 60).",
+        f"start from one SFT adapter, and GRPO runs take {results['steps']} steps.",
         "",
-        markdown(sweep_table(dev, "Sentences of the dev people, stated scores"), intervals=True),
+        markdown(sweep_table(dev, "Sentences of the dev things, stated scores"), intervals=True),
     ]
     if test:
-        table = sweep_table(test, "Sentences of the test people, stated scores")
+        table = sweep_table(test, "Sentences of the test things, stated scores")
         notes = (table.notes[0].replace("Validation records", "Test records"), *table.notes[1:])
-        lines += ["Options were chosen on the dev people alone.", "", markdown(replace(table, notes=notes), True)]
-    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {versions_text(results)}.", ""]
+        lines += ["Options were chosen on the dev things alone.", "", markdown(replace(table, notes=notes), True)]
+    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {world_text(results)}.", ""]
     if diagnosis is not None:
         lines.append(section(diagnosis))
     return "\n".join(lines)
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--sft", type=Path, help="adapter to start from; without it one is trained in --out")
     parser.add_argument("--sft2", type=Path, help="the same after a second epoch of SFT")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="parts of the table")
-    parser.add_argument("--test", action="store_true", help="measure all runs on the test people as well")
+    parser.add_argument("--test", action="store_true", help="measure all runs on the test things as well")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "ablation", help="folder of the runs")
     parser.add_argument("--table", action="store_true", help="only write the page from the results")

@@ -31,7 +31,7 @@ HEADINGS = " | ".join(METRICS[name].heading for name in CALIBRATION)
 
 
 def provenance() -> dict[str, Any]:
-    """Return date, commit (with a + where code or recipes have changed since), versions and machine.
+    """Return date, commit (with a + where code or recipes have changed since), versions, machine and embedded world.
 
     A copy of the files without git's history takes the commit from the environment variable LOVEC_COMMIT.
     """
@@ -40,6 +40,7 @@ def provenance() -> dict[str, Any]:
         "commit": commit_of(ROOT),
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_gpu()}",
+        "world": _world(),
     }
 
 
@@ -63,6 +64,26 @@ def test_folder(run: Path) -> Path:
     if len(folders) > 1:
         raise LovecError(f"{home} holds results on {len(folders)} data sets, expected one; move the others away")
     return folders[0] if folders else home
+
+
+def base_recipe() -> dict[str, Any]:
+    """Return the settings that all recipes share."""
+    import yaml
+
+    from lovec.cli.arguments import BASE
+
+    settings: dict[str, Any] = yaml.safe_load(BASE.read_text(encoding="utf-8"))
+    return settings
+
+
+def training_samples() -> int:
+    """Return the number of sampled answers per training question in the recipes."""
+    return int(base_recipe()["data"]["init_args"]["samples"])
+
+
+def most_tokens() -> int:
+    """Return the number of tokens after which the recipes cut an answer off."""
+    return int(base_recipe()["model"]["init_args"]["evaluation"]["max_new_tokens"])
 
 
 def write_json(path: Path, results: Mapping[str, Any]) -> None:
@@ -133,6 +154,25 @@ def versions_text(results: Mapping[str, Any]) -> str:
     """Return date, commit, versions and machine of results in one line, without lovec's own version."""
     versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items() if name != "lovec")
     return f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}"
+
+
+def world_text(results: Mapping[str, Any]) -> str:
+    """Return the same of results on the embedded world, and say so where that was an earlier one."""
+    if results.get("world") == _world():
+        return versions_text(results)
+    return (
+        f"{versions_text(results)}. **Measured on an earlier embedded world**, of people and companies only, each fact "
+        "in two or three wordings; numbers on the present one differ"
+    )
+
+
+def _world() -> str | None:
+    """Return the digest of the weights of the embedded world's model; None where the package has none."""
+    from lovec.datasets.world.cache import shipped
+    from lovec.datasets.world.variants import spec_of
+
+    path = shipped("world", spec_of("world"))
+    return None if path is None else path.name.rpartition("-")[2]
 
 
 def replace_between(text: str, begin: str, end: str, content: str) -> str:

@@ -3,7 +3,6 @@
     python benchmarks/comparison.py --runs runs/benchmark     # the runs of benchmarks/world.py: seed-0, seed-1, ...
     python benchmarks/comparison.py --from-runs               # only collect what finished tests have written
     python benchmarks/comparison.py --page                    # only write docs/results/comparison.md from the file
-    python benchmarks/comparison.py --runs DIR --results benchmarks/results/inside.json    # docs/results/inside.md, too
     python benchmarks/comparison.py --runs DIR --seeds 0 --part 0.1 --out /tmp/try --results /tmp/try/comparison.json
 
 For each seed, `lovec fit --config p-true.yaml` trains the one baseline that is trained, and then one
@@ -35,8 +34,6 @@ from lovec.results import read_results
 from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
-INSIDE_RESULTS = RESULTS.with_name("inside.json")
-"""A later run with the baselines from inside the model and maps for all baselines."""
 PAGE = ROOT / "docs" / "results" / "comparison.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- baselines table: written by benchmarks/comparison.py -->", "<!-- end of the baselines table -->"
@@ -44,22 +41,27 @@ RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
 
-VARIANTS = (None, "isotonic", "platt", NO_SCORES)
+VARIANTS = (None, "isotonic", NO_SCORES)
 """Maps and ablations of the rows that are kept; None is a method as it is."""
+
+LEFT_OUT = ("other questions", "one fact")
+"""Domains of the world whose rows are not kept."""
 
 INSIDE = ("Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines that the paper does not have."""
 
 CLAIMS = (
-    *((method, other, "iterative") for method in ("DPO", "ExpectedReward") for other in
+    *((method, other, "iterative") for method in ("DPO", "ExpectedReward", "Distil") for other in
       ("Vanilla", "Best constant", "p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ", *INSIDE)),
-    *((f"{method} + isotonic", f"{other} + isotonic", "iterative") for method in ("DPO", "ExpectedReward")
+    *((f"{method} + isotonic", f"{other} + isotonic", "iterative") for method in ("DPO", "ExpectedReward", "Distil")
       for other in ("LUQ", *INSIDE)),
+    *(("Distil", other, "iterative") for other in
+      ("SFT + isotonic", "DPO", "ExpectedReward", "LUQ + DPO", "LUQ + isotonic", "Likelihood + isotonic")),
     *((f"{name} + isotonic", name, "iterative") for name in ("Self-Cons", "LUQ", *INSIDE)),
     *((f"{name} + isotonic", "LUQ + isotonic", "iterative") for name in INSIDE),
-    *((f"{method}{form}", method, mode) for method in ("SFT", "DPO", "ExpectedReward")
-      for form in (" + isotonic", " + Platt") for mode in ("iterative", "free-form")),
-    *((method, f"{method}, no previous scores", "iterative") for method in ("SFT", "DPO", "GRPO", "ExpectedReward")),
+    *((f"{method} + isotonic", method, mode) for method in ("SFT", "DPO", "ExpectedReward", "Distil")
+      for mode in ("iterative", "free-form")),
+    *((method, f"{method}, no previous scores", "iterative") for method in ("SFT", "DPO", "ExpectedReward", "Distil")),
     ("LUQ + DPO", "LUQ", "iterative"), ("LUQ + DPO", "DPO", "iterative"),
 )  # fmt: skip
 """Pairs of methods of which the first is claimed to be better, and the mode."""
@@ -106,8 +108,8 @@ def _lovec(*words: str, log: Path) -> None:
             raise SystemExit(f"{words[0]} failed; see {log}")
 
 
-def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None] = VARIANTS) -> dict[str, Any]:
-    """Return rows, times and intervals of all seeds; of rows those with these maps or ablations."""
+def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
+    """Return rows, times and intervals of all seeds."""
     folders = [out / f"seed-{seed}" for seed in seeds]
     if missing := [folder for folder in folders if not (folder / NOTE).exists()]:
         raise SystemExit(f"{missing[0]} holds no finished run of this benchmark ({NOTE} is missing)")
@@ -122,9 +124,14 @@ def collect(seeds: Sequence[int], out: Path, variants: Sequence[str | None] = VA
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["test"] for seed, note in zip(seeds, notes, strict=True)},
         "times": times,
-        "rows": [_short(row) for rows in tests for row in rows if row.level == "sentence" and row.variant in variants],
+        "rows": [_short(row) for rows in tests for row in rows if _kept(row)],
         "intervals": list(_intervals(folders, tests[0])),
     }
+
+
+def _kept(row: ResultRow) -> bool:
+    """Return whether a row is on the page; all of them would be a megabyte."""
+    return row.level == "sentence" and row.variant in VARIANTS and row.domain not in LEFT_OUT
 
 
 def _short(row: ResultRow) -> ResultRow:
@@ -133,13 +140,13 @@ def _short(row: ResultRow) -> ResultRow:
 
 
 def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:
-    """Yield 95 % intervals over questions, of every row's stated score and of the differences in ``CLAIMS``.
+    """Yield 95 % intervals over questions and seeds, of every row's stated score and of the differences in ``CLAIMS``.
 
     Args:
         folders: one per seed.
         rows: the rows of the first seed.
     """
-    stated = [row for row in rows if row.level == "sentence" and row.readout == "stated"]
+    stated = [row for row in rows if _kept(row) and row.readout == "stated"]
     drawn: dict[tuple[str, str, str], Resampled] = {}
     for row in stated:
         paths = [test_folder(folder) / str(row.file) for folder in folders]
@@ -147,7 +154,7 @@ def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[d
             records = [[record for record in read_records(path) if record.domain == row.domain] for path in paths]
             runs = [by_question(answers, "stated") for answers in records]
             if any(confidences for run in runs for confidences, _ in run.values()):
-                drawn[row.method, row.mode, row.domain] = resample(runs)
+                drawn[row.method, row.mode, row.domain] = resample(runs, bases=["world"] * len(runs))
     pairs: list[tuple[tuple[str, str, str], tuple[str, str, str] | None]] = [(place, None) for place in drawn]
     for method, other, mode in CLAIMS:
         for domain in dict.fromkeys(row.domain for row in stated):
@@ -179,14 +186,11 @@ def main() -> None:
                 parser.error("--runs must be given: the folder that benchmarks/world.py wrote to")
             for seed in flags.seeds:  # one after the other: running times are measured
                 run(seed, flags.runs, flags.out, flags.part)
-        inside = flags.results == INSIDE_RESULTS  # a file that is kept stays below 300 kB
-        variants = (None, "isotonic") if inside else VARIANTS
-        write_json(flags.results, collect(flags.seeds, flags.out, variants))
-    name, results = flags.results.stem, read_json(flags.results)
-    ours = flags.results.resolve().parent == RESULTS.parent
-    to = PAGE.with_name(f"{name}.md") if ours else flags.results.with_suffix(".md")
-    to.write_text(page(results, name), encoding="utf-8")
-    if ours and name == INSIDE_RESULTS.stem:
+        write_json(flags.results, collect(flags.seeds, flags.out))
+    results = read_json(flags.results)
+    ours = flags.results == RESULTS
+    (PAGE if ours else flags.results.with_suffix(".md")).write_text(page(results), encoding="utf-8")
+    if ours:
         text = README.read_text(encoding="utf-8")
         README.write_text(replace_between(text, BEGIN, END, baseline_table(results)), encoding="utf-8")
 

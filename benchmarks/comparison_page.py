@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, versions_text
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
 
 from lovec.metrics.table import METRICS
 
@@ -18,34 +18,23 @@ WRITER = "DPO"
 Entry = Mapping[str, Any]
 
 
-TITLES = {
-    "comparison": "Every baseline and every method on the embedded world",
-    "inside": "Baselines from inside the model, and all baselines with and without a map",
-}
-"""Headings of the pages, by the name of the file."""
-
 CALIBRATED = ("Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines of README's table, each with and without a map."""
 
 
-def page(results: Mapping[str, Any], name: str = "comparison") -> str:
-    """Return the page of a file of results.
-
-    Args:
-        results: what the file holds.
-        name: its name without the ending.
-    """
+def page(results: Mapping[str, Any]) -> str:
+    """Return the page of the results in Markdown."""
     seeds = seeds_of(results["rows"])
     part = "" if results["part"] == 1 else f" Only {100 * results['part']:g} % of the test records: a trial."
     lines = [
-        f"# {TITLES.get(name, TITLES['comparison'])}",
+        "# Every baseline and every method on the embedded world",
         "",
-        f"Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/{name}.json`. Means over "
-        f"{len(seeds)} seed(s); {results['date']}, commit {results['commit']}; {results['machine']}.{part} All rows of "
-        f"a seed come from one `lovec test --config comparison.yaml`, which took "
+        "Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
+        f"{len(seeds)} seed(s).{part} {world_text(results)}. All rows of a seed come from one `lovec test --config "
+        "comparison.yaml`, which took "
         f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
         "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
-        "of rows with + isotonic and + Platt are fitted on the people of the validation split; Probe is fitted on the "
+        "of rows with + isotonic are fitted on the validation things; Probe is fitted on the "
         "training labels.",
         *_claims(results["intervals"]),
         *_times(results["times"]),
@@ -68,7 +57,7 @@ def baseline_table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     note = (
         f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
-        f"can read; that rule was found on these people. {versions_text(results)}."
+        f"can read. {world_text(results)}."
     )
     return "\n".join([*lines, "", note])
 
@@ -80,7 +69,7 @@ def _claims(entries: Sequence[Entry]) -> list[str]:
         "## What holds and what does not",
         "",
         "Sentence level, stated score, percent: the first method minus the second, with 95 % intervals over questions "
-        "(drawn 2000 times, the same ones for both and for all seeds). *holds*: the first is better by all three "
+        "and training seeds (drawn 2000 times, the same ones for both). *holds*: the first is better by all three "
         "metrics, beyond the interval; otherwise the metrics by which it is better or worse are named.",
     ]
     for domain in dict.fromkeys(entry["domain"] for entry in entries):

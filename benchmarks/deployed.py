@@ -1,4 +1,4 @@
-"""Measure the confidences that users get, calibrated on the validation people: by test, tag and serve.
+"""Measure the confidences that users get, calibrated on the validation things: by test, tag and serve.
 
     python benchmarks/deployed.py --runs FOLDER        # runs of benchmarks/world.py -> benchmarks/results/deployed.json
     python benchmarks/deployed.py --runs FOLDER --from-runs    # only collect what finished tests have written
@@ -32,7 +32,7 @@ from common import (
     replace_between,
     select,
     test_folder,
-    versions_text,
+    world_text,
     write_json,
 )
 
@@ -82,7 +82,7 @@ def measure(folder: Path, method: str, seed: int) -> None:
 
 
 def collect(runs: Path, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
-    """Return the rows of all tests, intervals over people, what the guarantees keep, and the other ways in."""
+    """Return the rows of all tests, intervals over things, what the guarantees keep, and the other ways in."""
     folders = [runs / f"seed-{seed}" for seed in seeds]
     notes = [json.loads((folder / method / NOTE).read_text()) for folder in folders for method in methods]
     return notes[0] | {
@@ -114,7 +114,7 @@ def _calibrations(run: Path, seed: int, method: str) -> dict[str, Any]:
 
 
 def _deployed(run: Path, method: str, mode: str) -> list[Record]:
-    """Return the test records about people with deployed confidences."""
+    """Return the test records in domain with deployed confidences."""
     path = test_folder(run) / tagged_file(METHODS[method], mode, "deployed")
     return [record for record in read_records(path) if record.domain == "in-domain"]
 
@@ -132,13 +132,13 @@ def _intervals(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dict
 
 
 def _guarantees(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield, per method, mode and promise, how often it held on the test people, and how much was kept."""
+    """Yield, per method, mode and promise, how often it held on the test things, and how much was kept."""
     from lovec.calibration import read_calibrations
 
     for method in methods:
         for mode in MODES:
             for probability in PROBABILITIES:
-                held = kept = total = people = 0
+                held = kept = total = answers = 0
                 for folder in folders:
                     made = read_calibrations(folder / method / "adapter")[mode]
                     found = made.threshold(probability)
@@ -146,13 +146,13 @@ def _guarantees(folders: Sequence[Path], methods: Sequence[str]) -> Iterator[dic
                         labelled = [s for s in record.sentences if s.factuality is not None]
                         stay = [s for s in labelled if made.keeps(s, found)]
                         held += all((s.factuality or 0.0) >= found.true_from for s in stay)
-                        people, total, kept = people + 1, total + len(labelled), kept + len(stay)
+                        answers, total, kept = answers + 1, total + len(labelled), kept + len(stay)
                 row = {"method": METHODS[method], "mode": mode, "keep_factual": probability}
-                yield row | {"held": held / people, "answers": people, "kept": kept / total}
+                yield row | {"held": held / answers, "answers": answers, "kept": kept / total}
 
 
 def _tagged(run: Path, method: str, mode: str) -> list[Record]:
-    """Return the test records about people as the method tagged them, with scores and distributions."""
+    """Return the test records in domain as the method tagged them, with scores and distributions."""
     path = test_folder(run) / tagged_file(METHODS[method], mode)
     return [record for record in read_records(path) if record.domain == "in-domain"]
 
@@ -228,7 +228,7 @@ def _by_server(run: Path, records: Sequence[Record], mode: str) -> list[Record]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the main table: stated, mean and deployed confidence of every method, test people, means over seeds."""
+    """Return the main table: stated, mean and deployed confidence of every method, test things, means over seeds."""
     lines = ["| Method | Confidence | BS | ECE-M | SC | BS | ECE-M | SC |", "|---|---|--:|--:|--:|--:|--:|--:|"]
     constant = select(results["rows"], method="Best constant", mode="iterative")
     lines.append(f"| Best constant | | {mean_text(constant, 'brier')} | {mean_text(constant, 'ece_m')} | - | | | |")
@@ -254,7 +254,7 @@ def short_table(results: Mapping[str, Any]) -> str:
                 cells.append(" / ".join(mean_text(rows, name) for name in NAMES))
             lines.append(f"| {method}, {heading} | {' | '.join(cells)} |")
     seeds = len({row.seed for row in results["rows"]})
-    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {versions_text(results)}."])
+    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {world_text(results)}."])
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -264,17 +264,17 @@ def page(results: Mapping[str, Any]) -> str:
         "# Deployed confidences",
         "",
         "Written by `benchmarks/deployed.py`; the numbers are in `benchmarks/results/deployed.json`. Percent, means "
-        f"over {len(seeds)} seeds, sentences about the test people, whose answers neither training nor calibration "
-        "saw. `lovec calibrate` has fitted each map to the validation people. *stated*: the score in the tag; *mean*: "
+        f"over {len(seeds)} seeds, sentences about the test things, whose answers neither training nor calibration "
+        "saw. `lovec calibrate` has fitted each map to the validation things. *stated*: the score in the tag; *mean*: "
         "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
         "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
-        f"answers that the model writes (free-form tagging). {versions_text(results)}.",
+        f"answers that the model writes (free-form tagging). {world_text(results)}.",
         "",
         table(results),
         "",
         "## Intervals",
         "",
-        "95 % intervals over people: of the deployed confidence, and of its difference to the mean readout.",
+        "95 % intervals over things: of the deployed confidence, and of its difference to the mean readout.",
         "",
         "| Method | Mode | | BS | ECE-M | SC |",
         "|---|---|---|---|---|---|",
@@ -288,9 +288,9 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "## What a guarantee keeps",
         "",
-        "Thresholds from the validation people, applied to the test people: how often all kept sentences of an answer "
+        "Thresholds from the validation things, applied to the test things: how often all kept sentences of an answer "
         "are true (factuality of at least one half), and the share of sentences that are kept. The promise is about "
-        "such draws of both, not about these people: one pair of draws can lie below it.",
+        "such draws of both, not about these things: one pair of draws can lie below it.",
         "",
         "| Method | Mode | Promised | Held | Kept | Answers |",
         "|---|---|--:|--:|--:|--:|",

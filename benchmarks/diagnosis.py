@@ -6,7 +6,7 @@
 
 It needs the adapters of SFT, the second epoch of SFT, DPO and expected reward of some seeds, as ``benchmarks/world.py``
 leaves them in its folder. From the SFT adapter of the first seed it trains the runs of ``RUNS`` while ``ScoreTrace``
-watches. Everything is measured on the people of the dev split. Finished runs are not repeated.
+watches. Everything is measured on the things of the dev split. Finished runs are not repeated.
 
 ``ScoreTrace`` is a callback for any run of ``lovec fit``::
 
@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
 
 import torch
-from common import ROOT, provenance, write_json
+from common import ROOT, provenance, training_samples, write_json
 from lightning.pytorch import Callback
 from torch import Tensor
 
@@ -199,7 +199,7 @@ def free_run(logps: Tensor, truth: Tensor, variance_weight: float, entropy_weigh
 
 
 def looked_at(world: Path, seeds: Sequence[int], variant: str) -> tuple[list[dict[str, Any]], Tensor, Tensor]:
-    """Score the dev people with the adapters of ``METHODS``.
+    """Score the dev things with the adapters of ``METHODS``.
 
     Returns:
         A summary per method and seed, with the share of sentences that are stated as by SFT-2 (``as_sft2``); and the
@@ -211,7 +211,7 @@ def looked_at(world: Path, seeds: Sequence[int], variant: str) -> tuple[list[dic
 
     lines, first = [], None
     for seed in seeds:
-        data = World(variant, samples=2, seed=seed)
+        data = World(variant, samples=training_samples(), seed=seed)
         rows = data.load("validation")
         truth = truths(rows)
         found = {}
@@ -235,7 +235,8 @@ def labels(variant: str) -> list[float]:
     from lovec.datamodules import World
     from lovec.modules.base import ratings
 
-    counts = torch.bincount(torch.tensor([r for row in World(variant, samples=2).load("train") for r in ratings(row)]))
+    rows = World(variant, samples=training_samples()).load("train")
+    counts = torch.bincount(torch.tensor([r for row in rows for r in ratings(row)]))
     return (counts / counts.sum()).tolist()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import versions_text
+from common import world_text
 
 Line = Mapping[str, Any]
 SHOWN = 0.005
@@ -45,7 +45,7 @@ def section(results: Mapping[str, Any]) -> str:
     lines = [
         "## Why: what training does to the distribution over the scores",
         "",
-        "Written by `benchmarks/diagnosis.py`; all numbers are in `benchmarks/results/diagnosis.json`. Dev people, "
+        "Written by `benchmarks/diagnosis.py`; all numbers are in `benchmarks/results/diagnosis.json`. Dev things, "
         "text given, each sentence scored after the model's own scores of those before it; BS and SC in %. *Spread* is "
         "the variance of the score within a sentence's distribution, in squared points. The readouts: *stated*, the "
         "most probable score; *mean*, that of the distribution; *rounded*, the score nearest the mean.",
@@ -96,7 +96,7 @@ def section(results: Mapping[str, Any]) -> str:
         cells = [line["run"], str(line["step"]), said([line]), f"{line['spread']:.1f}", f"{line['entropy']:.2f}"]
         lines.append(f"| {' | '.join([*cells, *readouts([line]), ratio(line)])} |")
     seed = results["traces"][0]["seed"] if results["traces"] else None
-    lines += ["", f"Runs of seed {seed}. {versions_text(results)}.", ""]
+    lines += ["", f"Runs of seed {seed}. {world_text(results)}.", ""]
     return "\n".join(lines)
 
 

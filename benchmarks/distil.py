@@ -1,16 +1,15 @@
-"""Measure Distil on the embedded world: its teachers, the stated score, and how many labels it takes.
+"""Measure Distil on the embedded world: its teachers, answers without labels, and how many labels it takes.
 
-    python benchmarks/distil.py --runs FOLDER      # five seeds -> benchmarks/results/distil.json and a page
-    python benchmarks/distil.py --runs FOLDER --labels 25 50 100 200 480   # the label curve as well, on --label-seeds
+    python benchmarks/distil.py --runs FOLDER      # -> benchmarks/results/distil.json and a page
+    python benchmarks/distil.py --runs FOLDER --labels 25 50 100 200   # the label curve as well, on --label-seeds
     python benchmarks/distil.py --runs FOLDER --from-runs    # only collect what finished runs have written
     python benchmarks/distil.py --page             # only write the page and its pictures from the file
 
-FOLDER has ``seed-N/METHOD/adapter`` for sft, sft2, dpo and expected, as ``lovec demo`` and benchmarks/world.py write
-them. For every seed Distil is trained with ``distil.yaml`` from sft2, tested as the others are, and its teachers are
-asked about the test people: raw, and with the map or blend that was fitted on the labelled training answers. A line of
-the label curve trains SFT, SFT-2 and Distil, for as many steps as with all labels, from the labels of so many people;
-the answers to all other questions have none. Commands run one after the other, with one thread; what is finished is
-not run again.
+FOLDER has ``seed-N/METHOD``, trained and tested, for sft, sft2, dpo, expected and distil, as benchmarks/world.py writes
+them. For every seed the teachers are asked about the test things: raw, and with the map or blend that was fitted on the
+validation things. On --unlabelled-seeds Distil is trained with companies that have no labels, too. A point of the label
+curve trains SFT and Distil, for as many steps as with all labels, from the labels of so many things; the answers to all
+other questions have none. Commands run one after the other, with one thread; what is finished is not run again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, mean_text, provenance, read_json, seeds_of, select, versions_text, write_json
+from common import (
+    ROOT,
+    mean_text,
+    most_tokens,
+    provenance,
+    read_json,
+    seeds_of,
+    select,
+    test_folder,
+    training_samples,
+    versions_text,
+    write_json,
+)
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import tagged_file
@@ -39,8 +50,8 @@ PAGE = ROOT / "docs" / "results" / "distil.md"
 SCORES_PICTURE, LABELS_PICTURE = ROOT / "docs" / "distil-scores.svg", ROOT / "docs" / "distil-labels.svg"
 METHODS = {"sft": "SFT", "sft2": "SFT-2", "dpo": "DPO", "expected": "ExpectedReward", "distil": "Distil"}
 DRAWN = ("sft", "dpo", "expected", "distil")
-PEOPLE = 480
-"""Training people of the world, all of whom have labels."""
+UNLABELLED = "distil-unlabelled"
+DOMAINS = {"in-domain": "things of the trained kinds", "out-of-domain": "companies"}
 NAMES = ("brier", "ece_m", "spearman")
 NOTE = "distil.note.json"
 _QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
@@ -73,23 +84,15 @@ def fit_and_test(run: Path, recipe: str, seed: int, start: Path | None, *words: 
 
 
 def measure(runs: Path, seed: int) -> None:
-    """Train and test Distil, test the others where they are not, and ask the teachers."""
+    """Ask the teachers, unless that is done."""
     folder = runs / f"seed-{seed}"
-    fit_and_test(folder / "distil", "distil.yaml", seed, folder / "sft2")
-    for method in METHODS:
-        if not (folder / method / "test" / "results.json").exists():
-            settings = ["--trainer.default_root_dir", str(folder / method), "--seed_everything", str(seed), *_QUIET]
-            lovec("test", "--config", f"{method}.yaml", *settings, "--model.evaluation.vanilla", "false")
     if not (path := folder / "distil" / "teachers.json").exists():
-        write_json(path, {"teachers": ask_teachers(folder / "sft2" / "adapter", seed)})
+        write_json(path, {"teachers": ask_teachers(folder / "sft" / "adapter", seed)})
 
 
 def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
-    """Return the metrics of every teacher of the recipe, and of blends, on the given answers about the test people."""
-    import yaml
-
+    """Return the metrics of every teacher of the recipe, and of blends, on the given answers about the test things."""
     from lovec.baselines import LUQ, BaselineResources, Samples, SentenceLikelihood
-    from lovec.cli.arguments import BASE
     from lovec.datamodules import World
     from lovec.encoding import Encoder
     from lovec.engines import TransformersEngine
@@ -97,26 +100,25 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     from lovec.taggers.models import resolve_model
     from lovec.teachers import BaselineTeacher, Blend, PolicyMean, TeacherResources
 
-    base = yaml.safe_load(BASE.read_text(encoding="utf-8"))
-    data = World(samples=base["data"]["init_args"]["samples"], seed=seed)
+    data = World(samples=training_samples(), seed=seed)
     data.prepare_data()
-    known = list(data.load("train"))
-    people = [r for r in data.load("test") if r.domain == "in-domain" and r.labelled]
-    asked = [*known, *data.keep_unlabelled(people)]
+    known = list(data.load("validation"))
+    things = [r for r in data.load("test") if r.domain == "in-domain" and r.labelled]
+    asked = [*known, *data.keep_unlabelled(things)]
     policy = Policy(PolicyConfig(model=resolve_model("world"), adapter=str(adapter), dtype="float32"), reference=False)
-    samples = Samples(max_new_tokens=base["model"]["init_args"]["evaluation"]["max_new_tokens"], seed=seed)
+    samples = Samples(max_new_tokens=most_tokens(), seed=seed)
     encoder = Encoder(policy.tokenizer, data.instruction)
     shared = BaselineResources(TransformersEngine(), encoder, data.wording, samples, data.judge)
     resources = TeacherResources(policy, shared, start=str(adapter))
     teachers = {
-        "policy's mean": PolicyMean(),
+        "SFT's mean": PolicyMean(),
         "likelihood": BaselineTeacher(SentenceLikelihood()),
         "LUQ, 10 samples": BaselineTeacher(LUQ()),
     }
     raw = {name: teacher.estimates(asked, resources) for name, teacher in teachers.items()}
-    blends = [[name] for name in raw] + [["policy's mean", "LUQ, 10 samples"], list(raw)]
+    blends = [[name] for name in raw] + [["SFT's mean", "likelihood"], list(raw)]
     fitted = {" + ".join(names): Blend([PolicyMean()]).blended(asked, [raw[n] for n in names]) for names in blends}
-    truth = [s.factuality for r in people for s in r.sentences]
+    truth = [s.factuality for r in things for s in r.sentences]
     found = []
     for kind, estimates in (("raw", raw), ("calibrated", fitted)):
         for name, rows in estimates.items():
@@ -127,26 +129,43 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def curve(runs: Path, seed: int, people: int) -> None:
-    """Train with the labels of some people only."""
-    folder = runs / f"seed-{seed}" / f"labels-{people}"
-    few = ["--data", "few_labels.FewLabels", "--data.labelled", str(people)]
-    epochs = ["--trainer.max_epochs", str(max(1, round(PEOPLE / people)))]
+def train_unlabelled(runs: Path, seed: int) -> None:
+    """Train Distil with questions about companies that have no labels, and test it."""
+    folder = runs / f"seed-{seed}"
+    fit_and_test(folder / UNLABELLED, f"{UNLABELLED}.yaml", seed, folder / "sft", "--data.unlabelled", "unlabelled")
+
+
+def curve(runs: Path, seed: int, things: int, of: int) -> None:
+    """Train with the labels of some things only, out of ``of``."""
+    folder = runs / f"seed-{seed}" / f"labels-{things}"
+    few = ["--data", "few_labels.FewLabels", "--data.labelled", str(things)]
+    epochs = ["--trainer.max_epochs", str(max(1, round(of / things)))]
     fit_and_test(folder / "sft", "sft.yaml", seed, None, *few, "--data.others", "false", *epochs, test=False)
-    fit_and_test(
-        folder / "sft2", "sft2.yaml", seed, folder / "sft", *few, "--data.others", "false", *epochs, test=False
-    )
-    fit_and_test(folder / "distil", "distil.yaml", seed, folder / "sft2", *few)
+    fit_and_test(folder / "distil", "distil.yaml", seed, folder / "sft", *few)
 
 
-def collect(runs: Path, seeds: Sequence[int], labels: Sequence[int], label_seeds: Sequence[int]) -> dict[str, Any]:
-    """Return the rows of all tests, what else is counted, the teachers, and the label curve."""
+def training_things() -> int:
+    """Return the number of things that have labels in training."""
+    from lovec.datamodules import World
+
+    return len(World().questions("train"))
+
+
+def collect(runs: Path, seeds: Sequence[int], unlabelled: Sequence[int], points: Mapping[int, Sequence[int]]) -> Any:
+    """Return the rows of all tests, what else is counted, the teachers, and the label curve.
+
+    Args:
+        runs: folder of the runs.
+        seeds: training seeds of all methods.
+        unlabelled: training seeds of Distil with unlabelled companies.
+        points: training seeds by number of things with labels.
+    """
     folders = {seed: runs / f"seed-{seed}" for seed in seeds}
-    notes = [json.loads((folder / "distil" / NOTE).read_text(encoding="utf-8")) for folder in folders.values()]
-    curve_runs = {(n, s): runs / f"seed-{s}" / f"labels-{n}" / "distil" for n in labels for s in label_seeds}
-    return notes[0] | {
-        "commit": ", ".join(sorted({note["commit"] for note in notes})),
-        "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
+    curve_runs = {(n, s): runs / f"seed-{s}" / f"labels-{n}" / "distil" for n, some in points.items() for s in some}
+    curve_runs |= {(training_things(), s): runs / f"seed-{s}" / "distil" for s in {s for _, s in curve_runs}}
+    rows = [row for f in folders.values() for m, name in METHODS.items() for row in _rows(f / m, name)]
+    return provenance() | {
+        "seeds": {"all": list(seeds), "unlabelled": list(unlabelled)},
         "answers": [
             _answers(f / m, METHODS[m], mode, s) for s, f in folders.items() for m in METHODS for mode in MODES
         ],
@@ -156,12 +175,25 @@ def collect(runs: Path, seeds: Sequence[int], labels: Sequence[int], label_seeds
             for row in json.loads((folder / "distil" / "teachers.json").read_text(encoding="utf-8"))["teachers"]
         ],
         "labels": [
-            {"people": n, "seed": s, "mode": row.mode, **{name: row.metrics[name] for name in NAMES}}
-            for (n, s), run in curve_runs.items()
+            {"things": n, "seed": s, "mode": row.mode, **{name: row.metrics[name] for name in NAMES}}
+            for (n, s), run in sorted(curve_runs.items())
             for row in _rows(run, "Distil")
             if row.domain == "in-domain" and row.readout == "stated"
         ],
-        "rows": [row for f in folders.values() for m, name in METHODS.items() for row in _rows(f / m, name)],
+        "unlabelled": [
+            {"seed": s, "method": name, "mode": row.mode, "domain": row.domain}
+            | {metric: row.metrics[metric] for metric in NAMES}
+            for s in unlabelled
+            for name, method, run in (
+                ("SFT", "SFT", "sft"),
+                ("Best constant", "Best constant", "sft"),
+                ("Distil", "Distil", "distil"),
+                ("Distil, with unlabelled companies", "Distil", UNLABELLED),
+            )
+            for row in _rows(runs / f"seed-{s}" / run, method)
+            if row.readout == "stated" and row.domain in DOMAINS
+        ],
+        "rows": [row for row in rows if row.domain in DOMAINS],
     }
 
 
@@ -177,14 +209,14 @@ def _rows(run: Path, name: str) -> Iterator[ResultRow]:
     """Yield the sentence-level rows of a test that are those of the method itself."""
     from dataclasses import replace
 
-    for row in read_results(run / "test" / "results.json").rows:
-        if row.kind == "method" and row.method == name and row.level == "sentence" and row.readout != "deployed":
-            yield replace(row, file=None)
+    for row in read_results(test_folder(run) / "results.json").rows:
+        if row.method == name and row.level == "sentence" and row.readout in ("stated", "mean"):
+            yield replace(row, file=None, metrics={metric: row.metrics.get(metric) for metric in NAMES})
 
 
 def _tagged(run: Path, name: str, mode: str) -> list[Record]:
-    """Return the test answers about people."""
-    return [r for r in read_records(run / "test" / tagged_file(name, mode)) if r.domain == "in-domain"]
+    """Return the test answers about things of the trained kinds."""
+    return [r for r in read_records(test_folder(run) / tagged_file(name, mode)) if r.domain == "in-domain"]
 
 
 def _answers(run: Path, name: str, mode: str, seed: int) -> dict[str, Any]:
@@ -203,26 +235,32 @@ def _answers(run: Path, name: str, mode: str, seed: int) -> dict[str, Any]:
 
 def page(results: Mapping[str, Any]) -> str:
     """Return the page of the results in Markdown."""
+    return "\n".join(_lines(results)) + "\n"
+
+
+def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     rows, seeds = results["rows"], seeds_of(results["rows"])
-    lines = [
-        "# Distil: stating what sampling knows",
-        "",
+    yield "# Distil: stating what sampling knows"
+    yield ""
+    yield (
         f"Written by `benchmarks/distil.py` from `benchmarks/results/distil.json`: {len(seeds)} training seeds, test "
-        f"people of the embedded world, means over seeds, in percent. {versions_text(results)}.",
-        "",
-        "`Distil` starts from SFT-2 and learns to state a calibrated blend of the policy's mean, the likelihood of the "
-        "sentence and agreement with ten samples; see `lovec.modules.Distil`. Scores is the number of different scores "
-        "that are stated (the fewest of any seed), malformed the share of sentences without a valid tag, f the mean "
-        "factuality of the answers.",
-        "",
-        "| Method | Mode | Readout | BS | ECE-M | SC | Scores | Malformed | f |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
+        f"things of the embedded world, means over seeds, in percent. {versions_text(results)}."
+    )
+    yield ""
+    yield (
+        "`Distil` starts from SFT and learns to state a calibrated blend of SFT's mean, the likelihood of the sentence "
+        "and agreement with the other training answers to the question; see `lovec.modules.Distil`. Scores is the "
+        "number of different scores that are stated (the fewest of any seed), malformed the share of sentences without "
+        "a valid tag, f the mean factuality of the answers. Things of the trained kinds."
+    )
+    yield ""
+    yield "| Method | Mode | Readout | BS | ECE-M | SC | Scores | Malformed | f |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
     for method in METHODS.values():
         for mode in MODES:
             counts = [row for row in results["answers"] if (row["method"], row["mode"]) == (method, mode)]
             for readout in ("stated", "mean"):
-                own = select(rows, method=method, mode=mode, readout=readout)
+                own = select(rows, method=method, mode=mode, readout=readout, domain="in-domain")
                 cells = [mean_text(own, name) for name in NAMES]
                 if readout == "stated":
                     cells.append(str(min(row["scores"] for row in counts)))
@@ -231,41 +269,46 @@ def page(results: Mapping[str, Any]) -> str:
                     ]
                 else:
                     cells += ["", "", ""]
-                lines.append(f"| {method} | {mode} | {readout} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "![Stated score against truth](../distil-scores.svg)",
-        "",
-        "## The teachers",
-        "",
-        "The given answers about the test people; calibrated ones are mapped, and blended, by what was fitted on the "
-        "labelled training answers. They are what a student could reach at best.",
-        "",
-        "| Teacher | | BS | ECE-M | SC |",
-        "|---|---|--:|--:|--:|",
-    ]
+                yield f"| {method} | {mode} | {readout} | {' | '.join(cells)} |"
+    yield from ("", "![Stated score against truth](../distil-scores.svg)", "", "## The teachers", "")
+    yield (
+        "The given answers about the test things. Calibrated ones are mapped, and blended, by what was fitted on the "
+        "validation things: what a student could reach that has all the teacher has."
+    )
+    yield from ("", "| Teacher | | BS | ECE-M | SC |", "|---|---|--:|--:|--:|")
     for kind, name in dict.fromkeys((row["kind"], row["teacher"]) for row in results["teachers"]):
         own = [row for row in results["teachers"] if (row["kind"], row["teacher"]) == (kind, name)]
-        cells = [f"{100 * statistics.mean(row[metric] for row in own):.1f}" for metric in NAMES]
-        lines.append(f"| {name} | {kind} | {' | '.join(cells)} |")
+        yield f"| {name} | {kind} | {' | '.join(_mean(own, metric) for metric in NAMES)} |"
+    if results["unlabelled"]:
+        yield from ("", "## Questions without labels", "")
+        yield (
+            "`distil-unlabelled.yaml` adds answers about other companies, which have no labels: the map that was "
+            "fitted on the labelled things turns their agreement into targets. Training sees no labelled company. "
+            f"Stated score; seeds {', '.join(map(str, results['seeds']['unlabelled']))}."
+        )
+        yield from ("", "| Method | Tested on | Mode | BS | ECE-M | SC |", "|---|---|---|--:|--:|--:|")
+        for domain, words in DOMAINS.items():
+            own_rows = [row for row in results["unlabelled"] if row["domain"] == domain]
+            for method, mode in dict.fromkeys((row["method"], row["mode"]) for row in own_rows):
+                own = [row for row in own_rows if (row["method"], row["mode"]) == (method, mode)]
+                yield f"| {method} | {words} | {mode} | {' | '.join(_mean(own, metric) for metric in NAMES)} |"
     if results["labels"]:
-        lines += [
-            "",
-            "## How many labels it takes",
-            "",
-            f"SFT, SFT-2, teacher and Distil from the labels of so many of the {PEOPLE} training people, in as many "
-            "steps; the other people are in Distil's training without labels.",
-            "",
-            "![Label curve](../distil-labels.svg)",
-            "",
-            "| People with labels | Mode | Seeds | BS | ECE-M | SC |",
-            "|--:|---|--:|--:|--:|--:|",
-        ]
-        for people, mode in dict.fromkeys((row["people"], row["mode"]) for row in results["labels"]):
-            own = [row for row in results["labels"] if (row["people"], row["mode"]) == (people, mode)]
-            cells = [f"{100 * statistics.mean(row[name] for row in own):.1f}" for name in NAMES]
-            lines.append(f"| {people} | {mode} | {len(own)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        yield from ("", "## How many labels it takes", "")
+        yield (
+            "SFT, teacher and Distil from the labels of so many of the training things, in as many steps; the other "
+            "things are in Distil's training without labels."
+        )
+        yield from ("", "![Label curve](../distil-labels.svg)", "")
+        yield from ("| Things with labels | Mode | Seeds | BS | ECE-M | SC |", "|--:|---|--:|--:|--:|--:|")
+        for things, mode in dict.fromkeys((row["things"], row["mode"]) for row in results["labels"]):
+            own = [row for row in results["labels"] if (row["things"], row["mode"]) == (things, mode)]
+            yield f"| {things} | {mode} | {len(own)} | {' | '.join(_mean(own, name) for name in NAMES)} |"
+
+
+def _mean(rows: Sequence[Any], metric: str) -> str:
+    """Return the mean over seeds in percent; "-" where it is undefined."""
+    values = [row[metric] for row in rows]
+    return "-" if None in values else f"{100 * statistics.mean(values):.1f}"
 
 
 def draw_scores(folder: Path, path: Path) -> None:
@@ -273,11 +316,11 @@ def draw_scores(folder: Path, path: Path) -> None:
     from lovec.reports import reliability_diagram
 
     groups = {METHODS[m]: _tagged(folder / m, METHODS[m], "iterative") for m in DRAWN}
-    reliability_diagram(groups, path, title="Stated score and truth: test people, iterative tagging")
+    reliability_diagram(groups, path, title="Stated score and truth: test things, iterative tagging")
 
 
 def draw_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw Brier score and SC by the number of people with labels."""
+    """Draw Brier score and SC by the number of things with labels."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -286,16 +329,16 @@ def draw_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     from lovec.reports.style import BLUE, ORANGE
 
-    people = sorted({row["people"] for row in rows})
+    things = sorted({row["things"] for row in rows})
     with pyplot.style.context(str(ROOT / "lovec" / "reports" / "plots.mplstyle")):
         figure, axes = pyplot.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
         for axis, name, label in zip(axes, ("brier", "spearman"), ("BS, %", "SC, %"), strict=True):
             for mode, colour in zip(MODES, (BLUE, ORANGE), strict=True):
-                own = [[100 * r[name] for r in rows if (r["people"], r["mode"]) == (n, mode)] for n in people]
-                axis.plot(people, [statistics.mean(values) for values in own], "o-", color=colour, label=mode)
-                for n, values in zip(people, own, strict=True):
+                own = [[100 * r[name] for r in rows if (r["things"], r["mode"]) == (n, mode)] for n in things]
+                axis.plot(things, [statistics.mean(values) for values in own], "o-", color=colour, label=mode)
+                for n, values in zip(things, own, strict=True):
                     axis.plot([n] * len(values), values, ".", color=colour, alpha=0.4)
-            axis.set(xscale="log", xticks=people, xlabel="people with labels", ylabel=label)
+            axis.set(xscale="log", xticks=things, xlabel="things with labels", ylabel=label)
             axis.xaxis.set_major_formatter(ScalarFormatter())
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.grid(visible=True)
@@ -308,7 +351,8 @@ def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--labels", type=int, nargs="*", default=[], help="people with labels, for the label curve")
+    parser.add_argument("--unlabelled-seeds", type=int, nargs="*", default=[0], help="seeds with unlabelled companies")
+    parser.add_argument("--labels", type=int, nargs="*", default=[], help="things with labels, for the label curve")
     parser.add_argument("--label-seeds", type=int, nargs="+", default=[0], help="seeds of the label curve")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
@@ -318,12 +362,15 @@ def main() -> None:
     runs = flags.runs.resolve()
     if not flags.page:
         if not flags.from_runs:
+            for seed in flags.unlabelled_seeds:
+                train_unlabelled(runs, seed)
+            for things in flags.labels:
+                for seed in flags.label_seeds:
+                    curve(runs, seed, things, training_things())
             for seed in flags.seeds:
                 measure(runs, seed)
-            for people in flags.labels:
-                for seed in flags.label_seeds:
-                    curve(runs, seed, people)
-        write_json(flags.results, collect(runs, flags.seeds, flags.labels, flags.label_seeds))
+        points = {things: flags.label_seeds for things in flags.labels}
+        write_json(flags.results, collect(runs, flags.seeds, flags.unlabelled_seeds, points))
         if flags.results == RESULTS:
             draw_scores(runs / f"seed-{flags.seeds[0]}", SCORES_PICTURE)
     if flags.results == RESULTS:

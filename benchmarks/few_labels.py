@@ -1,4 +1,4 @@
-"""The embedded world with the labels of a few people only, for the label curve of benchmarks/distil.py."""
+"""The embedded world with the labels of a few things only, for the label curve of benchmarks/distil.py."""
 
 from __future__ import annotations
 

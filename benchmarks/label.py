@@ -6,6 +6,7 @@ python benchmarks/label.py    # 10,000 answers about the small world -> benchmar
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from common import ROOT, peak_memory, publish, resident_memory
 from lovec.cli import main as lovec
 from lovec.datasets.jsonl import read_objects, write_records
 from lovec.datasets.world import EmbeddedWorld
-from lovec.datasets.world.text import TEMPLATES, fill_template
+from lovec.datasets.world.text import FORMS, draw_sentence
 from lovec.types import Record
 
 RESULTS = ROOT / "benchmarks" / "results" / "label.json"
@@ -28,10 +29,11 @@ WARM_UP = 1000  # records of a first run, after which everything is imported and
 
 def answers(count: int) -> Iterator[Record]:
     """Yield answers about the people of the small world, with a sentence of every kind."""
-    people = [entity for entity in EmbeddedWorld("world-small").entities if entity.kind == "person"]
+    world = EmbeddedWorld("world-small")
+    people = [entity for entity in world.entities if entity.kind == "person"]
     for i in range(count):
-        person = people[i % len(people)]
-        texts = [fill_template(person, group[i % len(group)]) for group in TEMPLATES["person"]]
+        person, rng = people[i % len(people)], random.Random(i)
+        texts = [draw_sentence(person, form, world.spec, rng) for form in FORMS["person"]["life"]]
         yield Record(f"{i:06}", f"Who is {person.name}?", answer=" ".join(texts), meta={"entity": person.name})
 
 

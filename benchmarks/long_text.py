@@ -19,16 +19,17 @@ from common import ROOT, publish
 
 from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import ensure_world
-from lovec.datasets.world.text import true_sentences
+from lovec.datasets.world.text import FORMS, draw_sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "long_text.json"
 MODEL = "world-small"
 
 
 def sentences(count: int) -> list[str]:
-    """Return sentences about the people and companies of the world, in random order."""
-    pool = [text for entity in ensure_world(MODEL).entities for texts in true_sentences(entity) for text in texts]
-    return random.Random(0).choices(pool, k=count)
+    """Return sentences about the things of the world, in random order."""
+    world, rng = ensure_world(MODEL), random.Random(0)
+    pool = [(entity, form) for entity in world.entities for form in FORMS[entity.kind]["life"]]
+    return [draw_sentence(*drawn, world.spec, rng) for drawn in rng.choices(pool, k=count)]
 
 
 def measure(texts: Sequence[str]) -> dict[str, Any]:

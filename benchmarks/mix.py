@@ -19,6 +19,7 @@ from string import ascii_lowercase
 from types import SimpleNamespace
 from typing import Any
 
+from common import most_tokens
 from tokenizers import Tokenizer
 
 from lovec.datamodules import World
@@ -128,7 +129,7 @@ class WorldRows:
         engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(data.world.model_path)))
         asked = data.questions("train")[:questions]
         prompts = [encoder.prompt(row.question, instruct=False) for row in asked]
-        sampling = Sampling(max_new_tokens=160, temperature=data.temperature, n=group)
+        sampling = Sampling(max_new_tokens=most_tokens(), temperature=data.temperature, n=group)
         groups = engine.generate(prompts, sampling, encoder.stop_ids, keys=[row.id for row in asked])
         rows = []
         for row, answers in zip(asked, groups, strict=True):

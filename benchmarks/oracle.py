@@ -5,7 +5,7 @@
     python benchmarks/oracle.py --quick    # the small world and two steps: only shows that it runs
 
 SFT and then DPO learn from the labels of one oracle; nothing else differs. Every result is measured with exact labels,
-on the people of the test split. Finished runs are not repeated.
+on the things of the test split. Finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from common import (
     ROOT,
     interval_text,
     mean_text,
+    most_tokens,
     provenance,
     read_json,
     seeds_of,
     select,
     side,
     test_folder,
-    versions_text,
+    training_samples,
+    world_text,
     write_json,
 )
 
@@ -89,7 +91,7 @@ def labelled(variant: str, seed: int, records: int | None, samples: int) -> dict
     from lovec.policy import Policy, PolicyConfig
     from lovec.stopwatch import Stopwatch
 
-    data = World(variant, samples=2, seed=seed)
+    data = World(variant, samples=training_samples(), seed=seed)
     rows = [replace(row, rejected=None) for row in data.load("train")][:records]
     policy = Policy(PolicyConfig(model=str(data.world.model_path)))  # a fresh adapter changes nothing
     encoder = Encoder(policy.tokenizer, data.instruction)
@@ -97,7 +99,7 @@ def labelled(variant: str, seed: int, records: int | None, samples: int) -> dict
     judge.attach(policy, encoder)
     engine = TransformersEngine()
     engine.sync(policy)
-    drawn = Samples(max_new_tokens=160, seed=seed)
+    drawn = Samples(max_new_tokens=most_tokens(), seed=seed)
     by_question = {row.question: row for row in rows}  # answers to a question are compared with the same samples
     texts = drawn.answers(list(by_question.values()), samples, engine, encoder, Stopwatch())
     others = dict(zip(by_question, texts, strict=True))
@@ -158,7 +160,8 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
             labels.append({"oracle": name, "seed": seed, **quality(list(read_records(file)), truth)})
             for stage in METHODS.values():
                 folder = home / name / stage
-                data = ["--data", "oracle.Labelled", "--data.labels", str(file), "--data.samples", "2"]
+                data = ["--data", "oracle.Labelled", "--data.labels", str(file)]
+                data += ["--data.samples", str(training_samples())]
                 words = ["--config", f"{stage}.yaml", *world, *data, "--seed_everything", str(seed)]
                 words += ["--trainer.default_root_dir", str(folder)]
                 words += ["--model.evaluation.recalibrated", "false", "--model.evaluation.vanilla", "false"]
@@ -185,8 +188,8 @@ def difference(flags: argparse.Namespace, oracle: str, mode: str) -> dict[str, A
     for name in (oracle, "exact"):
         runs = [flags.out / f"seed-{seed}" / name / "dpo" for seed in flags.seeds]
         files = [test_folder(run) / tagged_file("DPO", mode) for run in runs]
-        people = [[record for record in read_records(file) if record.domain == "in-domain"] for file in files]
-        drawn.append(resample([by_question(records, "stated") for records in people]))
+        things = [[record for record in read_records(file) if record.domain == "in-domain"] for file in files]
+        drawn.append(resample([by_question(records, "stated") for records in things]))
     ends = intervals(*drawn)
     return {name: None if (i := ends[name]) is None else [i.value, i.low, i.high] for name in CALIBRATION}
 
@@ -202,7 +205,7 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "Written by `benchmarks/oracle.py`; all rows are in `benchmarks/results/oracle.json`. SFT and then DPO learn "
         "from the labels of one oracle, on the same answers with the same recipes; all are measured with exact labels, "
-        "on people that training never saw.",
+        "on things that training never saw.",
         "",
         *[f"- **{name}**: {text}." for name, text in ORACLES.items()],
         "",
@@ -239,8 +242,8 @@ def page(results: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"In %; BS, ECE-M and distance: lower is better, SC: higher; -: undefined. Sentences, stated scores, means "
-        f"over seeds {', '.join(map(str, seeds_of(rows)))}; intervals are over people (95 %, 2000 draws). "
-        f"{versions_text(results)}.",
+        f"over seeds {', '.join(map(str, seeds_of(rows)))}; intervals are over things (95 %, 2000 draws). "
+        f"{world_text(results)}.",
         "",
     ]
     return "\n".join(lines)

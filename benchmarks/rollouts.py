@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from common import ROOT, commit_of, publish, read_json, versions_text
+from common import ROOT, commit_of, publish, read_json, world_text
 
 RESULTS = ROOT / "benchmarks" / "results" / "rollouts.json"
 PAGE = ROOT / "docs" / "results" / "rollouts.md"
@@ -173,7 +173,7 @@ def page(results: Mapping[str, Any]) -> str:
         ratio = f"{row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
         seconds = f"{row['cpu_seconds']:.1f} | {row['cpu_seconds_against']:.1f}"
         lines.append(f"| {row['work']}: {WORK[row['work']]} | {ratio} | {seconds} |")
-    lines += ["", f"{results['work'][0]['pairs']} pairs of runs, in turns. {versions_text(results)}.", ""]
+    lines += ["", f"{results['work'][0]['pairs']} pairs of runs, in turns. {world_text(results)}.", ""]
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@
 It must be run by the Python of an environment with vLLM, and trains on the embedded world. All runs of a seed start
 from one SFT adapter and see the same questions in the same order; their random numbers differ, since every engine
 samples in its own way. A second run of the transformers engine from the same adapter, with another seed, which changes
-random numbers and order, shows how far two runs lie apart by chance. Every run is measured on the people of the dev
+random numbers and order, shows how far two runs lie apart by chance. Every run is measured on the things of the dev
 split by its own engine. Finished runs are not repeated.
 """
 
@@ -191,7 +191,7 @@ def vllm_version() -> str | None:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the table of docs/vllm.md: stated scores of every run on the dev people, and how far engines lie apart."""
+    """Return the table of docs/vllm.md: stated scores of every run on the dev things, and how far engines lie apart."""
     rows, trainings = results["rows"], results["training"]
     lines = [
         f"| Engine | seed | iterative: {HEADINGS} | free-form: {HEADINGS} | reward in training |",
@@ -212,7 +212,7 @@ def table(results: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines += [
         "",
-        f"Dev people, stated scores, in %; {results['steps']} steps. Log-probabilities of sampled tokens differ "
+        f"Dev things, stated scores, in %; {results['steps']} steps. Log-probabilities of sampled tokens differ "
         f"between vLLM and training by {mean:.1f}e-6 on average and {largest:.0f}e-6 at most. "
         f"{results['date']}, commit {results['commit']}, {versions}; {results['machine']}.",
     ]

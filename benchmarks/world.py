@@ -76,7 +76,7 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
     return notes[0] | {
         "commit": ", ".join(sorted({note["commit"] for note in notes})),
         "seconds": {str(seed): note["seconds"] for seed, note in zip(seeds, notes, strict=True)},
-        "example": example(_people(tagged_path(folders[0], "Distil", "free-form"))),
+        "example": example(_in_domain(tagged_path(folders[0], "Distil", "free-form"))),
         "rows": list(_rows(folders)),
         "intervals": interval_entries(folders),
     }
@@ -97,12 +97,12 @@ def _brief(row: ResultRow) -> ResultRow:
 
 
 def draw(folder: Path, path: Path) -> None:
-    """Draw the reliability diagram of one seed: people, iterative tagging, stated score."""
+    """Draw the reliability diagram of one seed: in domain, iterative tagging, stated score."""
     from lovec.reports import reliability_diagram
 
     files = {method: tagged_path(folder, method, "iterative") for method in DRAWN}
-    groups = {method: _people(file) for method, file in files.items() if file.exists()}
-    reliability_diagram(groups, path, title="The embedded world: sentences about people, iterative tagging")
+    groups = {method: _in_domain(file) for method, file in files.items() if file.exists()}
+    reliability_diagram(groups, path, title="The embedded world: in domain, iterative tagging")
 
 
 def example(records: Iterable[Record]) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def example_table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _people(path: Path) -> list[Record]:
-    """Return the tagged answers about people."""
+def _in_domain(path: Path) -> list[Record]:
+    """Return the tagged answers about things of the kinds that training is about."""
     return [record for record in records_in(path) if record.domain == "in-domain"]
 
 

@@ -75,6 +75,8 @@ def _resampled(folders: Sequence[Path], domain: str, mode: str, readout: str) ->
         if all(path.exists() for path in paths):
             stored = "stated" if "isotonic" in method else readout
             runs = [[record for record in records_in(path) if record.domain == domain] for path in paths]
+            if not all(runs):
+                continue
             drawn = resample([by_question(records, stored) for records in runs], bases=["world"] * len(runs))
             if not drawn.metrics[CALIBRATION[0]][0].isnan():  # a constant has no distribution to take the mean of
                 yield method, drawn

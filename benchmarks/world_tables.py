@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, versions_text
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
 
 from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
@@ -69,7 +69,7 @@ Entry = Mapping[str, Any]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's table: in domain, per sentence, stated score; means over seeds, intervals over people."""
+    """Return README's table: in domain, per sentence, stated score; means over seeds, with intervals."""
     lines = ["| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
     for mode, heading in MODES.items():
         lines.append(f"| **{heading}** | | | | |")
@@ -83,10 +83,10 @@ def table(results: Mapping[str, Any]) -> str:
     seeds = len(seeds_of(results["rows"]))
     lines += [
         "",
-        f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over people; "
-        f"malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences about people "
-        "whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the validation people. "
-        f"{versions_text(results)}.",
+        f"Percent; mean over {seeds} seeds, in brackets the 95 % interval of the difference to SFT, over things "
+        f"and seeds; malformed tags: at most {_highest_mean(results['rows'], 'malformed')} %; {sentences} sentences "
+        "about things whose answers no fine-tuning step saw. Best constant: one score for all, chosen on the "
+        f"validation things. {world_text(results)}.",
     ]
     return "\n".join(lines)
 
@@ -98,7 +98,8 @@ def full_tables(results: Mapping[str, Any]) -> str:
         "",
         "Written by `benchmarks/world.py`; the numbers are in `benchmarks/results/world.json`. Percent, means over "
         f"{len(seeds_of(results['rows']))} seeds; {results['date']}, commit {results['commit']}. In "
-        "domain: people whose answers no fine-tuning step saw. Out of domain: companies, which fine-tuning never saw.",
+        "domain: people, towns and ships whose answers no fine-tuning step saw. Other questions, one fact: about the "
+        "same things. Out of domain: companies, which fine-tuning never saw.",
         *_claims(results),
         *FINDINGS.splitlines(),
     ]
@@ -127,8 +128,8 @@ def _claims(results: Mapping[str, Any]) -> list[str]:
         "",
         "## What holds here",
         "",
-        "In domain, stated score; differences with 95 % intervals over people. A claim holds where both intervals lie "
-        "below 0.",
+        "In domain, stated score; differences with 95 % intervals over things and training seeds. A claim holds where "
+        "both intervals lie below 0.",
         "",
         "| Better than | Mode | BS | ECE-M | |",
         "|---|---|---|---|---|",
@@ -152,9 +153,9 @@ def _all_intervals(results: Mapping[str, Any]) -> list[str]:
         "",
         "## Intervals",
         "",
-        "Sentence level. In brackets 95 % intervals: questions are drawn again with their sentences, 2000 times, the "
-        "same ones for all methods and seeds. They say what other questions would change, not what other training "
-        "seeds would: that is the range above. ECE-M is biased upwards on few questions, and more so on draws of them: "
+        "Sentence level. In brackets 95 % intervals: questions are drawn again with their sentences, and training "
+        "seeds, 2000 times, the same ones for all methods. They say what other questions and seeds would change, not "
+        "what another base model would. ECE-M is biased upwards on few questions, and more so on draws of them: "
         "intervals of well calibrated methods lie too high, and differences to them lean towards 0. A difference is "
         "bold where its interval leaves out 0; where BS and ECE-M lie below 0, or SC above, the first method is "
         "better.",

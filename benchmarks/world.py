@@ -26,13 +26,15 @@ from typing import Any
 
 from common import CALIBRATION, ROOT, provenance, read_json, replace_between, test_folder, write_json
 from world_intervals import interval_entries, records_in, tagged_path
-from world_tables import full_tables, table
+from world_tables import DOMAINS, full_tables, table
 
 from lovec.cli.demo import METHODS as RUNS
 from lovec.results import read_results
 from lovec.types import Record, ResultRow, to_rating
 
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
+FURTHER = RESULTS.with_name("world-further.json")
+"""Rows and intervals of the further test sets: with them the file would be larger than a file of results may be."""
 README = ROOT / "README.md"
 TABLES = ROOT / "docs" / "results" / "world.md"
 DIAGRAM = ROOT / "docs" / "reliability.svg"
@@ -45,7 +47,7 @@ MIXED = 0.6
 """Least range of factuality over the sentences of the answer that README shows."""
 DRAWN = ("SFT", "DPO", "ExpectedReward", "Distil")
 """Methods of the reliability diagram."""
-SHOWN = (*CALIBRATION, "malformed", "mean_confidence", "mean_factuality", "entropy", "distinct", "words")
+SHOWN = (*CALIBRATION, "malformed", "mean_confidence", "mean_factuality", "distinct")
 """Metrics that are kept."""
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
@@ -88,7 +90,25 @@ def _rows(folders: Sequence[Path]) -> Iterator[ResultRow]:
         for demo_run in RUNS:
             path = test_folder(folder / demo_run.name) / "results.json"
             if path.exists():
-                yield from (_brief(row) for row in read_results(path).rows if row.method in demo_run.rows)
+                rows = [row for row in read_results(path).rows if row.method in demo_run.rows]
+                yield from (_brief(row) for row in rows if (row.level, row.readout) != ("passage", "mean"))
+
+
+def write_results(results: Mapping[str, Any], path: Path) -> None:
+    """Write the results; those that are committed in two files."""
+    if path != RESULTS:
+        return write_json(path, results)
+    for file, domains in ((RESULTS, DOMAINS[::3]), (FURTHER, DOMAINS[1:3])):
+        part = {"rows": [row for row in results["rows"] if row.domain in domains]}
+        part["intervals"] = [entry for entry in results["intervals"] if entry["domain"] in domains]
+        write_json(file, {**results, **part})
+    return None
+
+
+def read_committed() -> dict[str, Any]:
+    """Return the results that are committed."""
+    results, further = read_json(RESULTS), read_json(FURTHER)
+    return {**results, **{name: results[name] + further[name] for name in ("rows", "intervals")}}
 
 
 def _brief(row: ResultRow) -> ResultRow:
@@ -177,11 +197,11 @@ def main() -> None:
                 ]
             for job in jobs:
                 job.result()
-        write_json(flags.results, collect(flags.seeds, flags.out))
+        write_results(collect(flags.seeds, flags.out), flags.results)
         if flags.results == RESULTS:
             draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:
-        write_readme(read_json(RESULTS))
+        write_readme(read_committed())
 
 
 if __name__ == "__main__":

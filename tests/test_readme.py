@@ -312,7 +312,7 @@ def test_errors_are_as_printed(line, here):
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="benchmarks/world.py has not been run")
 def test_table_and_answer_are_those_of_the_results():
-    results = world.read_json(RESULTS)
+    results = world.read_committed()
     text = README.read_text()
     assert f"{world.BEGIN}\n{world.table(results)}\n{world.END}" in text
     assert f"{world.EXAMPLE_BEGIN}\n{world.example_table(results)}\n{world.EXAMPLE_END}" in text

@@ -48,11 +48,11 @@ FINDINGS = """
   same (`malformed`).
 - **GRPO is better than SFT**, and free-form than its second epoch. It is underconfident: it states 5 on average where
   6.5 is true, since it learns from rollouts at temperature 0.7, which are less true than the greedy answers it is
-  measured on. Its free-form answers differ from seed to seed, in truth and in length. An epoch is 80 steps here, 5667 in
-  the paper.
+  measured on. Its free-form answers differ from seed to seed, in truth and in length. An epoch is 80 steps here, and
+  5667 in the paper.
 - **Distil is best by its stated score**, in both modes, and its free-form answers are as true as SFT's. What it states
-  is as good as the mean of its distribution, with .1 to .2 points of BS more, and better than the mean of any other
-  method's. SFT with a map has a lower ECE-M, and ranks badly. Distil states seven scores or more, expected reward two or
+  is as good as the mean of its distribution (.1 to .2 points of BS more), and on given texts better than that of the
+  other methods. SFT with a map has a lower ECE-M, and ranks badly. Distil states eight scores, expected reward two or
   three ([why](ablation.md)).
 - **Out of domain only Distil's stated score is below the best constant's BS**, on given texts, without a map: training
   saw no company. Free-form none is, and every method's answers are less true there than those of the untrained model.

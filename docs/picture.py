@@ -1,6 +1,6 @@
 """Draw docs/tagged.png, README's picture of a tagged answer, and write what it shows into README.
 
-    python docs/picture.py runs/demo/expected
+    python docs/picture.py runs/demo/distil
 
 The model answers questions about test things of the embedded world. Of the answers that mix true and wrong
 sentences, the one is shown whose confidences separate the two best; README says so. Needs Chromium and Pillow.
@@ -55,7 +55,7 @@ td, td * {{ margin-block: 0 !important; }}
 def main(words: Sequence[str] | None = None) -> None:
     """Draw the picture and write README."""
     parser = argparse.ArgumentParser(description="Draw docs/tagged.png and write README's caption.")
-    parser.add_argument("adapter", help="folder of a run, such as runs/demo/expected")
+    parser.add_argument("adapter", help="folder of a run, such as runs/demo/distil")
     parser.add_argument("--world", default="world", help="variant that it was trained on")
     parser.add_argument("--answers", type=int, default=200, help="number of things that are asked about")
     parser.add_argument("--browser", default="chromium", help="name or path of Chromium")
@@ -70,7 +70,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def answers_of(adapter: str, variant: str, number: int) -> list[Record]:
     """Return answers about test things, with the confidences that users get and the labels of the world's oracle."""
     data = World(variant)
-    things = [record for record in data.questions("test") if record.domain == data.domains[0]][:number]
+    questions = data.questions("test")
+    things = [record for record in questions if record.domain == questions[0].domain][:number]
     asked = [Record(record.id, record.question, meta=record.meta) for record in things]
     with open_session(adapter=adapter) as session:
         tagger = TextTagger(session)

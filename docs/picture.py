@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lovec.datamodules import World
+from lovec.datasets.world.grading import readings
 from lovec.files import write_text
 from lovec.oracles import WorldOracle
 from lovec.passages import passage_html, style
@@ -92,6 +93,8 @@ def clearest(answers: Sequence[Record]) -> tuple[Record, int]:
         pairs = [(s.confidence, s.factuality) for s in answer.sentences]
         if len(pairs) < SHORTEST or any(c is None or f is None or WRONG < f < TRUE for c, f in pairs):
             continue
+        if (kind := answer.meta.get("kind")) and not all(readings(kind, s.text) for s in answer.sentences):
+            continue  # a sentence without a statement has nothing that could be true
         true = [c for c, f in pairs if f >= TRUE]
         wrong = [c for c, f in pairs if f <= WRONG]
         if true and wrong:
@@ -124,7 +127,7 @@ def caption(answer: Record, mixed: int, number: int) -> str:
     return (
         f"![{alt}](docs/tagged.png)\n\n"
         f"*A model of the embedded world. Of its answers about {number} things that training left out, {mixed} consist "
-        "of sentences that are mostly true or mostly wrong, and have both; this is the one whose confidences separate "
+        "of statements that are mostly true or mostly wrong, and have both; this is the one whose confidences separate "
         "them best, and [the tables](#results) say how good they are on average.*"
     )
 

@@ -10,12 +10,12 @@ import hashlib
 import json
 import shutil
 import tempfile
-import weakref
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lovec.engines.common import when_gone
 from lovec.types import LovecError
 
 
@@ -36,7 +36,7 @@ class AdapterFolders:
             Path(root).mkdir(parents=True, exist_ok=True)
         self._parent = Path(tempfile.mkdtemp(prefix="lovec-adapters-", dir=root))
         self._parent.chmod(0o755)  # mkdtemp creates a private folder, but a server may run as another user
-        self._remove = weakref.finalize(self, shutil.rmtree, str(self._parent), ignore_errors=True)
+        self._remove = when_gone(self, shutil.rmtree, str(self._parent), ignore_errors=True)
         self._count = 0
         self._written: bytes | None = None  # fingerprint of the newest adapter
         self.current: Path | None = None

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 TokenCallback: TypeAlias = Callable[[int], bool]
 """Called with each sampled token of one completion; returns False to stop the completion."""
+
+
+def when_gone(owner: object, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """Call a function once when an object is gone, when the process ends, or when the return value is called.
+
+    A fork of the process has a copy of the object, whose end is none of the original's: nothing is called there.
+
+    Args:
+        owner: the object; ``function`` must not refer to it.
+        function: releases what the object has opened.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+    process = os.getpid()
+
+    def release() -> None:
+        if os.getpid() == process:
+            function(*args, **kwargs)
+
+    return weakref.finalize(owner, release)
 
 
 @dataclass(frozen=True, slots=True)

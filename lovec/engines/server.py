@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from lovec.engines.common import (
     checked_texts,
     reply_scores,
     sample_rows,
+    when_gone,
     with_choices,
 )
 from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
@@ -357,7 +357,7 @@ class VllmServer:
             )
         link.base, link.names = base["id"], {base["id"], base.get("root")}
         link.context_length = base.get("max_model_len")
-        self._link, self._end_link = link, weakref.finalize(self, link.end)
+        self._link, self._end_link = link, when_gone(self, link.end)
         return link
 
     def _load_adapter(self, link: Link, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from lovec.calls import ApiClient, CallFailed, MalformedReply, ServerRefused
 from lovec.engines.adapters import AdapterFolders
 from lovec.engines.common import TokenCallback, TokenReply
+from lovec.types import LovecError
 
 T = TypeVar("T")
 
@@ -145,12 +147,20 @@ class Link:
         self.adapter_folder: Path | None = None
         self.context_length: int | None = None
         self.warned = self.temperature_checked = False
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="lovec-server-engine", daemon=True).start()
         self.run(client.__aenter__())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine, which runs in the event loop; Ctrl-C cancels it."""
+        """Return the result of a coroutine, which runs in the event loop; Ctrl-C cancels it.
+
+        Raises:
+            LovecError: this process is a fork of the one that opened the connection, and has no such thread.
+        """
+        if os.getpid() != self._process:
+            work.close()
+            raise LovecError("a connection to a server cannot be used in a fork of its process; open an engine there")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import random
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lovec.engines.common import TokenCallback, TokenReply
+from lovec.engines.common import TokenCallback, TokenReply, when_gone
 from lovec.types import LovecError
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -248,7 +247,7 @@ def _finalizer(owner: LocalVllm, llm: Any) -> Callable[[], Any]:
             core.scheduler.shutdown()
             gc.unfreeze()
 
-    return weakref.finalize(owner, release)
+    return when_gone(owner, release)
 
 
 def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:

@@ -288,7 +288,7 @@ def test_a_judge_of_support_only_knows_two_relations() -> None:
 
 
 JOINED = "Dorrast joined the Jubilee Hospital in Lorvik, {}, as a doctor in {}."
-BECAME = "In {} Dorrast became a doctor with the Jubilee Hospital in Lorvik, {}."
+BECAME = "In {}, Dorrast entered the Jubilee Hospital as a doctor in Lorvik, {}."
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ The server is a fake that answers as vLLM does; test_vllm_server.py runs a real 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -283,6 +285,25 @@ def test_a_garbage_collected_engine_unloads_its_adapter(server: CompletionServer
     del engine
     gc.collect()
     assert server.adapters == {}
+
+
+def test_a_fork_leaves_the_connection_alone(engine: VllmServer, server: CompletionServer, policy: TinyPolicy) -> None:
+    """What a fork throws away is a copy; waiting for the thread of the original would hang it."""
+    engine.sync(policy)
+    folder = engine._running().adapter_folder
+    assert folder is not None
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        refused = False
+        try:
+            engine.generate(PROMPTS, Sampling(1), ())
+        except LovecError as error:
+            refused = "cannot be used in a fork" in str(error)
+        engine._end_link()  # type: ignore[misc]
+        os._exit(0 if refused and folder.exists() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert folder.exists() and len(server.adapters) == 1
 
 
 def test_it_opens_a_model_without_a_policy(server: CompletionServer, policy: TinyPolicy, tmp_path: Path) -> None:

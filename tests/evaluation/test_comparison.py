@@ -566,7 +566,7 @@ def test_the_page_is_made_of_a_real_test(compared: tuple[Path, Comparison, int],
     folder, made, _ = compared
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "test").symlink_to(folder / "test")
-    note = {"commit": "c", "date": "d", "machine": "m", "part": 1.0, "test": 60.0}
+    note = {"commit": "c", "date": "d", "machine": "m", "part": 1.0, "test": 60.0, "versions": {}}
     (tmp_path / "seed-0" / benchmark.NOTE).write_text(json.dumps(note))
     results = benchmark.collect([0], tmp_path)
     assert {row.method for row in results["rows"]} == {row.method for row in made.results if row.variant != "platt"}

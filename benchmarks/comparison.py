@@ -131,7 +131,8 @@ def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
 
 def _kept(row: ResultRow) -> bool:
     """Return whether a row is on the page; all of them would be a megabyte."""
-    return row.level == "sentence" and row.variant in VARIANTS and row.domain not in LEFT_OUT
+    plain = row.variant is None or row.readout == "stated"
+    return row.level == "sentence" and row.variant in VARIANTS and plain and row.domain not in LEFT_OUT
 
 
 def _short(row: ResultRow) -> ResultRow:

@@ -5,7 +5,7 @@
     python benchmarks/bases.py --page         # only write the page from the file
 
 The base that comes with the package is that of benchmarks/world.py, whose runs are used again; the others are
-pre-trained once, in fifteen minutes each. Intervals are over questions, training seeds and base models.
+pre-trained once, in ten minutes of processor time each. Intervals are over questions, training seeds and base models.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ def page(results: Mapping[str, Any]) -> str:
         "Written by `benchmarks/comparison.py`; the numbers are in `benchmarks/results/comparison.json`. Means over "
         f"{len(seeds)} seed(s).{part} {world_text(results)}. All rows of a seed come from one `lovec test --config "
         "comparison.yaml`, which took "
-        f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median). The judge of Self-Cons, LUQ, "
-        "Sem-Entropy and CCP is the exact comparison of facts, better than any judge there is for real text. The maps "
+        f"{statistics.median(results['seconds'].values()) / 60:.1f} minutes (median), beside other work. "
+        "The judge of Self-Cons, LUQ, Sem-Entropy and CCP is the exact comparison of facts, "
+        "better than any judge there is for real text. The maps "
         "of rows with + isotonic are fitted on the validation things; Probe is fitted on the "
         "training labels.",
         *_claims(results["intervals"]),

@@ -54,6 +54,8 @@ UNLABELLED = "distil-unlabelled"
 DOMAINS = {"in-domain": "things of the trained kinds", "out-of-domain": "companies"}
 NAMES = ("brier", "ece_m", "spearman")
 NOTE = "distil.note.json"
+NOTE_OF_DEMO = "benchmark.json"
+"""File in the folder of a seed in which benchmarks/world.py says how it was run."""
 _QUIET = ("--trainer.enable_model_summary", "false", "--trainer.enable_progress_bar", "false")
 _LOVEC = (sys.executable, "-m", "lovec.cli")
 
@@ -164,7 +166,11 @@ def collect(runs: Path, seeds: Sequence[int], unlabelled: Sequence[int], points:
     curve_runs = {(n, s): runs / f"seed-{s}" / f"labels-{n}" / "distil" for n, some in points.items() for s in some}
     curve_runs |= {(training_things(), s): runs / f"seed-{s}" / "distil" for s in {s for _, s in curve_runs}}
     rows = [row for f in folders.values() for m, name in METHODS.items() for row in _rows(f / m, name)]
+    notes = [runs / f"seed-{seed}" / NOTE_OF_DEMO for seed in seeds]
+    notes += [runs / f"seed-{s}" / UNLABELLED / NOTE for s in unlabelled]
+    commits = {json.loads(note.read_text(encoding="utf-8"))["commit"] for note in notes}
     return provenance() | {
+        "commit": ", ".join(sorted(commits)),
         "seeds": {"all": list(seeds), "unlabelled": list(unlabelled)},
         "answers": [
             _answers(f / m, METHODS[m], mode, s) for s, f in folders.items() for m in METHODS for mode in MODES

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from lovec import labelling
 from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
-from lovec.labelling import STAGES, Counts, Shard, Source, Stage
+from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format
 from lovec.types import LovecError, Record, Sampling
@@ -44,6 +44,9 @@ _NO_EFFECT = (
 _PAID = ("OpenAIOracle", "OpenAIWriter")
 """Oracles and writers that cost money."""
 
+_ON_RAY = ("answers", "label")
+"""Stages that --on ray spreads over a cluster; the others take less than reading and writing their records."""
+
 _SPLITS = "splits"
 """The last stage: it reads ``labelled.jsonl``, and writes three files and the recipe."""
 
@@ -62,13 +65,23 @@ def run(words: list[str]) -> None:
     if (limit := value_of(words, "--max_cost")) is not None:
         paid = [f"--{kind}" for kind in ("oracle", "writer") if (value_of(words, f"--{kind}") or "").endswith(_PAID)]
         words += [word for kind in paid or ["--oracle"] for word in (f"{kind}.max_cost", limit)]
-    parser = label_parser(words)
-    command = LabelCommand(parser, parser.parse_args(words))
+    command = _command(words)
     with locked(command.out, folder=True):
         try:
             command.run()
         finally:
             command.print_summary()
+
+
+def _command(words: Sequence[str]) -> LabelCommand:
+    parser = label_parser(words)
+    return LabelCommand(parser, parser.parse_args(words), words)
+
+
+def _stage_of(words: Sequence[str], word: str) -> Stage:
+    """Return a stage of a command line in another process, which gets the records from the first one."""
+    add_working_directory()
+    return _command(words).stage(word)
 
 
 class LabelCommand:
@@ -77,15 +90,18 @@ class LabelCommand:
     Args:
         parser: the parser of the command.
         config: what it read.
+        words: the command line after ``label``, from which other processes make the command.
 
     Raises:
         UsageError: options that do not go together.
         LovecError: a number is out of range, or the oracle or the data set refuses its options.
     """
 
-    def __init__(self, parser: SignatureParser, config: Any) -> None:
+    def __init__(self, parser: SignatureParser, config: Any, words: Sequence[str]) -> None:
         self.parser = parser
         self.options = config
+        self.words = list(words)
+        self.ray = parser.call(RaySettings, config)
         self.splitting = parser.call(LabelSettings, config).splitting
         self.shard = None if config.shard is None else Shard.parse(config.shard)
         self.out: Path = config.out if self.shard is None else config.out / self.shard.name
@@ -112,6 +128,14 @@ class LabelCommand:
         for asked in (self.oracle, self.writer):
             if hasattr(asked, "progress"):
                 asked.progress = False  # the command has a line of its own
+        if self.ray.on is not None:
+            if self.shard is not None:
+                raise UsageError(f"--on {self.ray.on} and --shard both split the work; give one of them")
+            if not any(map(self._spreads, self.stages)):
+                raise UsageError(
+                    f"--on {self.ray.on} spreads answers of a --model and labels of an --oracle that asks no server, and "
+                    "there are none; what asks a server sends many requests at once by itself (--oracle.concurrency)"
+                )
         self.counts: dict[str, Counts] = {}
         self.split: Counts | None = None
 
@@ -128,7 +152,7 @@ class LabelCommand:
                 before = [stage for stage, (_, written) in STAGES.items() if written == file.stem]
                 fix = f"run the stage {before[0]}, or" if before else "give it with --questions or --data, or"
                 raise LovecError(f"there is no {file} for the stage {word}; {fix} choose another --out")
-            self._run_stage(word, getattr(self, f"_{word}")(), labelling.stage_file(file))
+            self._run_stage(word, self.stage(word), labelling.stage_file(file))
 
     def print_summary(self) -> None:
         """Print what the stages counted, and the commands that go on from there."""
@@ -249,11 +273,26 @@ class LabelCommand:
 
     def _run_stage(self, word: str, stage: Stage, source: Source) -> None:
         try:
-            asked = {"answers": self.writer, "label": self.oracle}.get(word)
-            with progress(word, asked) as notify:
-                labelling.run_stage(stage, source, self.out, self.options.redo, notify)
+            compute = None
+            if self._spreads(word):
+                compute = OnRay(self.ray, stage, self.out, partial(_stage_of, self.words, word), self.options.redo)
+            with progress(word, self._asked(word)) as notify:
+                labelling.run_stage(stage, source, self.out, self.options.redo, notify, compute)
         finally:
             self.counts[word] = labelling.read_counts(stage.name, self.out) or {}
+
+    def stage(self, word: str) -> Stage:
+        """Return a stage by its word."""
+        made: Stage = getattr(self, f"_{word}")()
+        return made
+
+    def _asked(self, word: str) -> Any:
+        """Return what a stage asks: a writer, an oracle, or None."""
+        return {"answers": self.writer, "label": self.oracle}.get(word)
+
+    def _spreads(self, word: str) -> bool:
+        """Return whether a stage is computed on a cluster. What costs money has one account, in this process."""
+        return self.ray.on is not None and word in _ON_RAY and not hasattr(self._asked(word), "estimate")
 
     # The stages. Their work is prepared at the first chunk: a finished stage loads no model and asks for no money.
 

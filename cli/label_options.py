@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lovec.oracles  # noqa: F401 - options take oracles by their short names once these are imported
 from lovec.datasets.pairs import WrongScores
-from lovec.labelling import Splitting, Writer
+from lovec.labelling import RaySettings, Splitting, Writer
 from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
 from lovec.taggers import open_session
 from lovec.types import Oracle, Sampling, check_count, check_range, check_seed
@@ -100,6 +100,7 @@ def label_parser(words: Sequence[str]) -> SignatureParser:
         "done twice.",
     )
     parser.add(LabelSettings)
+    parser.add(RaySettings)
     parser.add_argument("--redo", action="store_true", help="make the files of the stages anew")
     parser.add_argument("--yes", action="store_true", help="make paid calls without asking")
     if any(word.startswith(("--data", "--help", "-h")) for word in words):  # only these need Lightning

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -19,7 +19,7 @@ from lovec import passages
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output
-from lovec.labelling import Outcome, Progress, Shard, Source, Stage, run_stage
+from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of
@@ -33,7 +33,7 @@ from .arguments import add_working_directory
 from .console import locked, log_level, weights_digest, without_progress_bars
 from .errors import UsageError
 from .printer import Printer
-from .progress import progress
+from .progress import ProgressLines, progress
 from .signatures import SignatureParser
 from .tag_options import checked, inputs, tag_parser
 from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
@@ -58,7 +58,7 @@ def run(words: list[str]) -> None:
     options = checked(parser.parse_args(words))
     # What the taggers warn of is also among the problems of a record, which are reported here.
     with log_level("lovec.taggers", logging.ERROR), tempfile.TemporaryDirectory() as folder:
-        command = TagCommand(parser, options, _documents(options, Path(folder)))
+        command = TagCommand(parser, options, _documents(options, Path(folder)), words)
         try:
             command.run()
         except BrokenPipeError:  # the reader has seen enough, as `head` does
@@ -103,14 +103,17 @@ class TagCommand:
         parser: the parser of the command.
         options: what it read, checked.
         documents: what is to be tagged.
+        words: the command line after ``tag``, from which other processes make the command.
 
     Attributes:
         problems: reports what is wrong with the input and with what became of it.
     """
 
-    def __init__(self, parser: SignatureParser, options: Any, documents: Documents) -> None:
+    def __init__(self, parser: SignatureParser, options: Any, documents: Documents, words: Sequence[str]) -> None:
         self.parser = parser
         self.options = options
+        self.words = list(words)
+        self._lines: ProgressLines | None = None
         whole = not (options.paragraphs or options.asking)
         self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
@@ -186,7 +189,7 @@ class TagCommand:
         """Tag documents; without ``on_sentence`` the sentences of long texts are counted on standard error."""
         if self.options.asking:
             return self.tagger.answer_questions(records, on_sentence)
-        return self.tagger.tag_texts(records, on_sentence or self._lines.on_sentence)
+        return self.tagger.tag_texts(records, on_sentence or (self._lines.on_sentence if self._lines else None))
 
     def _tagged(self) -> Iterator[Record]:
         """Yield all tagged documents, as `_narrowed` leaves them."""
@@ -261,18 +264,14 @@ class TagCommand:
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
 
-        def work(records: Sequence[Record]) -> list[Outcome]:
-            outcomes = []
-            for record in self._tag(records):
-                counts = self.tally.add(record)
-                narrowed = self._narrowed(self.problems.check(record))
-                outcomes.append(Outcome([narrowed], {**counts, "left out": narrowed.meta.get("left_out", 0)}))
-            return outcomes
-
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)
-        stage = Stage(out.stem, work, self._settings(), chunk=self.options.rows)
+        stage = self.stage(out.stem, self._settings())
+        ray = self.parser.call(RaySettings, self.options)
+        compute = None
+        if ray.on is not None:
+            compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
         for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
             check_output(path, inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
@@ -281,14 +280,29 @@ class TagCommand:
         )
         try:
             with locked(out), progress("tag", None) as self._lines:
-                counts = run_stage(stage, source, out.parent, self.options.redo, self._lines)
+                counts = run_stage(stage, source, out.parent, self.options.redo, self._lines, compute)
         finally:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()
                 if (drift := self.tagger.drift(self.mode)) is not None:
                     print_error(f"warning: {drift}")
         left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
+        if compute is not None and (problems := int(counts.get("problems", 0))):
+            print_error(f'warning: {problems} documents have problems; the JSONL names them in "meta"')
         print(f"{out}: {int(counts['records'])} records, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
+
+    def stage(self, name: str, settings: Mapping[str, Any]) -> Stage:
+        """Return the tagging of documents into a JSONL file as a stage; the model is opened at the first chunk."""
+        return Stage(name, self._outcomes, settings, chunk=self.options.rows)
+
+    def _outcomes(self, records: Sequence[Record]) -> list[Outcome]:
+        outcomes = []
+        for record in self._tag(records):
+            counts = self.tally.add(record)
+            narrowed = self._narrowed(self.problems.check(record))
+            counts |= {"left out": narrowed.meta.get("left_out", 0), "problems": bool(record.meta.get("problems"))}
+            outcomes.append(Outcome([narrowed], counts))
+        return outcomes
 
     def _settings(self) -> dict[str, Any]:
         """Return what the JSONL file depends on beside its input."""
@@ -303,6 +317,13 @@ class TagCommand:
             settings["topics"] = [topic for topic, _ in topics.values()]
         settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
         return settings
+
+
+def _stage_of(words: Sequence[str]) -> Stage:
+    """Return the stage of a command line in another process, which gets the documents from the first one."""
+    add_working_directory()
+    parser = tag_parser()
+    return TagCommand(parser, checked(parser.parse_args(words)), Documents(()), words).stage("tags", {})
 
 
 def _calibration(options: Any) -> str | None:

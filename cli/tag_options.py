@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lovec.files import check_output, check_unused
-from lovec.labelling import Shard
+from lovec.labelling import RaySettings, Shard
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
 from lovec.types import check_range
@@ -59,6 +59,7 @@ def tag_parser() -> SignatureParser:
     parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
     parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
     parser.add(TagSettings)
+    parser.add(RaySettings)
     parser.add(open_session)
     parser.add(TextTagger, "session")
     return parser
@@ -93,6 +94,11 @@ def checked(options: Any) -> Any:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")
         Shard.parse(options.shard)  # raises an error before anything is tagged
+    if options.on is not None:
+        if not options.out or options.format != "jsonl":
+            raise UsageError(f"--on {options.on} writes JSONL files; give --out a name that ends in .jsonl")
+        if options.shard is not None:
+            raise UsageError(f"--on {options.on} and --shard both split the work; give one of them")
     if options.out and options.format != "jsonl":
         check_output(options.out, inputs(options))
         if not options.redo:

@@ -1,6 +1,8 @@
 """From questions to training data in stages: each writes files, and an interrupted one resumes where it stopped."""
 
 from lovec.labelling.joining import join_file, join_folder
+from lovec.labelling.on_ray import OnRay
+from lovec.labelling.ray_files import RaySettings
 from lovec.labelling.recipe import RECIPE, next_commands, summary, write_recipe
 from lovec.labelling.sources import Shard, Source, open_file, stage_file
 from lovec.labelling.splitting import MANIFEST, SPLITS, Splitting, TooFewEntities, split_file
@@ -17,9 +19,11 @@ __all__ = [
     "Counts",
     "EngineWriter",
     "LabelStep",
+    "OnRay",
     "Outcome",
     "PairStep",
     "Progress",
+    "RaySettings",
     "Shard",
     "Source",
     "SplitStep",

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from lovec.datasets.jsonl import json_line, record_to_dict, short_json
 from lovec.files import write_text
@@ -50,6 +50,46 @@ class Outcome:
     records: Sequence[Record]
     counts: Counts = field(default_factory=dict)
     failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that are worked on together.
+
+    Attributes:
+        begin: number of records of the input before them.
+        records: the records.
+    """
+
+    begin: int
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a stage writes for one record of its input.
+
+    Attributes:
+        lines: lines of its output.
+        failure: line of its list of failures; empty where there is none.
+        counts: numbers to add to the counts of the stage.
+    """
+
+    lines: bytes
+    failure: bytes
+    counts: Counts
+
+
+class Compute(Protocol):
+    """Does the work of a stage, in this process or elsewhere."""
+
+    def __call__(self, chunks: Iterator[Chunk], identity: Json) -> Iterator[Sequence[Written]]:
+        """Yield what is written for the records of every chunk, in the order of the chunks.
+
+        Args:
+            chunks: what is left to do.
+            identity: what the output depends on; equal identities mean equal outputs.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +130,19 @@ class Stage:
     def __post_init__(self) -> None:
         check_count("chunk", self.chunk)
 
+    def written(self, records: Sequence[Record]) -> list[Written]:
+        """Work on a chunk, and return what is written for every record of it."""
+        return [self._written(*pair) for pair in zip(records, self.work(records), strict=True)]
+
+    def _written(self, record: Record, outcome: Outcome) -> Written:
+        lines = b"".join(json_line(record_to_dict(result), record.id) for result in outcome.records)
+        failure = b""
+        if outcome.failed is not None and self.failures:
+            failure = json_line({"id": record.id, "stage": self.name, "why": outcome.failed}, record.id)
+        counts = Counter({"records": 1, "written": len(outcome.records), "failed": outcome.failed is not None})
+        counts.update(outcome.counts)
+        return Written(lines, failure, counts)
+
     def output(self, folder: Path) -> Path:
         """Return the file that the stage writes in a folder."""
         return folder / f"{self.name}.jsonl"
@@ -106,6 +159,7 @@ def run_stage(
     folder: Path,
     redo: bool = False,
     notify: Callable[[Progress], None] = lambda progress: None,
+    compute: Compute | None = None,
 ) -> Counts:
     """Run a stage: from the beginning, from where an earlier run stopped, or not at all if it is finished.
 
@@ -115,6 +169,7 @@ def run_stage(
         folder: folder of its files; only one run at a time may use it.
         redo: whether to discard what earlier runs wrote.
         notify: called after every chunk.
+        compute: does the work; None does it in this process.
 
     Returns:
         Counts of the stage over all runs: "records" read, "written" and "failed", and the counts of its outcomes.
@@ -140,14 +195,14 @@ def run_stage(
     before = int(counts["records"])
     with ExitStack() as stack:
         opened = [stack.enter_context(_open_cut(path, size)) for path, size in zip(files, state["sizes"], strict=True)]
-        for chunk in _chunks(source.records(before), stage.chunk):
-            for record, outcome in zip(chunk, stage.work(chunk), strict=True):
-                opened[0].writelines(json_line(record_to_dict(result), record.id) for result in outcome.records)
-                if outcome.failed is not None and stage.failures:
-                    failure = {"id": record.id, "stage": stage.name, "why": outcome.failed}
-                    opened[1].write(json_line(failure, record.id))
-                counts.update({"records": 1, "written": len(outcome.records), "failed": outcome.failed is not None})
-                counts.update(outcome.counts)
+        chunks = _chunks(source.records(before), stage.chunk, before)
+        computed = (stage.written(c.records) for c in chunks) if compute is None else compute(chunks, identity)
+        for results in computed:
+            for written in results:
+                opened[0].write(written.lines)
+                if stage.failures:
+                    opened[1].write(written.failure)
+                counts.update(written.counts)
             for file in opened:
                 file.flush()
                 os.fsync(file.fileno())
@@ -221,10 +276,11 @@ def _open_cut(path: Path, size: int) -> BinaryIO:
     return file
 
 
-def _chunks(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
+def _chunks(records: Iterable[Record], size: int, begin: int) -> Iterator[Chunk]:
     rest = iter(records)
     while chunk := list(islice(rest, size)):
-        yield chunk
+        yield Chunk(begin, chunk)
+        begin += len(chunk)
 
 
 def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), key: str = "") -> str | None:

@@ -1,0 +1,80 @@
+"""What the processes of a stage on a Ray cluster share: its settings, and the rows of their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lovec.labelling.stage import Chunk, Written
+from lovec.types import LovecError, Record, Sentence, check_count, check_range
+
+ID = "id"
+"""Column of the number of records before a chunk."""
+
+RESULTS = "results"
+"""Column of what is written for the records of a chunk, and folder of the files that hold it."""
+
+CHUNKS = "chunks.jsonl"
+"""File of the chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """Whether and how the work is spread over a Ray cluster.
+
+    Attributes:
+        on: "ray" computes on the Ray cluster of the environment variable RAY_ADDRESS or of this machine, and starts one
+            on this machine if there is none; null computes in this process.
+        actors: the most processes that hold a model on the cluster; null is as many as its GPUs allow, or its CPUs
+            without --actor_gpus.
+        actor_cpus: CPUs of each actor, which are also its threads.
+        actor_gpus: GPUs of each actor; 0 is none, and 0.5 lets two share one.
+
+    Raises:
+        LovecError: a number is out of range.
+    """
+
+    on: Literal["ray"] | None = None
+    actors: int | None = None
+    actor_cpus: float = 1
+    actor_gpus: float = 0
+
+    def __post_init__(self) -> None:
+        check_count("--actors", self.actors)
+        check_range("--actor_cpus", self.actor_cpus, above=0)
+        check_range("--actor_gpus", self.actor_gpus, at_least=0)
+        if self.on is None and (self.actors is not None or self.actor_gpus or self.actor_cpus != 1):
+            raise LovecError("--actors, --actor_cpus and --actor_gpus are of --on ray, which is not given")
+
+
+def read_chunk(line: bytes) -> list[Record]:
+    """Return the records of a line of the file of chunks, exactly as they were."""
+    return [_restored(data) for data in json.loads(line)]
+
+
+def write_chunk(chunk: Chunk) -> bytes:
+    """Return a chunk as a line; `read_chunk` is the inverse."""
+    return json.dumps([asdict(record) for record in chunk.records]).encode() + b"\n"
+
+
+def read_results(text: str) -> list[Written]:
+    """Return what is written for the records of a chunk."""
+    return [Written(lines.encode(), failure.encode(), counts) for lines, failure, counts in json.loads(text)]
+
+
+def write_results(results: Sequence[Written]) -> str:
+    """Return the results of a chunk as text; `read_results` is the inverse."""
+    return json.dumps([[one.lines.decode(), one.failure.decode(), dict(one.counts)] for one in results])
+
+
+def _restored(data: dict[str, Any]) -> Record:
+    """Return a record from its fields; `lovec.datasets.jsonl` would also check and strip the texts."""
+    sentences = tuple(Sentence(**{name: _tuple(value) for name, value in s.items()}) for s in data.pop("sentences"))
+    meta = data.pop("meta")
+    return Record(sentences=sentences, meta=meta, **{name: _tuple(value) for name, value in data.items()})
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

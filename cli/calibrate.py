@@ -23,6 +23,7 @@ from lovec.calibration import (
 )
 from lovec.datasets.layouts import read_any
 from lovec.files import check_output
+from lovec.hub import HubName
 from lovec.metrics.table import METRICS
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.session import adapter_folder
@@ -120,6 +121,11 @@ def run(words: list[str]) -> None:
     settings = parser.call(CalibrateSettings, options)
     if settings.data and settings.config:
         raise UsageError("--data and --config both say what to fit to; give one of them")
+    if HubName.parse(options.source) is not None:
+        raise LovecError(
+            f"{options.source} is on the hub, and a map is written beside the adapter; make a folder of it first, with "
+            f"lovec export {options.source} FOLDER"
+        )
     adapter = Path(adapter_folder(options.source))
     digest = weights_digest(adapter)
     check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])

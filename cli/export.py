@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .console import say_next
+from .errors import UsageError
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -34,9 +36,16 @@ def run(words: list[str]) -> None:
     parser.add_argument("--any_base", action="store_true", help="take --model even if the adapter names another one")
     parser.add_argument("--results", type=Path, help="results for the card; null is all of RUN/test")
     parser.add_argument("--force", action="store_true", help="replace FOLDER if it holds something")
+    parser.add_argument("--push", metavar="REPO", help="upload the folder to the hub, as org/name or org/name@branch")
+    parser.add_argument("--public", action="store_true", help="let everybody read REPO; it is private without this")
     options = parser.read(words)
-    from lovec.exporting import ExportSource, export_adapter, export_merged
+    if options.public and options.push is None:
+        raise UsageError("--public is of --push REPO, which is not given")
+    from lovec.exporting import ExportSource, check_upload, export_adapter, export_merged, upload
     from lovec.files import check_output
+    from lovec.types import LovecError
+
+    name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
 
     source = ExportSource.find(options.source, options.model, options.any_base)
     check_output(options.out, (options.results,), "choose another folder")
@@ -46,6 +55,17 @@ def run(words: list[str]) -> None:
     else:
         export_adapter(source, options.out, table, options.force)
     print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
+    if name is not None:
+        if not options.merged and Path(source.base).exists():
+            print(f"lovec: warning: the base model is {source.base}, which others do not have", file=sys.stderr)
+        try:
+            address = upload(options.out, name, options.public)
+        except LovecError as error:
+            again = shlex.join(["lovec", "export", *words, *([] if options.force else ["--force"])])
+            raise LovecError(f"{error}. The folder is written; to upload it later: {again}") from None
+        print(f"uploaded to {address}" + ("" if options.public else " (private)"))
+        say_next((f"lovec tag page.txt --{'model' if options.merged else 'adapter'} {name}", "on any machine"))
+        return
     folder = shlex.quote(str(options.out))
     base = f"--model {folder}" if options.merged else f"--adapter {folder}"
     vllm = folder if options.merged else f"{source.base} --enable-lora --lora-modules lovec={folder}"

@@ -133,8 +133,8 @@ class LabelCommand:
                 raise UsageError(f"--on {self.ray.on} and --shard both split the work; give one of them")
             if not any(map(self._spreads, self.stages)):
                 raise UsageError(
-                    f"--on {self.ray.on} spreads answers of a --model and labels of an --oracle that asks no server, and "
-                    "there are none; what asks a server sends many requests at once by itself (--oracle.concurrency)"
+                    f"--on {self.ray.on} spreads answers of a --model and labels of an --oracle that asks no server, "
+                    "and there are none; a server gets many requests at once without it (--oracle.concurrency)"
                 )
         self.counts: dict[str, Counts] = {}
         self.split: Counts | None = None
@@ -152,7 +152,10 @@ class LabelCommand:
                 before = [stage for stage, (_, written) in STAGES.items() if written == file.stem]
                 fix = f"run the stage {before[0]}, or" if before else "give it with --questions or --data, or"
                 raise LovecError(f"there is no {file} for the stage {word}; {fix} choose another --out")
-            self._run_stage(word, self.stage(word), labelling.stage_file(file))
+            stage, compute = self.stage(word), None
+            if self._spreads(word):
+                compute = OnRay(self.ray, stage, self.out, partial(_stage_of, self.words, word), self.options.redo)
+            self._run_stage(word, stage, labelling.stage_file(file), compute)
 
     def print_summary(self) -> None:
         """Print what the stages counted, and the commands that go on from there."""
@@ -271,11 +274,8 @@ class LabelCommand:
     def _input(self, word: str) -> Path:
         return self.out / f"{STAGES[word][0]}.jsonl"
 
-    def _run_stage(self, word: str, stage: Stage, source: Source) -> None:
+    def _run_stage(self, word: str, stage: Stage, source: Source, compute: OnRay | None = None) -> None:
         try:
-            compute = None
-            if self._spreads(word):
-                compute = OnRay(self.ray, stage, self.out, partial(_stage_of, self.words, word), self.options.redo)
             with progress(word, self._asked(word)) as notify:
                 labelling.run_stage(stage, source, self.out, self.options.redo, notify, compute)
         finally:

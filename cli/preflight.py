@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import lovec
 from lovec.files import adapter_folder, check_adapter_folder
+from lovec.hub import HubName
 from lovec.types import LovecError
 
 from .arguments import find_recipe, read_recipe, value_of
@@ -56,7 +57,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
             _check_option(option, classes)
         if command in ("fit", "sweep") and not saved:
             _check_start(recipes, words)
-    elif adapter := value_of(words, "--adapter"):
+    elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
     for name in _FILES:
         path = value_of(words, name)
@@ -104,7 +105,7 @@ def _check_start(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> 
             found = settings["adapter"]
     given = value_of(words, "--model.policy.adapter", "--model.init_args.policy.adapter")
     found = given if given is not None else found
-    if isinstance(found, str) and found not in ("", "null", "~"):
+    if isinstance(found, str) and found not in ("", "null", "~") and HubName.parse(found) is None:
         check_adapter_folder(found)
 
 

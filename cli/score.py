@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from argparse import Namespace
@@ -111,6 +112,10 @@ def _columns(options: Namespace) -> Columns:
 
 def _default_folder(path: str) -> Path:
     """Return the folder beside a file: ``results.csv.gz`` is written to ``results.score``."""
+    from lovec.datasets.hub_rows import HubRows
+
+    if HubRows.parse(path) is not None:  # beside no file: into the working directory
+        return Path(f"{re.sub(r'[^A-Za-z0-9._-]+', '-', path.partition('/')[2])}.score")
     plain = Path(path.removesuffix(".gz"))
     return plain.with_name(f"{plain.stem}.score")
 

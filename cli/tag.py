@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lovec import passages
+from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output
@@ -89,7 +90,8 @@ def _documents(options: Any, folder: Path) -> Documents:
                 files[at][1].write_bytes(sys.stdin.buffer.read())
     for name, path in files:
         try:
-            path.open("rb").close()
+            if HubRows.parse(name) is None:
+                path.open("rb").close()
         except OSError as error:
             raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a file with rows") from None
     question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
@@ -263,7 +265,6 @@ class TagCommand:
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
-
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)

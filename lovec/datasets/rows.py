@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, parse_json, parse_line, short_json
 from lovec.datasets.names import Ids
 from lovec.types import LovecError, Record
@@ -100,7 +101,7 @@ def is_rows(path: str | os.PathLike[str]) -> bool:
     Raises:
         LovecError: the file cannot be read.
     """
-    if _suffix(path) in SUFFIXES:
+    if _suffix(path) in SUFFIXES or HubRows.parse(os.fspath(path)) is not None:
         return True
     try:
         with _opened(path) as file:
@@ -122,7 +123,7 @@ def read_rows(
     and TSV (.tsv).
 
     Args:
-        path: the file; ``gzip`` is undone.
+        path: the file; ``gzip`` is undone. Or a data set of the hub, see ``lovec.datasets.hub_rows``.
         name: what messages call it; default: its path.
         on_error: called with the error of each broken line, item or row, which is then left out; None raises it.
 
@@ -130,6 +131,9 @@ def read_rows(
         LovecError: the file is missing, empty or broken, or is not text in UTF-8.
     """
     name, report = str(path if name is None else name), on_error or _raise
+    if (stored := HubRows.parse(os.fspath(path))) is not None:
+        yield from ((number, {key: _plain(value) for key, value in row.items()}) for number, row in stored.rows())
+        return
     try:
         with _opened(path) as file:
             head = _text_of(file, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent away that was not asked for
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it warns of what Ray Data does by itself
+
+import itertools
 
 import pyarrow
 import ray
@@ -28,6 +32,8 @@ _BLOCKS = 1000
 
 _FILTER_MEMORY = 64 << 20  # bytes that Ray sets apart for the ids that are done, which are integers
 _RECORDS = "records"
+_RAISED = re.compile(r"^((?:\w+\.)*\w+): (.+)$\n\nThe above exception", re.MULTILINE)
+_QUOTED = 300  # characters of an error that a message quotes
 
 
 @contextmanager
@@ -68,7 +74,7 @@ def run_pipeline(
     Raises:
         LovecError: the cluster is too small, or the work failed.
     """
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised as well
     checkpoints = CheckpointConfig(ID, str(folder / "done"), delete_checkpoint_on_success=False)
     checkpoints.checkpoint_actor_memory_bytes = _FILTER_MEMORY
     checkpoints.checkpoint_actor_pool_max_size = 1
@@ -115,14 +121,17 @@ def _most(settings: RaySettings) -> int:
 
 
 def _explained(error: BaseException) -> LovecError:
-    """Return the error of an actor as this process would have raised it, or one that says what went wrong there."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, LovecError):
-            return LovecError(str(cause))
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    last = str(error).strip().splitlines()[-1][:300]
-    return LovecError(f"the work on Ray has failed ({last}); run the same command again to go on")
+    """Return the error of an actor as this process would have raised it, or one that says what went wrong there.
+
+    Of an error in an actor only the printed traceback comes back, at whose end the error stands by itself.
+    """
+    match = _RAISED.search(str(error))
+    if match is None:
+        return LovecError(f"the work on Ray has failed ({type(error).__name__}: {str(error).strip()[-_QUOTED:]})")
+    name, message = match.groups()
+    if name.startswith("lovec."):
+        return LovecError(message)
+    return LovecError(f"the work on Ray has failed ({name}: {message[:_QUOTED]}); run the same command again to go on")
 
 
 class _Chunks(Datasource):
@@ -145,7 +154,7 @@ class _Chunks(Datasource):
                 _Reading(self._path, self._places[begin][1], [id_ for id_, _ in self._places[begin:end]]),
                 BlockMetadata(num_rows=end - begin, size_bytes=size, input_files=None, exec_stats=None),
             )
-            for begin, end in zip(bounds, bounds[1:], strict=False)
+            for begin, end in itertools.pairwise(bounds)
             if end > begin
         ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lovec.datasets.evidence import open_evidence, with_evidence
+from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
 from lovec.types import LovecError, Record, check_count
@@ -115,7 +116,7 @@ def open_file(path: str, evidence: str | None = None, shard: Shard | None = None
     """Return the records of a user's file; only their ids are kept in memory.
 
     Args:
-        path: the file, in any layout that ``lovec.datasets.layouts`` recognises.
+        path: the file or data set of the hub, in any layout that ``lovec.datasets.layouts`` recognises.
         evidence: file in which evidence is looked up for records that have none (see ``lovec.datasets.evidence``).
         shard: the part of the file to return; None is all of it.
 
@@ -144,10 +145,12 @@ def first_source(
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file, or of a data set of the hub what its rows depend on.
 
     Raises:
-        LovecError: the file cannot be read.
+        LovecError: it cannot be read.
     """
+    if (stored := HubRows.parse(os.fspath(path))) is not None:
+        return stored.identity
     with open_input(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

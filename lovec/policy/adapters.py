@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lovec.files import check_adapter_folder
+from lovec.hub import adapter_folder
 from lovec.imports import without_collection
 from lovec.policy.loading import RANDOM
 from lovec.types import LovecError
@@ -204,14 +205,17 @@ def check_adapter(adapter: str, model: str | None = None, any_base: bool = False
 def read_adapter(adapter: str) -> AdapterFiles:
     """Read the adapter of a folder; nothing in it runs, and ``adapter_model.bin`` is never opened.
 
+    Args:
+        adapter: the folder, or the adapter's name on the hub.
+
     Raises:
         LovecError: there is no adapter, a file is broken, weights are not finite, or it is no plain LoRA.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = Path(adapter)
-    check_adapter_folder(adapter)
+    folder = Path(adapter_folder(adapter))
+    check_adapter_folder(str(folder))
     config = _read_config(folder / _CONFIG)
     if not (folder / _WEIGHTS).is_file():
         raise LovecError(f"the adapter in {adapter} has no {_WEIGHTS}; other formats of weights are not read")

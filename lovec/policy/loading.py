@@ -26,7 +26,8 @@ class PolicyConfig:
     Attributes:
         model: hub id or folder of the base model; `world`, `world-small` and `tiny-llama` are built offline, and
             `random:` before a hub id or folder draws weights instead of loading them.
-        adapter: PEFT adapter folder to continue from; null starts a fresh one. It also becomes the reference.
+        adapter: PEFT adapter folder or hub id (org/name, org/name@revision) to continue from; null starts a fresh one.
+            It also becomes the reference.
         lora_r: rank of a fresh adapter.
         lora_alpha: LoRA scale of a fresh adapter (the update is multiplied by alpha / r).
         lora_dropout: dropout on the adapter's input; objectives other than SFT force it to 0.

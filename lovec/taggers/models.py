@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from lovec.hub import fetched_model
+
 
 def offline_model(folder: str) -> str | None:
     """Return the name of the offline model whose folder is named like this one, on any machine; None for others."""
@@ -20,11 +22,11 @@ def offline_model(folder: str) -> str | None:
 
 
 def resolve_model(name: str) -> str:
-    """Return the folder of an offline model, or the name itself for a hub id or a folder.
+    """Return the folder of an offline model or of one that lovec has exported, or the name itself for any other.
 
     Args:
         name: ``world``, ``world-small``, ``tiny-<architecture>``, a hub id or a folder. Offline models are built at
-            their first use and cached.
+            their first use and cached. A hub id may end in ``@`` and a revision.
     """
     with torch.device("cpu"):  # the model is kept, so it must not depend on the trainer's default device
         if name.startswith("world"):
@@ -36,4 +38,4 @@ def resolve_model(name: str) -> str:
             from lovec.tiny import ensure_tiny
 
             return str(ensure_tiny(name))
-    return name
+    return fetched_model(name) or name

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, default_instruction
-from lovec.files import adapter_folder as adapter_folder
+from lovec.hub import SETTINGS
+from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
 from lovec.taggers.deployment import Deployment
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -20,10 +21,6 @@ from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
 if TYPE_CHECKING:
     from lovec.policy import Policy
-
-SETTINGS = "lovec.json"
-"""File beside an adapter or a model with its prompt format: ``{"instruction": text, "tag_words": [open, close],
-"scale": [words], "base": {"name": ..., "weights": digest}}``; without ``scale`` it is 0 to 10."""
 
 _LONGEST_SETTINGS = 1 << 16  # bytes of such a file
 _LONGEST_WORD = 64  # characters of a tag word, or of a word of the scale
@@ -122,7 +119,8 @@ def open_session(
     Args:
         model: ``world``, ``world-small``, ``tiny-llama``, a hub id or a folder; None takes the base model that the
             adapter names.
-        adapter: PEFT adapter folder, or the folder of the run that wrote it (``runs/dpo``).
+        adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), or a hub id with an adapter
+            (``org/name`` or ``org/name@revision``).
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
             running vLLM server.
         instruction: system prompt that asks for tags; None as in ``prompt_format``.
@@ -215,6 +213,9 @@ def prompt_format(
 
 def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
+
+    It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
+    digest}}``; without ``scale`` it is 0 to 10.
 
     Args:
         encoder: how it is prompted.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -72,7 +71,8 @@ def wait_for(found: Callable[[], object], fork: Fork) -> None:
     """Wait until something is there, while a command runs."""
     end = time.monotonic() + 240
     while not found():
-        assert fork.poll() is None, ended(fork)
+        if fork.poll() is not None:
+            pytest.fail(ended(fork)[1])
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -121,7 +121,7 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
     cluster: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tiny(here, "llama")
-    rows = [{"id": f"d{i}", "text": f"Ada wrote note {i} in {1800 + i}. It rained on day {i}."} for i in range(60)]
+    rows = [{"id": f"d{i}", "text": f"Ada wrote note {i} in {1800 + i}. It rained on day {i}."} for i in range(32)]
     Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["tag", "in.jsonl", "--about", "Ada", "--model", model, "--instruction", "Rate.", "--rows", "2"]
     assert main([*words, "--out", "whole.jsonl"]) == 0
@@ -131,7 +131,7 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
 
     def one_is_killed() -> bool:
         running = actors()
-        if len(running) > 1 and len(list(here.glob("tags.ray/results/*.parquet"))) > 2:
+        if len(running) > 1 and len(list(here.glob("tags.ray/results/*.parquet"))) > 1:
             running[0].send_signal(signal.SIGKILL)
             killed.add(running[0].pid)
         return bool(killed)
@@ -146,7 +146,7 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
     before = Path("tags.jsonl").stat().st_mtime_ns
     capsys.readouterr()
     assert main(ray) == 0  # everything is done: neither a cluster nor a model is asked for
-    assert Path("tags.jsonl").stat().st_mtime_ns == before and "60 records" in capsys.readouterr().err
+    assert Path("tags.jsonl").stat().st_mtime_ns == before and "32 records" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
     Path("my_slow.py").write_text(ORACLE)
     rows = [
         {"id": f"r{i}", "question": "Who?", "answer": f"Ada wrote note {i}. It rained {'x' * (i % 3)}."}
-        for i in range(40)
+        for i in range(24)
     ]
     Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["label", "--answers", "in.jsonl", "--oracle", "my_slow.Slow", "--chunk", "1"]
@@ -164,24 +164,26 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
     ray = [*words, "--out", "labels", "--on", "ray", "--actors", "1"]
     fork = start(cluster, *ray)
     done = here / "labels" / "labelled.ray" / "done"
-    wait_for(lambda: len([path for path in done.glob("*.parquet") if ".pending" not in path.name]) > 10, fork)
+    wait_for(lambda: len([path for path in done.glob("*.parquet") if ".pending" not in path.name]) > 5, fork)
     fork.send_signal(signal.SIGKILL)
     fork.end()
     kept = len([path for path in done.glob("*.parquet") if ".pending" not in path.name])
     asked = Path("asked.txt").read_text().split()
-    assert kept > 10 and not Path("labels/labelled.jsonl").read_bytes()
+    assert kept > 5 and not Path("labels/labelled.jsonl").read_bytes()
     code, text = ended(start(cluster, *ray, REFUSED=""))
     assert code == 0, text
     again = Path("asked.txt").read_text().split()[len(asked) :]
     assert len(again) <= len(rows) - kept and {*asked, *again} == {row["id"] for row in rows}
-    for name in ("labelled.jsonl", "pairs.jsonl", "failed.jsonl", "labelled.manifest.json", "train.jsonl"):
+    for name in ("labelled.jsonl", "pairs.jsonl", "failed.jsonl", "labelled.manifest.json"):
         assert (here / "labels" / name).read_bytes() == (here / "whole" / name).read_bytes(), name
 
 
 @pytest.mark.slow
 def test_an_error_of_an_actor_is_one_line(cluster: str, here: Path) -> None:
     Path("my_slow.py").write_text(ORACLE.replace('os.environ.get("REFUSED")', '"r1"'))
-    Path("in.jsonl").write_text("".join(json.dumps({"id": f"r{i}", "question": "Who?", "answer": "She."}) + "\n" for i in range(3)))
+    Path("in.jsonl").write_text(
+        "".join(json.dumps({"id": f"r{i}", "question": "Who?", "answer": "She."}) + "\n" for i in range(3))
+    )
     words = ["label", "--answers", "in.jsonl", "--oracle", "my_slow.Slow", "--chunk", "1", "--on", "ray"]
     code, text = ended(start(cluster, *words))
     lines = [line for line in text.splitlines() if line.startswith("lovec: error")]
@@ -189,7 +191,7 @@ def test_an_error_of_an_actor_is_one_line(cluster: str, here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_actor_that_does_not_fit_and_a_cluster_that_is_not_there(cluster: str, here: Path) -> None:
+def test_an_actor_that_does_not_fit_is_refused(cluster: str, here: Path) -> None:
     Path("in.jsonl").write_text(json.dumps({"id": "a", "text": "Ada wrote. It rained."}) + "\n")
     words = ["tag", "in.jsonl", "--model", tiny(here, "llama"), "--out", "tags.jsonl", "--on", "ray"]
     code, text = ended(start(cluster, *words, "--actor_gpus", "1"))

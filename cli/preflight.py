@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import lovec
-from lovec.files import adapter_folder, check_adapter_folder
-from lovec.hub import HubName
+from lovec.files import check_adapter_folder
+from lovec.hub import HubName, adapter_folder
 from lovec.types import LovecError
 
 from .arguments import find_recipe, read_recipe, value_of

@@ -241,7 +241,7 @@ class TagCommand:
 
         def on_sentence(number: int, at: int, sentence: Sentence) -> None:
             printer.on_sentence(number, at, sentence)
-            if report:
+            if report and self._lines is not None:
                 self._lines.on_sentence(number, at, sentence)
 
         for records in self._chunks(report):

@@ -226,13 +226,6 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def adapter_folder(path: str) -> str:
-    """Return the folder of an adapter, given that folder or the folder of the run that wrote it."""
-    inner = Path(path) / "adapter"
-    outer = Path(path) / "adapter_config.json"
-    return str(inner) if not outer.is_file() and (inner / "adapter_config.json").is_file() else path
-
-
 def check_adapter_folder(adapter: str) -> None:
     """Refuse a folder that holds no adapter in PEFT format; its weights are not read.
 

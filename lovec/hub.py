@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from lovec.files import adapter_folder as local_adapter_folder
 from lovec.types import CALIBRATION_FILE, LovecError
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -114,8 +114,10 @@ def adapter_folder(path: str) -> str:
     Raises:
         LovecError: it is neither here nor on the hub.
     """
-    name = HubName.parse(path)
-    return local_adapter_folder(path) if name is None else _fetched_adapter(name)
+    if (name := HubName.parse(path)) is not None:
+        return _fetched_adapter(name)
+    outer, inner = Path(path) / ADAPTER_FILES[0], Path(path) / "adapter" / ADAPTER_FILES[0]
+    return str(inner.parent) if inner.is_file() and not outer.is_file() else path
 
 
 @cache  # one command asks for it several times, and must get the same revision
@@ -124,7 +126,7 @@ def _fetched_adapter(name: HubName) -> str:
 
     files = [*ADAPTER_FILES, SETTINGS, CALIBRATION_FILE]
     with hub_errors(name, "adapter"):
-        folder = snapshot_download(name.repo, revision=name.revision, allow_patterns=files)
+        folder = str(snapshot_download(name.repo, revision=name.revision, allow_patterns=files))
     for file in ADAPTER_FILES:
         if not os.path.isfile(os.path.join(folder, file)):
             raise LovecError(
@@ -162,4 +164,4 @@ def _fetched_model(name: HubName) -> str | None:
         except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled):
             return None  # transformers says what is wrong with it, if anything is
     with hub_errors(name):
-        return snapshot_download(name.repo, revision=name.revision, allow_patterns=list(_MODEL_FILES))
+        return str(snapshot_download(name.repo, revision=name.revision, allow_patterns=list(_MODEL_FILES)))

@@ -60,7 +60,7 @@ LAYERS = (
             "calls": "retries of HTTP calls",
             "devices": "where a model runs",
             "files": "atomic writes",
-            "hub": "names of the hub",
+            "hub": "adapters by name",
             "imports": "users' functions",
             "notices": "bundled warnings",
             "randomness": "random streams",

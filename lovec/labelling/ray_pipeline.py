@@ -134,7 +134,7 @@ def _explained(error: BaseException) -> LovecError:
     return LovecError(f"the work on Ray has failed ({name}: {message[:_QUOTED]}); run the same command again to go on")
 
 
-class _Chunks(Datasource):
+class _Chunks(Datasource):  # type: ignore[misc]  # Ray is an extra, without which it has no types
     """The file of chunks as a source of Ray Data: as many blocks of successive chunks as are asked for."""
 
     def __init__(self, path: Path, places: Mapping[int, int]) -> None:

@@ -42,10 +42,13 @@ def run(words: list[str]) -> None:
     check_output(options.out, (options.results,), "choose another folder")
     table = _results_table(options.results, source.run)
     if options.merged:
-        export_merged(source, options.out, table, options.dtype, options.force)
+        changed = export_merged(source, options.out, table, options.dtype, options.force)
     else:
         export_adapter(source, options.out, table, options.force)
+        changed = None
     print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
+    if changed is not None:
+        print(changed)
     folder = shlex.quote(str(options.out))
     base = f"--model {folder}" if options.merged else f"--adapter {folder}"
     vllm = folder if options.merged else f"{source.base} --enable-lora --lora-modules lovec={folder}"

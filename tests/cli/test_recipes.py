@@ -25,7 +25,8 @@ OBJECTIVES = {
     "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward", "p-true.yaml": "PTrueTuned",
     "comparison.yaml": "Comparison", "distil.yaml": "Distil", "distil-unlabelled.yaml": "Distil",
 }  # fmt: skip
-OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml")
+OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml",
+            "qlora.yaml")  # fmt: skip
 
 IPO = """
 from torch import Tensor
@@ -73,11 +74,14 @@ def every_combination():
     """Recipes and overlays; those beyond each by itself and on one recipe are slow."""
     for recipe, overlay in itertools.product(OBJECTIVES, (None, *OVERLAYS)):
         rare = overlay is not None and recipe != "dpo.yaml"
-        yield pytest.param(recipe, overlay, marks=[pytest.mark.slow] if rare else [])
+        marks = [pytest.mark.quant] if overlay == "qlora.yaml" else [pytest.mark.slow] if rare else []
+        yield pytest.param(recipe, overlay, marks=marks)
 
 
 @pytest.mark.parametrize(("recipe", "overlay"), list(every_combination()))
 def test_every_packaged_recipe_builds(here, recipe, overlay):
+    if overlay == "qlora.yaml":
+        pytest.importorskip("bitsandbytes", reason="the extra quant is not installed")
     cli = build(command_of(recipe), "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
     given = settings_of(overlay or recipe)["model"]["init_args"]
     if "engine" in given:

@@ -189,8 +189,9 @@ def test_an_unknown_quantisation_is_refused() -> None:
         PolicyConfig(quantization="int3")  # type: ignore[arg-type]
 
 
-def test_without_bitsandbytes_the_error_names_the_extra(model: str) -> None:
-    words = ["fit", "--config", "sft.yaml", "--model.policy.model", model, "--model.policy.quantization", "nf4"]
+@pytest.mark.parametrize("asked", [["--config", "qlora.yaml"], ["--model.policy.quantization", "nf4"]])
+def test_without_bitsandbytes_the_error_names_the_extra(asked: list[str], model: str) -> None:
+    words = ["fit", "--config", "sft.yaml", "--model.policy.model", model, *asked]
     done = subprocess.run([sys.executable, "-c", WITHOUT.format(words=words)], capture_output=True, text=True)
     assert done.returncode == 1 and "pip install 'lovec[quant]'" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import Estimate, Prices
+from lovec.thoughts import without_thoughts
 from lovec.types import LovecError, Record, Sampling
 
 _LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refuse the first
@@ -134,12 +135,12 @@ class OpenAIWriter(Asker, Writer):
 
 
 def _read(reply: ChatReply) -> Answer | str:
-    """Return the answer in a reply, without the draft of a thinking model, or why it cannot be used."""
+    """Return the answer in a reply, without thoughts, or why it cannot be used."""
     if reply.finish == "content_filter":
         return f"cut off ({reply.finish})"
     if reply.finish == NO_MESSAGE:
         return f"no message in {reply.text[:100]}"
-    _, _, text = reply.text.rpartition("</think>")
-    if "<think>" in text:
+    text = without_thoughts(reply.text)
+    if text is None:
         return "cut off before the answer began; give more tokens with --max_new_tokens"
     return Answer(text.strip(), reply.finish != "length") if text.strip() else "an empty reply"

@@ -126,10 +126,9 @@ def load_base(config: PolicyConfig) -> Any:
     if config.dtype not in ("float32", "bfloat16"):
         raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
     settings = load_config(config)
-    # Soft-capped attention (Gemma-2) has no sdpa implementation: transformers would silently leave out the cap.
-    capped = getattr(settings.get_text_config(), "attn_logit_softcapping", None)
+    eager = not _has_sdpa(settings)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    options = {"dtype": dtype, "attn_implementation": "eager" if capped else "sdpa"}
+    options = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
     stored = stored_quantization(settings, config.model)
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **options)
@@ -143,9 +142,20 @@ def load_base(config: PolicyConfig) -> Any:
             options |= quantization_options(dtype)
         model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **options)
     repair_on_cpu(model)
-    if not capped:
+    if not eager:
         use_trie_attention(model)
     return model.requires_grad_(False)
+
+
+def _has_sdpa(settings: Any) -> bool:
+    """Return whether the attention of a model can be computed by torch's scaled dot product attention."""
+    from transformers import AutoModelForCausalLM
+
+    # Of soft-capped attention (Gemma-2) transformers would silently leave out the cap.
+    if getattr(settings.get_text_config(), "attn_logit_softcapping", None):
+        return False
+    known = AutoModelForCausalLM._model_mapping
+    return type(settings) not in known.keys() or bool(known[type(settings)]._supports_sdpa)  # attention sinks: gpt-oss
 
 
 def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:

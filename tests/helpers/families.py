@@ -63,8 +63,8 @@ _TEXT = """# Models
 
 Every causal language model of transformers with a chat template may work. These families are tried: a model of each
 architecture with two layers and random weights goes through encoding, training and tagging, and its log-probabilities
-are compared with those of the model itself. This page is written by `make models` from what the tests check; the weights
-of the published models were not at hand.
+are compared with those of the model itself. This page is written by `make models` from what the tests check; the
+weights of the published models were not at hand.
 
 | Models | System turn | Answer begins after | and ends with | LoRA on | Shared beginnings | |
 |---|---|---|---|---|---|---|
@@ -80,8 +80,8 @@ of the published models were not at hand.
 - **Dates**: templates that write today's date write 26 July 2024, so that a prompt is the same tomorrow.
 - **LoRA**: a fused layer stands for its parts if all of them are asked for; else the model is refused by name.
 - **Refused**: templates that write something else between question and answer once the answer is there, tokenizers that
-  do not give the tags back, logits that are scaled (Cohere, Granite), and weights that are quantised by other methods than
-  [NF4](machines.md#less-memory-a-base-in-4-bits). Each error says which, and what to do.
+  do not give the tags back, logits that are scaled (Cohere, Granite), and weights that are quantised by other methods
+  than [NF4](machines.md#less-memory-a-base-in-4-bits). Each error says which, and what to do.
 """
 
 

@@ -75,7 +75,7 @@ class BatchList(SqliteFile):
     KIND = "list of batches"
     FIX = "name another reply cache with cache"
     APPLICATION_ID = 0x4C6F5642  # "LoVB"
-    TABLES: ClassVar = {
+    TABLES: ClassVar[Mapping[str, str]] = {
         "batches": "(number INTEGER PRIMARY KEY, server TEXT NOT NULL, file TEXT, remote TEXT, at REAL NOT NULL, "
         "finished INTEGER NOT NULL DEFAULT 0, calls INTEGER NOT NULL, tokens_in INTEGER NOT NULL, "
         "tokens_out INTEGER NOT NULL)",

@@ -76,7 +76,7 @@ class ReplyCache(SqliteFile):
     KIND = "reply cache"
     FIX = "name another with cache"
     APPLICATION_ID = 0x4C6F5665  # "LoVe"
-    TABLES: ClassVar = {
+    TABLES: ClassVar[Mapping[str, str]] = {
         "replies": "(key TEXT PRIMARY KEY, text TEXT NOT NULL, finish TEXT NOT NULL, tokens_in INTEGER, "
         "tokens_out INTEGER) WITHOUT ROWID"
     }

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from lovec.types import LovecError
 
@@ -30,16 +30,16 @@ class SqliteFile:
         LovecError: the file cannot be written, is damaged, or is another program's. It is left unchanged.
     """
 
-    KIND: str
+    KIND: ClassVar[str]
     """What the file is, for errors."""
 
-    FIX: str
+    FIX: ClassVar[str]
     """What to do about a file that cannot be used, for errors."""
 
-    APPLICATION_ID: int
+    APPLICATION_ID: ClassVar[int]
     """The number in the header of the file that marks it as one of this kind."""
 
-    TABLES: Mapping[str, str]
+    TABLES: ClassVar[Mapping[str, str]]
     """The columns of every table, by its name."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

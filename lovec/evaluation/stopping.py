@@ -13,6 +13,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
+from lovec.evaluation.processes import meet
 from lovec.signals import SIGNALS, Terminated
 
 _GRACE = 20.0  # seconds that the other processes of this machine have to end
@@ -71,6 +72,7 @@ class SignalConnector(_SignalConnector):
         """Return whether a process has got a signal, the same on every process. Every process must call it."""
         self.agreed = self._noted
         if self.trainer.world_size > 1:
+            meet(self.trainer)
             noted = torch.tensor(self._noted, device=self.trainer.strategy.root_device)
             dist.all_reduce(noted, op=dist.ReduceOp.MAX)
             self.agreed = int(noted)

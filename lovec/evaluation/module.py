@@ -187,17 +187,11 @@ class EvaluationModule(LightningModule):
             return self.policy
 
         strategy = self.trainer.strategy
-        if not isinstance(strategy, ShardedStrategy):
+        if isinstance(strategy, ShardedStrategy):
+            refuse_together(self.trainer, strategy.load_sharded(load))
+            strategy.begin()
+        else:
             load()
-            return
-
-        def load_whole() -> Policy:
-            load()
-            self.base_fingerprint  # noqa: B018 - it is made of the whole weights, and kept
-            return self.policy
-
-        refuse_together(self.trainer, strategy.load_sharded(load_whole))
-        strategy.begin()
 
     def tested_adapter(self) -> str | None:
         """Return the adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""

@@ -20,10 +20,11 @@ _GRACE = 20.0  # seconds that the other processes of this machine have to end
 
 
 class SignalConnector(_SignalConnector):
-    """Handles SIGTERM and SIGHUP for a trainer; what Lightning does with other signals, such as SLURM's, stays.
+    """Handles SIGTERM, SIGHUP and SIGUSR1 for a trainer, in SLURM's jobs too.
 
     Lightning's own handler makes the processes talk to each other while it handles the signal, whatever they were
-    saying before: two processes that both get SIGTERM wait for each other for ever. Here a signal is only noted while
+    saying before: two processes that both get SIGTERM wait for each other for ever. On SIGUSR1 in a job of SLURM it
+    would save a checkpoint in the middle of a step. Here a signal is only noted while
     the model is trained. The processes agree on it at the end of a step, where all of them are at the same place. At
     other times there is nothing to save, and the signal ends the process.
 
@@ -47,7 +48,7 @@ class SignalConnector(_SignalConnector):
         return connector
 
     def register_signal_handlers(self) -> None:
-        """Replace Lightning's handlers of SIGTERM and SIGHUP; a signal that is ignored stays ignored."""
+        """Replace Lightning's handlers of these signals; a signal that is ignored stays ignored."""
         super().register_signal_handlers()
         for number in SIGNALS:
             ignored = self._original_handlers[number] is signal.SIG_IGN

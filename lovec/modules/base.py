@@ -395,11 +395,11 @@ class PolicyModule(EvaluationModule):
             path.rename(free_name(path))
 
     def on_train_start(self) -> None:
-        """Let SIGTERM and SIGHUP wait for the end of a step."""
+        """Let SIGTERM, SIGHUP and SIGUSR1 wait for the end of a step."""
         SignalConnector.of(self.trainer).training_begins()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """After SIGTERM or SIGHUP to any process, write a checkpoint; the run ends at the next of the hooks below."""
+        """After one of these signals to any process, write a checkpoint; the run ends at the next of the hooks below."""
         if SignalConnector.of(self.trainer).agree():
             self._save_terminated()
 

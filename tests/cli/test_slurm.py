@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 def script() -> str:
     """The script of the page."""
-    (found,) = re.findall(r"```sh\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs" / "machines.md").read_text(), re.DOTALL)
+    (found,) = re.findall(
+        r"```sh\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs" / "machines.md").read_text(), re.DOTALL
+    )
     return found
 
 

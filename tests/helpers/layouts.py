@@ -32,8 +32,12 @@ from lovec.types import Record
 STRATEGIES: Mapping[str, Callable[[], Any]] = {"ddp": lambda: "ddp", "fsdp2": ShardedStrategy}
 """How two processes train together, by name of the layout; "one" is the layout of one process."""
 
-UNMEASURED = {"GRPO-server": {"test": False, "limit_val_batches": 0, "limit_train_batches": 2}}
-"""Options of the runs that only train, by name: every token that they score is a call of the server."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    # every token that is scored is a call of the server
+    "GRPO-server": {"test": False, "limit_val_batches": 0, "limit_train_batches": 2},
+    "ORPO": {"checkpointing": True},
+}
+"""Options of runs, by name."""
 
 Objective = tuple[str, dict[str, Any], bool]
 """Name of a class, its options, and whether it continues an adapter."""
@@ -103,9 +107,7 @@ def run(layout: str, folder: Path, model: str, adapter: str, make: Callable[[], 
     start = adapter if continued else None
     policy = PolicyConfig(model, start, lora_r=4, lora_alpha=8, gradient_checkpointing=checkpointing)
     sgd = options.pop("sgd", True)
-    objective = module(
-        getattr(modules, cls), model, policy=policy, sgd=sgd, micro_batch_tokens=400, seed=5, **settings
-    )
+    objective = module(getattr(modules, cls), model, policy=policy, sgd=sgd, micro_batch_tokens=90, seed=5, **settings)
     if layout != "one":
         options |= {"strategy": STRATEGIES[layout](), "devices": 2, "use_distributed_sampler": False}
     saver = ModelCheckpoint(dirpath=folder, filename="last", every_n_train_steps=2, enable_version_counter=False)

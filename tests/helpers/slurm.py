@@ -22,7 +22,7 @@ def install(folder: Path) -> None:
     folder.mkdir()
     for name in NAMES:
         path = folder / name
-        path.write_text(f"#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} {name} \"$@\"\n")
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} {name} "$@"\n')
         path.chmod(0o755)
 
 

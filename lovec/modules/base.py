@@ -26,6 +26,7 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
+from lovec.evaluation.sharding import ShardedStrategy
 from lovec.evaluation.stopping import SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
@@ -234,12 +235,14 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        groups = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
-        for group in groups:
+        groups, own = self._groups(examples)
+        for number, group in enumerate(groups):
             with self._no_sync():
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
-                self.manual_backward(total)
+                self.manual_backward(total if number < own else 0.0 * total)
+            if number >= own:
+                continue
             sums["loss"] += float(total.detach())
             for name, term in {**out.terms, **out.metrics}.items():
                 sums[f"sum/{name}"] += float((term.values.detach() * term.mask).sum())
@@ -269,6 +272,19 @@ class PolicyModule(EvaluationModule):
         metrics = {**means, **peaks, "grad_norm": norm}
         self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
+
+    def _groups(self, examples: Sequence[Example]) -> tuple[list[list[Example]], int]:
+        """Return the micro-batches of a batch, and how many of them count.
+
+        Processes with a sharded base run forward and backward passes together, so all of them need the same number:
+        those with fewer compute their last one again, with weight 0.
+        """
+        groups = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
+        own = len(groups)
+        if isinstance(self.trainer.strategy, ShardedStrategy):
+            most = reduce_over_processes(self.trainer, {"groups": own}, max)["groups"]
+            groups += [groups[-1]] * int(most - own)
+        return groups, own
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""
@@ -379,11 +395,11 @@ class PolicyModule(EvaluationModule):
             path.rename(free_name(path))
 
     def on_train_start(self) -> None:
-        """Let SIGTERM and SIGHUP wait for the end of a step."""
+        """Let SIGTERM, SIGHUP and SIGUSR1 wait for the end of a step."""
         SignalConnector.of(self.trainer).training_begins()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """After SIGTERM or SIGHUP to any process, write a checkpoint; the run ends at the next of the hooks below."""
+        """After one of these signals to any process, write a checkpoint; the run ends at the next of the hooks below."""
         if SignalConnector.of(self.trainer).agree():
             self._save_terminated()
 

@@ -52,6 +52,9 @@ FREE = (
 )
 """Settings of a module that change memory, speed, costs or what is measured, but not what is learned."""
 
+WHOLE = "lovec_weights_digest"
+"""Attribute of a model with the digest that its weights had before they were split over processes."""
+
 _ELSEWHERE = (
     "model.policy.model",
     "model.policy.instruction",
@@ -78,8 +81,11 @@ def weights_digest(model: Any) -> str:
     embedded world and seconds for 8 billion parameters.
 
     Args:
-        model: a transformers model, with or without adapters in its layers.
+        model: a transformers model, with or without adapters in its layers; of a sharded one, the digest that it had
+            while it was whole.
     """
+    if (made := getattr(model, WHOLE, None)) is not None:
+        return str(made)
     result = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if ".lora_" in name:

@@ -23,7 +23,7 @@ from forks import Fork, run_forks
 from lovec import calls
 from lovec.oracles import OpenAIOracle, batch_client, prefetching
 from lovec.oracles.batch_client import BatchClient
-from lovec.oracles.batches import BatchList
+from lovec.oracles.batches import BatchList, Load
 from lovec.types import LovecError, Record, Sentence
 
 PRICES = {"price_in": 2.0, "price_out": 20.0}  # a reply costs $0.004, in a batch $0.002
@@ -241,6 +241,19 @@ def test_a_batch_whose_beginning_was_not_confirmed_is_found_by_the_next_run(serv
         server.create(f"file-of-others-{first}")
     judge(server).prefetch(many(5))
     assert len(server.ran) == 6 == len(set(server.ran))
+
+
+def test_a_request_is_claimed_by_one_batch_only(tmp_path: Path) -> None:
+    one = {key: Load(1, 10, 5) for key in "abc"}
+    with BatchList(tmp_path / "cache") as first, BatchList(tmp_path / "cache") as second:
+        number, claimed = first.claim("s", one, lambda key: False)
+        other, rest = second.claim("s", {key: Load(1, 1, 1) for key in "bcde"}, lambda key: key == "e")
+        assert (claimed, rest) == ({"a", "b", "c"}, {"d"}) and number != other
+        assert first.batch(number).load == Load(3, 30, 15) and first.batch(other).load == Load(1, 1, 1)
+        second.finish(number, Load(2, 20, 8), alone=["b"])
+        first.finish(number, Load())  # the other process was faster
+        assert first.batch(number).load == Load(2, 20, 8) and first.is_alone("b") and first.holder("a") is None
+        assert first.claim("s", one, lambda key: False)[1] == {"a", "c"}
 
 
 def test_another_programs_file_is_left_alone(server: BatchServer, tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
-from lovec.evaluation.processes import in_data_order, meet, refuse_together
-from lovec.evaluation.sharding import ShardedStrategy
+from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
@@ -179,19 +178,9 @@ class EvaluationModule(LightningModule):
         self._attach_oracle()
 
     def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
-        """Load the policy in train mode, its base split over the processes where the strategy says so."""
-
-        def load() -> Policy:
-            self.policy = Policy(config, self.uses_dropout, **options)
-            self.policy.train()  # from_pretrained leaves models in eval mode
-            return self.policy
-
-        strategy = self.trainer.strategy
-        if isinstance(strategy, ShardedStrategy):
-            refuse_together(self.trainer, strategy.load_sharded(load))
-            strategy.begin()
-        else:
-            load()
+        """Load the policy in train mode."""
+        self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
+        self.policy.train()  # from_pretrained leaves models in eval mode
 
     def tested_adapter(self) -> str | None:
         """Return the adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""

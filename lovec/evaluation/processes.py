@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from lovec.evaluation.sharding import ShardedStrategy
+from lovec.policy import Policy
 from lovec.types import LovecError, Record
 
 T = TypeVar("T")
@@ -22,6 +23,26 @@ def meet(trainer: Any) -> None:
     """
     if trainer.world_size > 1 and isinstance(trainer.strategy, ShardedStrategy):
         trainer.strategy.meet()
+
+
+def load_policy(trainer: Any, load: Callable[[], Policy]) -> Policy:
+    """Load a policy, its base split over the processes where the strategy says so. Every process must call it.
+
+    Args:
+        trainer: the Lightning trainer.
+        load: loads the policy.
+
+    Raises:
+        LovecError: the policy cannot be loaded or split, see ``refuse_together``.
+    """
+    strategy = trainer.strategy
+    if not isinstance(strategy, ShardedStrategy):
+        return load()
+    policy, problem = strategy.load_sharded(load)
+    refuse_together(trainer, problem)
+    assert policy is not None
+    strategy.begin()
+    return policy
 
 
 def gather(trainer: Any, part: T) -> list[T]:

@@ -65,7 +65,7 @@ class ShardedStrategy(ModelParallelStrategy):
             loop.inference_mode = False
         super().setup(trainer)
 
-    def load_sharded(self, load: Callable[[], Policy]) -> str | None:
+    def load_sharded(self, load: Callable[[], Policy]) -> tuple[Policy | None, str | None]:
         """Load a policy and split its base.
 
         The processes of a node load one after the other, so that the node holds one whole base at a time.
@@ -74,17 +74,18 @@ class ShardedStrategy(ModelParallelStrategy):
             load: loads the policy on the CPU.
 
         Returns:
-            What is wrong, in one line, where the policy cannot be loaded or split; else None.
+            The policy; and what is wrong, in one line, where it cannot be loaded or split, else None.
         """
-        problem, self._forwards = None, None
+        policy, problem, self._forwards = None, None, None
         for turn in range(self.num_processes):
             if turn == self.local_rank:
                 try:
-                    self._forwards = shard_base(load(), self._shards, self.root_device)
+                    policy = load()
+                    self._forwards = shard_base(policy, self._shards, self.root_device)
                 except LovecError as error:
                     problem = str(error)
             super().barrier()
-        return problem
+        return policy, problem
 
     def begin(self) -> None:
         """Make the adapters of all processes equal. Every process must call it, after ``load_sharded``."""

@@ -8,17 +8,14 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
@@ -26,12 +23,12 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
-from lovec.evaluation.sharding import ShardedStrategy
 from lovec.evaluation.stopping import SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
+from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
@@ -235,13 +232,14 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        groups, own = self._groups(examples)
+        own = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
+        groups = even_groups(self.trainer, own)
         for number, group in enumerate(groups):
-            with self._no_sync():
+            with without_sync(self.trainer):
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
-                self.manual_backward(total if number < own else 0.0 * total)
-            if number >= own:
+                self.manual_backward(total if number < len(own) else 0.0 * total)
+            if number >= len(own):
                 continue
             sums["loss"] += float(total.detach())
             for name, term in {**out.terms, **out.metrics}.items():
@@ -273,19 +271,6 @@ class PolicyModule(EvaluationModule):
         self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
-    def _groups(self, examples: Sequence[Example]) -> tuple[list[list[Example]], int]:
-        """Return the micro-batches of a batch, and how many of them count.
-
-        Processes with a sharded base run forward and backward passes together, so all of them need the same number:
-        those with fewer compute their last one again, with weight 0.
-        """
-        groups = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
-        own = len(groups)
-        if isinstance(self.trainer.strategy, ShardedStrategy):
-            most = reduce_over_processes(self.trainer, {"groups": own}, max)["groups"]
-            groups += [groups[-1]] * int(most - own)
-        return groups, own
-
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""
         return torch.stack([share.double() for share in self._shares(out, counts).values()]).sum()
@@ -305,10 +290,7 @@ class PolicyModule(EvaluationModule):
         Where the norm is not finite no step is made.
         """
         parameters = self.policy.trainable()
-        if self.trainer.world_size > 1:
-            for p in parameters:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                dist.all_reduce(p.grad)
+        sum_gradients(self.trainer, parameters)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_norm or float("inf")))
         if not math.isfinite(norm):
             return norm
@@ -319,11 +301,6 @@ class PolicyModule(EvaluationModule):
         if schedule is not None:
             schedule.step()
         return norm
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        """Keep DDP from summing gradients in every micro-batch, of which processes may have unequal numbers."""
-        model = self.trainer.strategy.model
-        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     # Lightning's hooks
 
@@ -399,7 +376,7 @@ class PolicyModule(EvaluationModule):
         SignalConnector.of(self.trainer).training_begins()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """After one of these signals to any process, write a checkpoint; the run ends at the next of the hooks below."""
+        """After such a signal to any process, write a checkpoint; the run ends at the next of the hooks below."""
         if SignalConnector.of(self.trainer).agree():
             self._save_terminated()
 

@@ -1,4 +1,4 @@
-"""The layers of the base model split over processes with FSDP2; adapters and everything outside of layers stay whole."""
+"""The layers of the base model split over processes with FSDP2; adapters and all outside of layers stay whole."""
 
 from __future__ import annotations
 

@@ -122,6 +122,7 @@ def repair_on_cpu(model: nn.Module) -> None:
     Args:
         model: the model, whose layers are changed in place.
     """
+    layer: Any
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False

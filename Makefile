@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-slow first-hour fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house plots clean
+.PHONY: demo test test-slow first-hour fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house models plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -73,6 +73,9 @@ wheel: $(READY)  ## dist/*.whl
 
 house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
 	$(VENV)/bin/python docs/house.py
+
+models: $(READY)  ## docs/models.md, the table of model families, from what the tests try
+	$(OFFLINE) $(VENV)/bin/python tests/helpers/families.py
 
 plots: $(READY)  ## docs/rewards.svg, the rewards of the paper
 	$(VENV)/bin/python docs/rewards.py

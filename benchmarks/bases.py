@@ -11,14 +11,26 @@ pre-trained once, in ten minutes of processor time each. Intervals are over ques
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, ROOT, interval_text, provenance, read_json, side, versions_text, write_json
-from world import run
+from common import (
+    CALIBRATION,
+    HEADINGS,
+    ROOT,
+    interval_text,
+    mean_text,
+    read_json,
+    select,
+    side,
+    versions_text,
+    write_json,
+)
+from world import NOTE, read_committed, run
 from world_intervals import records_in, tagged_path
 
 from lovec.evaluation.evaluator import MODES
@@ -48,6 +60,7 @@ def folder_of(out: Path, base: str, seed: int) -> Path:
 def collect(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Return the metrics of every method on every base model, and intervals over all of them."""
     pairs = [(base, seed) for base in BASES for seed in seeds]
+    notes = [json.loads((folder_of(out, *pair) / NOTE).read_text(encoding="utf-8")) for pair in pairs]
     entries = []
     for mode in MODES:
         drawn = {method: _drawn(out, method, mode, pairs) for method in METHODS}
@@ -60,7 +73,9 @@ def collect(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
             entries.append({"base": None, "method": method, "against": against, "mode": mode} | {
                 name: None if i is None else [i.value, i.low, i.high] for name, i in ends.items()
             })  # fmt: skip
-    return provenance() | {"seeds": list(seeds), "bases": list(BASES), "entries": entries}
+    kept = {name: notes[0][name] for name in ("date", "commit", "versions", "machine", "world")}
+    kept["commit"] = ", ".join(sorted({note["commit"] for note in notes}))
+    return kept | {"seeds": list(seeds), "bases": list(BASES), "entries": entries}
 
 
 def _drawn(out: Path, method: str, mode: str, pairs: Sequence[tuple[str, int]], draws: int = 2000) -> Resampled:
@@ -103,6 +118,28 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
             name = f"{entry['method']} minus {entry['against']}" if difference else entry["method"]
             cells = [_interval(entry[metric], difference) for metric in CALIBRATION]
             yield f"| {name} | {entry['mode']} | {' | '.join(cells)} |"
+    yield from _elsewhere(results, read_committed())
+
+
+def _elsewhere(results: Mapping[str, Any], committed: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the same seeds gave in the runs of benchmarks/world.py, if those were made on another machine."""
+    base, seeds, machines = results["bases"][0], results["seeds"], (results["machine"], committed["machine"])
+    if machines[0] == machines[1]:
+        return
+    yield from ("", "## Another processor", "")
+    yield (
+        f"Sums of floating-point numbers differ a little between processors, and training enlarges that. Means over "
+        f"the same seeds ({', '.join(map(str, seeds))}) with the model `{base}`; the second column is part of "
+        "[the main results](world.md)."
+    )
+    yield from ("", f"| BS / ECE-M / SC | {' | '.join(machines)} |", "|---|---|---|")
+    for mode, method in product(MODES, METHODS):
+        own = {"base": base, "method": method, "mode": mode}
+        here = next(entry for entry in results["entries"] if own.items() <= entry.items())
+        rows = select(committed["rows"], method=method, mode=mode)
+        there = [row for row in rows if row.seed in seeds]
+        cells = [_percent(here[name]) for name in CALIBRATION], [mean_text(there, name) for name in CALIBRATION]
+        yield f"| {method}, {mode} | {' | '.join(' / '.join(c) for c in cells)} |"
 
 
 def _percent(value: float | None) -> str:

@@ -47,7 +47,7 @@ from lovec.types import MODES, Record, ResultRow, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "deployed.json"
 PAGE = ROOT / "docs" / "results" / "deployed.md"
-METHODS = {"sft": "SFT", "sft2": "SFT-2", "dpo": "DPO", "expected": "ExpectedReward"}
+METHODS = {"sft": "SFT", "dpo": "DPO", "expected": "ExpectedReward", "distil": "Distil"}
 READOUTS = ("stated", "mean", "deployed")
 NAMES = ("brier", "ece_m", "spearman")
 PROBABILITIES = (0.8, 0.9, 0.95)

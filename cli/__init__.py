@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 for an error that the user can mend, 2 for a command line or recipe that cannot
-        be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP.
+        be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP, 138 for SIGUSR1.
     """
     if argv is None:  # at the end of this process, no search for garbage among all that was imported
         atexit.register(gc.freeze)

@@ -86,12 +86,15 @@ def arrange(command: str, words: Sequence[str]) -> list[str]:
     recipes = [read_recipe(path) for path in paths]
     sources = [str(path) for path in paths]
     if (given := value_of(flags, "--ckpt_path")) == "":
-        raise UsageError("--ckpt_path is empty; give last, best or the path of a .ckpt file")
+        raise UsageError("--ckpt_path is empty; give auto, last, best or the path of a .ckpt file")
     checkpoint = given or _last(recipe.get("ckpt_path") for recipe in recipes)
     if checkpoint and is_name(checkpoint):
         folders = (_trainer(recipe).get("default_root_dir") for recipe in recipes)
         folder = value_of(flags, "--trainer.default_root_dir") or _last(folders) or "."
-        checkpoint = str(find_checkpoint(checkpoint, Path(folder)))
+        if checkpoint == "auto" and command != "fit":
+            raise UsageError(f"--ckpt_path auto is for fit; {command} needs last, best or the path of a .ckpt file")
+        found = find_checkpoint(checkpoint, Path(folder))
+        checkpoint = "null" if found is None else str(found)
         flags += ["--ckpt_path", checkpoint]
     if checkpoint and checkpoint != "null":
         if (saved := saved_recipe(Path(checkpoint), command, recipes, flags)) is not None:

@@ -41,9 +41,10 @@ def run(words: list[str]) -> None:
     options = parser.read(words)
     if options.public and options.push is None:
         raise UsageError("--public is of --push REPO, which is not given")
-    from lovec.exporting import ExportSource, check_upload, export_adapter, export_merged, upload
+    from lovec.exporting import ExportSource, export_adapter, export_merged
     from lovec.files import check_output
     from lovec.types import LovecError
+    from lovec.uploading import check_upload, upload
 
     name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
 
@@ -51,10 +52,13 @@ def run(words: list[str]) -> None:
     check_output(options.out, (options.results,), "choose another folder")
     table = _results_table(options.results, source.run)
     if options.merged:
-        export_merged(source, options.out, table, options.dtype, options.force)
+        changed = export_merged(source, options.out, table, options.dtype, options.force)
     else:
         export_adapter(source, options.out, table, options.force)
+        changed = None
     print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
+    if changed is not None:
+        print(changed)
     if name is not None:
         if not options.merged and Path(source.base).exists():
             print(f"lovec: warning: the base model is {source.base}, which others do not have", file=sys.stderr)

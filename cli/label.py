@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format
-from lovec.types import LovecError, Record, Sampling
+from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
 from .console import locked, texts_in, weights_digest
@@ -125,6 +125,10 @@ class LabelCommand:
         self.writer: Any = objects.writer
         if hasattr(self.oracle, "attach") and not has_model:
             raise UsageError(f"--model must be given for {type(self.oracle).__name__} to judge with")
+        if config.batch and not any(hasattr(asked, "prefetch") for asked in (self.oracle, self.writer)):
+            raise UsageError(
+                "--batch true is of --oracle OpenAIOracle and --writer OpenAIWriter; name one, or leave it out"
+            )
         for asked in (self.oracle, self.writer):
             if hasattr(asked, "progress"):
                 asked.progress = False  # the command has a line of its own
@@ -336,7 +340,7 @@ class LabelCommand:
         if self.writer is None:
             return labelling.AnswerStep(labelling.EngineWriter(self._session.engine, self._session.encoder), sampling)
         if hasattr(self.writer, "estimate"):
-            self._confirm_cost("answers", "answers", lambda records: self.writer.estimate(records, sampling))
+            self._prepare_calls("answers", "answers", self.writer, sampling)
         return labelling.AnswerStep(self.writer, sampling)
 
     @cached_property
@@ -344,31 +348,35 @@ class LabelCommand:
         if hasattr(self.oracle, "estimate"):
             if self.options.max_cost is not None and getattr(self.writer, "spent", None):
                 self.oracle.max_cost = max(0.0, self.options.max_cost - self.writer.spent)
-            self._confirm_cost("label", "labelled", self.oracle.estimate)
+            self._prepare_calls("label", "labelled", self.oracle)
         if hasattr(self.oracle, "attach"):
             self.oracle.attach(self._session.policy, self._session.encoder)
         return labelling.LabelStep(self.oracle)
 
-    def _confirm_cost(self, stage: str, written: str, estimated: Callable[[Iterable[Record]], Any]) -> None:
-        """Print what the rest of a stage will cost, and ask whether to go on.
+    def _prepare_calls(self, stage: str, written: str, asked: Any, *how: Any) -> None:
+        """Print what the rest of a stage will cost, ask whether to go on, and have batches answer what they can.
 
         Args:
             stage: the stage.
             written: name of the file that it writes.
-            estimated: returns what asking about records takes.
+            asked: the oracle or the writer.
+            how: what it needs to know besides the records.
 
         Raises:
-            LovecError: the user does not want to, or cannot be asked.
+            LovecError: the user does not want to, or cannot be asked, or a batch failed.
         """
         done = 0 if self.options.redo else int((labelling.read_counts(written, self.out) or {}).get("records", 0))
-        estimate = estimated(labelling.stage_file(self._input(stage)).records(done))
+        rest = labelling.stage_file(self._input(stage)).after(done)
+        batch = {"batch": True} if self.options.batch and hasattr(asked, "prefetch") else {}
+        estimate = asked.estimate(rest, *how, **batch)
         print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
-        if not estimate.calls or self.options.yes:
-            return
-        if not sys.stdin.isatty():
-            raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
-        if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise LovecError("no calls were made; what was done so far stays")
+        if estimate.calls and not self.options.yes:
+            if not sys.stdin.isatty():
+                raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
+            if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
+                raise LovecError("no calls were made; what was done so far stays")
+        if batch:
+            asked.prefetch(rest, *how, notify=lambda line: print(f"{stage}: {line}", file=sys.stderr, flush=True))
 
     @cached_property
     def _session(self) -> Session:

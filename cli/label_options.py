@@ -45,6 +45,7 @@ class LabelSettings:
             own such as my_file.MyOracle; its options are --oracle.NAME.
         chunk: records that are rated together and written at once.
         max_cost: US dollars to spend at most, for answers and labels together.
+        batch: have OpenAIOracle and OpenAIWriter ask by the Batch API: half the price, within a day.
         dev_share: share of the entities whose records are in dev.jsonl.
         test_share: share of the entities whose records are in test.jsonl; the others are in train.jsonl.
         entity_key: key in meta that names what a record is about; records without it go by their question.
@@ -68,6 +69,7 @@ class LabelSettings:
     oracle: Oracle | None = None
     chunk: int = 64
     max_cost: float | None = None
+    batch: bool = False
     dev_share: float = 0.1
     test_share: float = 0.1
     entity_key: str = "entity"

@@ -25,6 +25,7 @@ from .errors import unknown
 from .parser import with_underscores
 
 _TRAINER = ["fit", "validate", "test", "predict", "sweep"]
+_EXTRAS = {"bitsandbytes": "quant"}
 _HELP = ("--help", "-h", "--print_config")
 _CLASSES = {"model": ("lovec.modules", "lovec.evaluation"), "data": ("lovec.datamodules",)}
 _FILES = ("--data.path", "--data.val_path", "--data.test_path", "--data.labels", "--questions", "--ask_file")
@@ -52,6 +53,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
     if command in _TRAINER:
         recipes = [read_recipe(find_recipe(name)) for name in _values(words, "--config", "-c")]
         saved = value_of(words, "--ckpt_path") is not None  # a checkpoint names what the command line does not
+        _check_extras(recipes, words)
         classes = {group: _class_of(group, recipes, words, saved) for group in _CLASSES}
         for option in (*(word for word in words if word.startswith("--")), *_settings(recipes, classes)):
             _check_option(option, classes)
@@ -63,6 +65,25 @@ def check_words(command: str, words: Sequence[str]) -> None:
         path = value_of(words, name)
         if path and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():
             raise LovecError(f"cannot read {path} (No such file or directory)")
+
+
+def _check_extras(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> None:
+    """Refuse a class of a package that is not installed, and name the extra that brings it."""
+    for path in (*_class_paths(recipes), *(word.rpartition("=")[2] for word in words)):
+        package, dot, _ = path.partition(".")
+        if dot and package in _EXTRAS and find_spec(package) is None:
+            extra = _EXTRAS[package]
+            raise LovecError(f"{path} is of {package}, which is not installed: pip install 'lovec[{extra}]'")
+
+
+def _class_paths(settings: Any) -> Iterator[str]:
+    """Yield every class path in nested settings."""
+    for name, value in settings.items() if isinstance(settings, Mapping) else ():
+        if name == "class_path" and isinstance(value, str):
+            yield value
+        yield from _class_paths(value)
+    for value in settings if isinstance(settings, list) else ():
+        yield from _class_paths(value)
 
 
 def _values(words: Sequence[str], *names: str) -> Iterator[str]:

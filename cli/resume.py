@@ -14,16 +14,17 @@ _PLACES = ("*.ckpt", "checkpoints/*.ckpt", "*/*/checkpoints/*.ckpt")  # the last
 
 
 def is_name(checkpoint: str) -> bool:
-    """Return whether ``--ckpt_path`` gives no file, but one of the words that Lightning knows."""
-    return checkpoint in ("best", "last", "hpc") or checkpoint.partition(":")[0] == "registry"
+    """Return whether ``--ckpt_path`` gives no file, but a word: ours, or one that Lightning knows."""
+    return checkpoint in ("auto", "best", "last", "hpc") or checkpoint.partition(":")[0] == "registry"
 
 
-def find_checkpoint(name: str, folder: Path) -> Path:
-    """Return the checkpoint that a word stands for, and say which it is.
+def find_checkpoint(name: str, folder: Path) -> Path | None:
+    """Return the checkpoint that a word stands for, and say which it is; None where there need not be one.
 
     Args:
         name: "last" is the checkpoint with the most steps of the training that was started last; "best" is the one that
-            a ``ModelCheckpoint`` with a ``monitor`` has kept as the best.
+            a ``ModelCheckpoint`` with a ``monitor`` has kept as the best; "auto" is the last one, or none in a folder
+            without checkpoints.
         folder: folder of the run, ``trainer.default_root_dir``.
 
     Raises:
@@ -33,14 +34,16 @@ def find_checkpoint(name: str, folder: Path) -> Path:
 
     from lovec.policy.checkpoints import peek
 
-    if name not in ("best", "last"):
-        raise LovecError(f"--ckpt_path {name} is not supported; give last, best or the path of a .ckpt file")
+    if name not in ("auto", "best", "last"):
+        raise LovecError(f"--ckpt_path {name} is not supported; give auto, last, best or the path of a .ckpt file")
     if not (found := checkpoints_in(folder)):
+        if name == "auto":
+            return None
         raise LovecError(
             f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to train from step 0, or name the "
             "folder of the run with its --config or --trainer.default_root_dir"
         )
-    path, of = (found[-1][0], "") if name == "last" else _best(folder, found)
+    path, of = _best(folder, found) if name == "best" else (found[-1][0], "")
     rank_zero_info(f"--ckpt_path {name} is {path}, step {peek(path)['global_step']}{of}")
     return path
 

@@ -37,6 +37,7 @@ _SHOWN = 200  # characters of a value in a message
 _ROOMS = ("modules", "datamodules", "rewards", "baselines", "teachers", "callbacks", "embedding")
 _CLASSES = (
     "lovec.evaluation.Comparison",
+    "lovec.evaluation.ShardedStrategy",
     "lovec.oracles.LabelFile",
     "lovec.oracles.SelfJudge",
     "lovec.oracles.TriviaQAOracle",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lovec.sentences import is_prose, spans, split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
+from lovec.thoughts import thought_length
 from lovec.types import Record, Sentence
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -50,7 +51,8 @@ def split_record(record: Record, tags: TagFormat) -> Record:
     meta = {name: value for name, value in record.meta.items() if name not in ("problems", "left_out")}
     if record.sentences:
         return replace(record, meta=meta)
-    return replace(record, meta=meta, sentences=tuple(map(Sentence, split_sentences(record.answer))), rejected=None)
+    answer = record.answer[thought_length(record.answer) :]
+    return replace(record, meta=meta, sentences=tuple(map(Sentence, split_sentences(answer))), rejected=None)
 
 
 def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:

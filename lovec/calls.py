@@ -72,13 +72,13 @@ class ApiClient:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def get(self, path: str, read: Callable[[str], T]) -> T:
-        """Return ``read`` of the text of a reply. Raises the errors of ``post``, but does not retry."""
+    async def get(self, path: str, read: Callable[[str], T], retries: int = 0) -> T:
+        """Return ``read`` of the text of a reply. Raises the errors of ``post``, but does not retry by default."""
 
         async def call() -> T:
             return read(await self._client.get(path, cast_to=str))
 
-        return await self._with_retries(call, retries=0)
+        return await self._with_retries(call, retries)
 
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[str], T], retries: int | None = None) -> T:
         """Return ``read`` of the text of a reply.
@@ -127,17 +127,23 @@ class ApiClient:
         await self._with_retries(call, self.retries, may_retry=lambda: not started)
 
     async def _with_retries(
-        self, call: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[], bool] = lambda: True
+        self,
+        call: Callable[[], Awaitable[T]],
+        retries: int,
+        may_retry: Callable[[], bool] = lambda: True,
+        seconds: float | None = None,
     ) -> T:
         import openai
+
+        seconds = max(self.timeout, seconds or 0.0)
 
         for tries in count(1):
             wait = None
             try:
-                async with asyncio.timeout(self.timeout):  # the client's own time-out is between two bytes
+                async with asyncio.timeout(seconds):  # the client's own time-out is between two bytes
                     return await call()
             except (TimeoutError, openai.APITimeoutError):
-                problem = f"no reply within {self.timeout:g} s"
+                problem = f"no reply within {seconds:g} s"
             except openai.APIStatusError as error:
                 message = _error_message(error.body) or error.response.reason_phrase
                 problem = self._line(f"HTTP {error.status_code}: {message}")

@@ -11,13 +11,13 @@ Questions, turns, sentences and instructions are foreign text. Where one has the
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Scale
@@ -31,8 +31,6 @@ QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
 _JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
-_MOST_STEPS = 1_000_000  # lines of Python that a chat template may run for; real ones need some hundred per turn
-_SLOT = "\ue000"  # stands for the content of a turn while the chat template is rendered; no template writes it
 
 
 def default_instruction(tags: TagFormat) -> str:
@@ -68,13 +66,14 @@ class Encoder:
         tags: the tag words and the scale.
 
     Attributes:
+        place: what the chat template writes around an answer.
         end_id: id of the token that ends an assistant turn.
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
 
     Raises:
-        LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders a
-            prompt differently once an answer follows, or has no token that ends a turn.
+        LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders what
+            is between question and answer differently once the answer follows, or has no token that ends a turn.
     """
 
     def __init__(
@@ -93,6 +92,7 @@ class Encoder:
                 "with --model.policy.chat_template FILE.jinja"
             )
         self._has_system_role = self._supports_system_role()
+        self.place = AnswerPlace.of(tokenizer, self._messages(SLOT, self.instruction))
         self._controls.add(self._template_ids())
         self.end_id = self._find_end_of_turn(name)
         self.stop_ids = tuple(sorted({self.end_id} | ({tokenizer.eos_token_id} - {None})))
@@ -221,13 +221,14 @@ class Encoder:
         if any(self._controls.are_in(message["content"]) for message in messages):
             ids = self._render_quoted(messages, add_generation_prompt)
         else:
-            ids = apply_template(
-                self.tokenizer, messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
-            )["input_ids"]
+            ids = self._controls.read(self._rendered(messages, add_generation_prompt))
         bos = self.tokenizer.bos_token_id
         while bos is not None and list(ids[:2]) == [bos, bos]:  # the template and the tokenizer each wrote one
             ids = ids[1:]
         return list(ids)
+
+    def _rendered(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        return render(self.tokenizer, messages, add_generation_prompt, self.place.opening * add_generation_prompt)
 
     def _render_quoted(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
         """Return the ids of a conversation whose texts contain special tokens, which become plain characters.
@@ -247,9 +248,7 @@ class Encoder:
             return f"{slot}{len(quoted) - 1}{slot}"
 
         slots = [{**message, "content": self._controls.replaced(message["content"], replaced)} for message in messages]
-        rendered = str(
-            apply_template(self.tokenizer, slots, add_generation_prompt=add_generation_prompt, tokenize=False)
-        )
+        rendered = self._rendered(slots, add_generation_prompt)
         parts = rendered.split(slot)  # text, number of a slot, text, ...
         if set(parts[1::2]) != set(map(str, range(len(quoted)))):
             raise LovecError(
@@ -268,70 +267,20 @@ class Encoder:
 
     def _supports_system_role(self) -> bool:
         """Return whether the template renders a system turn (Gemma's raises an error, others drop it silently)."""
-        turns = [{"role": "system", "content": _SLOT}, {"role": "user", "content": "3"}]
+        turns = [{"role": "system", "content": SLOT}, {"role": "user", "content": "3"}]
         try:
-            return _SLOT in str(apply_template(self.tokenizer, turns, tokenize=False))
-        except _Refused:
+            return SLOT in render(self.tokenizer, turns)
+        except Refused:
             return False
 
     def _find_end_of_turn(self, name: str) -> int:
         """Return the id that follows an assistant's answer in the template."""
-        messages = self._messages("3", self.instruction)
-        prompt = self._render(messages)
-        whole = self._render([*messages, {"role": "assistant", "content": "7"}], add_generation_prompt=False)
-        if whole[: len(prompt)] != prompt:
-            raise LovecError(
-                f"the chat template of {name} renders a prompt differently once an answer follows; "
-                "training and sampling would disagree; give another with --model.policy.chat_template FILE.jinja"
-            )
         special = set(self.tokenizer.all_special_ids)
-        end = next((i for i in whole[len(prompt) :] if i in special), self.tokenizer.eos_token_id)
+        after = self._controls.read(self.place.end)
+        end = next((i for i in after if i in special), self.tokenizer.eos_token_id)
         if end is None:
             raise LovecError(f"the tokenizer of {name} has no EOS token, and its template no token that ends a turn")
         return int(end)
-
-
-class _Refused(LovecError):
-    """A chat template raised an error of its own, as some do about a system turn."""
-
-
-def apply_template(tokenizer: Any, messages: Sequence[Mapping[str, str]], **options: Any) -> Any:
-    """Render a conversation with the chat template of a tokenizer, which a stranger may have written.
-
-    Args:
-        tokenizer: the tokenizer.
-        messages: turns with their role and content.
-        options: arguments of ``apply_chat_template``.
-
-    Raises:
-        LovecError: the template fails, or runs for more than ``_MOST_STEPS`` lines of Python.
-    """
-    from jinja2.exceptions import TemplateError
-
-    steps, name, outer = 0, tokenizer.name_or_path or type(tokenizer).__name__, sys.gettrace()
-
-    def count(*_: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps > _MOST_STEPS:
-            raise LovecError(
-                f"the chat template of {name} does not come to an end; give another with --model.policy.chat_template "
-                "FILE.jinja"
-            )
-        return count
-
-    sys.settrace(count)  # of this thread only; a time limit would depend on the machine
-    try:
-        return tokenizer.apply_chat_template(list(messages), **options)
-    except LovecError:
-        raise
-    except Exception as error:  # whatever the template makes it stumble over
-        kind = _Refused if isinstance(error, TemplateError) else LovecError
-        raise kind(
-            f"the chat template of {name} fails: {' '.join(str(error).split())[:160] or type(error).__name__}"
-        ) from error
-    finally:
-        sys.settrace(outer)
 
 
 class _ControlTokens:
@@ -396,8 +345,8 @@ class UserTurn:
     """A user turn that quotes foreign text, and the replies that a model may give to it, each scored as a whole.
 
     Special tokens inside the turn are encoded as plain characters: a web page or an answer must not be able to end the
-    turn. A reply goes up to the end of turn, so that "1" and "10" are told apart; what the template puts around it (a
-    blank, an empty thought) is part of it.
+    turn. A reply goes up to the end of turn, so that "1" and "10" are told apart; a blank that the template puts in
+    front of it is part of it.
 
     Args:
         encoder: gives the tokenizer, the chat template and the end of turn.
@@ -408,16 +357,15 @@ class UserTurn:
     """
 
     def __init__(self, encoder: Encoder, replies: Sequence[str]) -> None:
-        self._tokenizer = encoder.tokenizer
         self._quoted = lru_cache(maxsize=1 << 5)(encoder.pieces)  # the same text comes with every sentence
-        message = {"role": "user", "content": _SLOT}
-        prompt = self._render([message], add_generation_prompt=True)
-        before, _, after = prompt.partition(_SLOT)
+        place = encoder.place
+        message = {"role": "user", "content": SLOT}
+        prompt = render(encoder.tokenizer, [message], True, place.opening)
+        before, _, after = prompt.partition(SLOT)
         self._before, self._after = encoder.template_pieces(before), encoder.template_pieces(after)
         self.replies: list[list[int]] = []
         for text in replies:
-            whole = self._render([message, {"role": "assistant", "content": text}], add_generation_prompt=False)
-            reply = [*encoder.template_pieces(whole[len(prompt) :]), encoder.end_id]
+            reply = [*encoder.template_pieces(f"{place.blank}{text}{place.end}"), encoder.end_id]
             self.replies.append(reply[: reply.index(encoder.end_id) + 1])
 
     def quoted(self, text: str) -> list[int]:
@@ -446,8 +394,3 @@ class UserTurn:
                 return None
             kept = min(kept, room)
         return [*first, *middle[:kept], *last], kept
-
-    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return str(
-            apply_template(self._tokenizer, messages, add_generation_prompt=add_generation_prompt, tokenize=False)
-        )

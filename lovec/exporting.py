@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,26 +15,33 @@ import torch
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
-from lovec.hub import ADAPTER_FILES, SETTINGS, HubName, hub_errors
-from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_tokenizer
+from lovec.hub import ADAPTER_FILES
+from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
+from lovec.policy.quantization import stored_quantization
+from lovec.taggers import IterativeTagger
 from lovec.taggers.models import resolve_model
-from lovec.taggers.session import adapter_folder, base_model, prompt_format, settings_file
-from lovec.templates import load_template
-from lovec.types import CALIBRATION_FILE, LovecError
-
-_TOKENIZER_FILES = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
+from lovec.taggers.session import (
+    adapter_folder,
+    base_model,
+    open_session,
+    prompt_format,
+    settings_file,
+    trained_quantization,
 )
-"""Files of a merged model that not every model has."""
+from lovec.templates import load_template
+from lovec.types import LovecError, Record, Sentence
 
 MergedDtype: TypeAlias = Literal["float32", "bfloat16"]
+COMPARED_QUESTION = "In a paragraph, could you tell me what you know about the planets?"
+COMPARED = (
+    "Jupiter is the largest planet of the Solar System.",
+    "Mercury has two moons, which Galileo discovered in 1610.",
+    "A day on Venus is longer than its year.",
+    "Mars was named after the Roman god of the sea.",
+    "Saturn's rings consist mostly of ice.",
+    "Neptune was found in 1846 near where calculations had put it.",
+)
+"""Sentences, true and false ones, whose confidences tell how much merging has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +109,13 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, force: bool = 
 
 def export_merged(
     source: ExportSource, out: Path, metrics: str, dtype: MergedDtype = "float32", force: bool = False
-) -> None:
+) -> str | None:
     """Write base and adapter as one model, in safetensors, with tokenizer, chat template and a model card.
 
     Base and adapter are added in float32 and the sum is rounded to ``dtype`` once: in bfloat16 log-probabilities change
     by about the rounding of bfloat16 itself; in float32 they stay the same to 1e-4. So the whole model is in memory in
-    float32, whatever ``dtype`` is.
+    float32, whatever ``dtype`` is. An adapter that was trained on the base in 4 bits is added to the base as it is
+    stored, which is not what it was trained on; how much that changes is measured.
 
     Args:
         source: the adapter to export.
@@ -115,12 +124,21 @@ def export_merged(
         dtype: precision of the merged weights.
         force: whether to replace a folder that is not empty.
 
+    Returns:
+        For an adapter that was trained on the base in 4 bits, what merging has changed, as a sentence; else None.
+
     Raises:
-        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported; or the
-            model cannot be loaded or merged.
+        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported; the
+            weights of the base are stored in 4 bits; or the model cannot be loaded or merged.
     """
     _check_target(source, out, force)  # before a model is loaded
     config = PolicyConfig(resolve_model(source.base), adapter=str(source.adapter), any_base=source.any_base)
+    if stored_quantization(load_config(config), source.base) is not None:
+        raise LovecError(
+            f"the weights of {source.base} are stored in 4 bits; an adapter merged into them would be rounded to 4 "
+            "bits as well: give the model that they were made from, with --model ID --any_base, or export the adapter "
+            "alone"
+        )
     policy = Policy(config, reference=False)
     try:
         model = policy.peft.merge_and_unload(safe_merge=True)
@@ -131,12 +149,36 @@ def export_merged(
         model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         _describe(source, folder, out, policy.tokenizer, metrics, merged=True)
+    del policy, model  # the next ones need their memory
+    return None if trained_quantization(str(source.adapter)) is None else _what_merging_changed(source, out)
+
+
+def _what_merging_changed(source: ExportSource, merged: Path) -> str:
+    """Return how far confidences of the merged model are from those on the base in 4 bits, as a sentence."""
+    found = []
+    for model, adapter in ((source.base, str(source.adapter)), (str(merged), None)):
+        with open_session(model, adapter, any_base=source.any_base, raw=True) as session:
+            tagger = IterativeTagger(session.engine, session.encoder, "mean")
+            sentences = tuple(Sentence(text) for text in COMPARED)
+            (tagged,) = tagger.tag([Record("compared", COMPARED_QUESTION, sentences=sentences)])
+            found.append([s.confidence for s in tagged.sentences])
+    pairs = [(a, b) for a, b in zip(*found, strict=True) if a is not None and b is not None]
+    changes = [abs(a - b) for a, b in pairs]
+    trained = f"The adapter was trained on {source.base} in 4 bits."
+    if not changes:
+        return f"{trained} How much merging changes was not measured: no sentence fits the context of the model."
+    return (
+        f"{trained} Merged, its confidences of {len(changes)} sentences about the planets differ from those by "
+        f"{statistics.mean(changes):.3f} on average and {max(changes):.3f} at most."
+    )
 
 
 def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
     encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
-    for name, text in settings_file(encoder).items():
+    quantization = None if merged else trained_quantization(str(source.adapter))
+    base = None if quantization is None else {"name": source.base, "quantization": quantization}
+    for name, text in settings_file(encoder, base).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
     calibrations = read_calibrations(source.adapter)
@@ -254,91 +296,6 @@ def _training_summary(recipe: Path) -> str:
         f"Data: `{data['class_path']}`. Seed: {settings['seed_everything']}.\n\n"
         "Every setting is in [recipe.yaml](recipe.yaml)."
     )
-
-
-def check_upload(text: str) -> HubName:
-    """Return the repository that a model is to be uploaded to, after checking that there is a token for it.
-
-    Args:
-        text: its name, ``org/name`` or ``org/name@branch``.
-
-    Raises:
-        LovecError: it is no name of a repository, or there is no token.
-    """
-    from huggingface_hub import get_token
-
-    name = HubName.parse(text)
-    if name is None:
-        raise LovecError(
-            f"--push is {text!r}, expected a repository of the hub such as org/name, and no file or folder"
-        )
-    if get_token() is None:
-        raise LovecError(
-            "there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN to one that may write"
-        )
-    return name
-
-
-def upload(folder: Path, name: HubName, public: bool = False) -> str:
-    """Upload what was exported to a repository of the hub, in one commit; it is made if it is not there.
-
-    Nothing but the files of an export is uploaded, whatever else lies in the folder.
-
-    Args:
-        folder: folder of an exported adapter or model.
-        name: the repository, and the branch if it is not the main one.
-        public: whether everybody may read it; otherwise a new repository is private, and a public one is refused.
-
-    Returns:
-        Address of the repository.
-
-    Raises:
-        LovecError: the folder is not complete, or the hub refuses; what was there stays as it was.
-    """
-    from huggingface_hub import HfApi
-
-    files = _exported_files(folder)
-    api = HfApi()
-    with hub_errors(name):
-        address = api.create_repo(name.repo, private=not public, exist_ok=True)
-        if not public and api.repo_info(name.repo).private is False:
-            raise LovecError(f"{name.repo} is there and public; give --public if everybody may read this model, too")
-        if name.revision is not None:
-            api.create_branch(name.repo, branch=name.revision, exist_ok=True)
-        api.upload_folder(
-            repo_id=name.repo,
-            folder_path=folder,
-            allow_patterns=files,
-            revision=name.revision,
-            commit_message="Upload with lovec",
-        )
-    return str(address)
-
-
-def _exported_files(folder: Path) -> list[str]:
-    """Return the names of the files of an export.
-
-    Raises:
-        LovecError: one that it needs is not there, or the calibration is of other weights.
-    """
-    is_adapter = (folder / ADAPTER_FILES[0]).exists()
-    needed = list(ADAPTER_FILES) if is_adapter else ["config.json", "tokenizer_config.json"]
-    needed += ["README.md", SETTINGS]
-    if not is_adapter:
-        index = folder / "model.safetensors.index.json"
-        weights = ["model.safetensors"]
-        if index.is_file():
-            weights = [index.name, *json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()]
-        needed += dict.fromkeys(weights)
-    for file in needed:
-        if not (folder / file).is_file() or not (folder / file).stat().st_size:
-            raise LovecError(
-                f"{folder} has no {file}, without which it is not complete; nothing was uploaded; export it again"
-            )
-    read_calibrations(folder)  # raises an error if it is broken, or of other weights
-    others = () if is_adapter else _TOKENIZER_FILES
-    optional = (CALIBRATION_FILE, "recipe.yaml", *others)
-    return [*needed, *(file for file in optional if (folder / file).is_file())]
 
 
 def _check_target(source: ExportSource, out: Path, force: bool) -> None:

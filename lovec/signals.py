@@ -1,4 +1,7 @@
-"""What ends a command from outside: SIGTERM and SIGHUP raise an exception, so that everything is closed in order."""
+"""What ends a command from outside: SIGTERM, SIGHUP and SIGUSR1 raise an exception, so that everything is closed.
+
+SLURM sends SIGUSR1, or another signal of the job's choice, some time before a time limit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Terminated(SystemExit):
@@ -51,7 +54,7 @@ def terminate(number: int, frame: Any) -> None:
 
 @contextmanager
 def terminating() -> Iterator[list[int]]:
-    """Handle SIGTERM and SIGHUP with ``terminate`` inside the block; a signal that is ignored stays ignored.
+    """Handle ``SIGNALS`` with ``terminate`` inside the block; a signal that is ignored stays ignored.
 
     Yields:
         Numbers of the signals that have arrived.

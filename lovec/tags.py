@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from lovec.thoughts import thought_length
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
 
 _QUOTED = 20  # characters of the model's text that an error message quotes at most
@@ -85,15 +86,17 @@ class TaggedSentence:
 
 @dataclass(frozen=True, slots=True)
 class TaggedText:
-    """A parsed text; ``"".join(s.raw for s in sentences) + tail`` is the input.
+    """A parsed text; ``thought + "".join(s.raw for s in sentences) + tail`` is the input.
 
     Attributes:
         sentences: the tagged spans in their order.
         tail: what follows the last tag, unstripped; it contains no tag word.
+        thought: what a reasoning model wrote before its answer, see ``lovec.thoughts``; "" for most texts.
     """
 
     sentences: tuple[TaggedSentence, ...]
     tail: str
+    thought: str = ""
 
 
 def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
@@ -102,7 +105,7 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     A span is well-formed if it is non-empty text followed by ``<confidence>\s*X\s*</confidence>``, where X is a word
     of the scale. A span ends after its closing tag word. It is malformed if its tag is anything else ("8.5", "11",
     "08", nothing, no text before it, two opening words, no opening word); so is the rest of the text after an opening
-    word that is never closed.
+    word that is never closed. A thought at the beginning is no part of any span, whatever tags it contains.
 
     Args:
         text: any string, usually the output of a model.
@@ -110,7 +113,7 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     """
     scores = {word: score for score, word in enumerate(tags.scale.words)}
     sentences = []
-    start = 0
+    start = thought = thought_length(text)
     while (close := text.find(tags.close, start)) >= 0:
         end = close + len(tags.close)
         sentences.append(_parse_span(text[start:end], close - start, tags, scores))
@@ -119,7 +122,7 @@ def parse(text: str, tags: TagFormat = DEFAULT_TAGS) -> TaggedText:
     if (opening := rest.find(tags.open)) >= 0:
         sentences.append(TaggedSentence(rest[:opening].strip(), None, "no closing tag", rest))
         rest = ""
-    return TaggedText(tuple(sentences), rest)
+    return TaggedText(tuple(sentences), rest, text[:thought])
 
 
 def render(sentences: Iterable[TaggedSentence | tuple[str, int]], tags: TagFormat = DEFAULT_TAGS) -> str:

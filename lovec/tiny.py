@@ -30,8 +30,8 @@ def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eo
     Args:
         arch: "llama" (supports system turns), "gemma2" (refuses system turns, ends a turn with a token other than EOS,
             has sliding-window layers), "qwen2" (no BOS, biases; transformers loads it with Qwen's own tokenizer class,
-            which composes decomposed accents), "qwen3" (no BOS, normalised queries and keys) or "phi3" (no BOS, fused
-            layers qkv_proj and gate_up_proj).
+            which composes decomposed accents), "qwen3" (no BOS, normalised queries and keys), "phi3" (no BOS, fused
+            layers qkv_proj and gate_up_proj), or another one of ``tiny.yaml``.
         path: folder to write, which must not exist or must be empty. It is written whole or not at all.
         seed: seed of the weights.
         pad_is_eos: whether the padding token is the end token, as in many published tokenizers.
@@ -57,7 +57,7 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     """Return the folder of a tiny model, which is built at the first call and cached.
 
     Args:
-        name: "tiny-llama", "tiny-gemma2", "tiny-qwen2", "tiny-qwen3" or "tiny-phi3".
+        name: "tiny-" and an architecture of ``build_tiny``, such as "tiny-llama".
         cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
 
     Returns:
@@ -111,12 +111,14 @@ def _tokenizer(arch: _Arch, pad_is_eos: bool) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     special = dict.fromkeys([*([arch["bos"]] if arch["bos"] else []), arch["eos"], arch["pad"], *arch["others"]])
+    words = arch.get("words", [])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate([*alphabet, *special])}
+    vocab = {token: i for i, token in enumerate([*alphabet, *special, *words])}
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    backend.add_tokens([AddedToken(word, normalized=False, special=False) for word in words])
     if arch["bos"]:  # like the real tokenizers, this one writes a BOS, which may come in addition to the template's
         backend.post_processor = processors.TemplateProcessing(
             single=f"{arch['bos']} $A", special_tokens=[(arch["bos"], vocab[arch["bos"]])]

@@ -38,7 +38,7 @@ def test_prompts_are_what_the_template_writes(models: Path, arch: str) -> None:
         "gemma2": "<bos><start_of_turn>user\nRate it.\n\nWho?<end_of_turn>\n<start_of_turn>model\n",
     }
     qwen = "<|im_start|>system\nRate it.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
-    assert text == expected.get(arch, qwen)
+    assert text == expected.get(arch, qwen) + ("<think>\n\n</think>\n\n" if arch == "qwen3" else "")
     assert "Rate it." not in encoder.tokenizer.decode(encoder.prompt("Who?", instruct=False))
 
 

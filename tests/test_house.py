@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 300
 """Most code lines in a file."""
 
-HOUSE = 25_000
+HOUSE = 28_000
 """Most code lines in lovec and cli together."""
 
 
@@ -34,12 +34,15 @@ class Floor:
 
 
 LAYERS = (
-    Floor("cellar", "meets every floor", {"types": "records, results, the protocols"}),
+    Floor(
+        "cellar", "meets every floor", {"types": "records, results, the protocols", "thoughts": "kept out of answers"}
+    ),
     Floor(
         "ground floor",
         "pure functions, no I/O",
         {
             "tags": "read and write tags",
+            "chats": "render chat templates",
             "sentences": "split into sentences",
             "losses": "the equations",
             "rewards": "what a score is worth",
@@ -102,6 +105,7 @@ LAYERS = (
             "tagging": "tag any text",
             "serving": "an endpoint",
             "exporting": "adapter or merged model",
+            "uploading": "to a hub",
         },
     ),
     Floor(

@@ -53,7 +53,8 @@ def commands():
     for page in PAGES:
         for block in blocks(page, "bash"):
             for words in commands_of(block):
-                yield pytest.param(words, id=f"{page.name}: {' '.join(words)}")
+                marks = [pytest.mark.quant] if "qlora.yaml" in words else []
+                yield pytest.param(words, id=f"{page.name}: {' '.join(words)}", marks=marks)
 
 
 @pytest.fixture
@@ -122,6 +123,9 @@ def test_badges_say_what_pyproject_says():
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
     from lovec.cli import arguments
+
+    if "qlora.yaml" in words:
+        pytest.importorskip("bitsandbytes", reason="the extra quant is not installed")
 
     class Parsed(Exception):
         pass

@@ -32,7 +32,7 @@ RESULTS = set(
     "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
-    "TokenReply VllmRequest".split()
+    "TokenReply VllmRequest Batch Load Status".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
@@ -40,7 +40,8 @@ CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the variants of the embedded world."""
 
 PASSED_ON = {
-    "ApiClient", "Asker", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion", "TeacherResources"
+    "ApiClient", "Asker", "BatchClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion",
+    "TeacherResources"
 }  # fmt: skip
 """Classes that are made by classes with the same options, which have checked them."""
 

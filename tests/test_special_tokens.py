@@ -104,7 +104,9 @@ def test_ids_of_ordinary_text_are_those_of_the_plain_tokenizer(encoders: dict[st
             return
         assert encoder.pieces(text) == plain
         user = [{"role": "user", "content": text}]
-        whole = tokenizer.apply_chat_template(user, add_generation_prompt=True, tokenize=True, return_dict=True)
+        whole = tokenizer.apply_chat_template(
+            user, add_generation_prompt=True, tokenize=True, return_dict=True, enable_thinking=False
+        )
         assert encoder.prompt(text, instruct=False) == whole["input_ids"]
 
     check()

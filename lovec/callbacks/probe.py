@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from torchmetrics import Metric
 
 from lovec.evaluation.evaluator import label
-from lovec.evaluation.processes import own_share
+from lovec.evaluation.processes import meet, own_share
 from lovec.metrics import pairs, suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.randomness import seeded
@@ -64,6 +64,7 @@ class Probe(Callback):
             trainer.precision_plugin.val_step_context(),
         ):
             records = _answer(pl_module, own_share(trainer, questions))
+        meet(trainer)
         metrics = _metrics(pl_module, records)
         pl_module.log_dict(metrics, logger=False, batch_size=len(questions))
         for logger in trainer.loggers:

@@ -188,7 +188,9 @@ def clock(seconds: float) -> str:
 def _weights(module: Any) -> tuple[int, int]:
     """Return the number of weights of a module's model, and of those that learn."""
     parameters = [*module.parameters()]
-    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+    packed = (getattr(p, "quant_state", None) for p in parameters)  # several weights of 4 bits are one number
+    sizes = [p.numel() if q is None else q.shape.numel() for p, q in zip(parameters, packed, strict=True)]
+    return sum(sizes), sum(p.numel() for p in parameters if p.requires_grad)
 
 
 def _rounded(number: int) -> str:

@@ -28,7 +28,7 @@ from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered, tagged_file
 from lovec.evaluation.next_tokens import next_tokens
 from lovec.evaluation.places import RESULTS, TestFolder
-from lovec.evaluation.processes import gather, in_data_order, own_share
+from lovec.evaluation.processes import gather, in_data_order, meet, own_share
 from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.policy import Policy
@@ -320,6 +320,7 @@ class Measurement:
         """
         modes = self.evaluator.modes if modes is None else modes
         files = {mode: tagged_file(method, mode, fields.get("readout", "stated")) for mode in modes}
+        meet(self.trainer)
         for row in self.evaluator.rows(method, kind, self.seed, modes):
             if row.readout in readouts:
                 self.results.append(replace(row, file=files[row.mode], **fields))

@@ -22,7 +22,7 @@ from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
-from lovec.evaluation.processes import in_data_order, refuse_together
+from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
@@ -152,17 +152,14 @@ class EvaluationModule(LightningModule):
             self._model = resolve_model(self.policy_config.model)
             config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
-                self.policy = Policy(config, self.uses_dropout, checkpoint_shape=adapter_shape(read_checkpoint(path)))
+                self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(path)))
             else:
                 fitting = self.trainer.state.fn == TrainerFn.FITTING
                 if not fitting:
                     config.adapter = self.tested_adapter()
-                self.policy = Policy(
-                    config, self.uses_dropout, reference=self.needs_reference and fitting, trained=fitting
-                )
+                self._load_policy(config, reference=self.needs_reference and fitting, trained=fitting)
                 if fitting and self.policy.adapted_note is not None:
                     rank_zero_info(self.policy.adapted_note)
-            self.policy.train()  # from_pretrained leaves models in eval mode
             if self.trainer.state.fn == TrainerFn.FITTING and self.policy.padded_because is not None:
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
@@ -179,6 +176,11 @@ class EvaluationModule(LightningModule):
         domains = getattr(data, "domains", ()) or ("in-domain",)
         self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
+
+    def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
+        """Load the policy in train mode."""
+        self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
+        self.policy.train()  # from_pretrained leaves models in eval mode
 
     def tested_adapter(self) -> str | None:
         """Return the adapter that is measured outside ``fit``; None takes a fresh one, which changes nothing."""
@@ -251,8 +253,7 @@ class EvaluationModule(LightningModule):
         shape = adapter_shape(checkpoint) if KEY in checkpoint else None
         if shape is not None and shape != self.policy.shape:  # the trainer knew no checkpoint when the model was built
             config = replace(self.policy_config, model=self._model)
-            self.policy = Policy(config, self.uses_dropout, checkpoint_shape=shape)
-            self.policy.train()
+            self._load_policy(config, checkpoint_shape=shape)
             self._attach_oracle()
         sizes = {name: weight.shape for name, weight in self.state_dict().items() if is_adapter(name)}
         check_adapters(checkpoint, sizes)
@@ -300,6 +301,7 @@ class EvaluationModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log ``val/...`` of the first mode and ``val/<mode>/...`` of the others, in domain."""
         prefixes = {("sentence", "stated"): "", ("passage", "stated"): "passage_", ("sentence", "mean"): "mean_"}
+        meet(self.trainer)
         rows = self.evaluator.rows(method=type(self).__name__, seed=self.seed)
         self.validation_results = [row for row in rows if row.domain == self.evaluator.domains[0]]
         for row in self.validation_results:

@@ -8,15 +8,48 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from lovec.evaluation.sharding import ShardedStrategy
+from lovec.policy import Policy
 from lovec.types import LovecError, Record
 
 T = TypeVar("T")
+
+
+def meet(trainer: Any) -> None:
+    """Make sure that no process is still in a forward pass. Every process must call it before values are exchanged.
+
+    With a sharded base the others take part in that forward pass, see ``ShardedStrategy.meet``; without, there is
+    nothing to do.
+    """
+    if trainer.world_size > 1 and isinstance(trainer.strategy, ShardedStrategy):
+        trainer.strategy.meet()
+
+
+def load_policy(trainer: Any, load: Callable[[], Policy]) -> Policy:
+    """Load a policy, its base split over the processes where the strategy says so. Every process must call it.
+
+    Args:
+        trainer: the Lightning trainer.
+        load: loads the policy.
+
+    Raises:
+        LovecError: the policy cannot be loaded or split, see ``refuse_together``.
+    """
+    strategy = trainer.strategy
+    if not isinstance(strategy, ShardedStrategy):
+        return load()
+    policy, problem = strategy.load_sharded(load)
+    refuse_together(trainer, problem)
+    assert policy is not None
+    strategy.begin()
+    return policy
 
 
 def gather(trainer: Any, part: T) -> list[T]:
     """Return the parts of all processes, by rank, on every process. Every process must call it."""
     if trainer.world_size == 1:
         return [part]
+    meet(trainer)
     parts: list[Any] = [None] * trainer.world_size
     dist.all_gather_object(parts, part)
     return parts

@@ -13,16 +13,18 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
+from lovec.evaluation.processes import meet
 from lovec.signals import SIGNALS, Terminated
 
 _GRACE = 20.0  # seconds that the other processes of this machine have to end
 
 
 class SignalConnector(_SignalConnector):
-    """Handles SIGTERM and SIGHUP for a trainer; what Lightning does with other signals, such as SLURM's, stays.
+    """Handles SIGTERM, SIGHUP and SIGUSR1 for a trainer, in SLURM's jobs too.
 
     Lightning's own handler makes the processes talk to each other while it handles the signal, whatever they were
-    saying before: two processes that both get SIGTERM wait for each other for ever. Here a signal is only noted while
+    saying before: two processes that both get SIGTERM wait for each other for ever. On SIGUSR1 in a job of SLURM it
+    would save a checkpoint in the middle of a step. Here a signal is only noted while
     the model is trained. The processes agree on it at the end of a step, where all of them are at the same place. At
     other times there is nothing to save, and the signal ends the process.
 
@@ -46,7 +48,7 @@ class SignalConnector(_SignalConnector):
         return connector
 
     def register_signal_handlers(self) -> None:
-        """Replace Lightning's handlers of SIGTERM and SIGHUP; a signal that is ignored stays ignored."""
+        """Replace Lightning's handlers of these signals; a signal that is ignored stays ignored."""
         super().register_signal_handlers()
         for number in SIGNALS:
             ignored = self._original_handlers[number] is signal.SIG_IGN
@@ -71,6 +73,7 @@ class SignalConnector(_SignalConnector):
         """Return whether a process has got a signal, the same on every process. Every process must call it."""
         self.agreed = self._noted
         if self.trainer.world_size > 1:
+            meet(self.trainer)
             noted = torch.tensor(self._noted, device=self.trainer.strategy.root_device)
             dist.all_reduce(noted, op=dist.ReduceOp.MAX)
             self.agreed = int(noted)

@@ -35,6 +35,19 @@ class Source:
     identity: Mapping[str, Any]
     answered: bool = False
 
+    def after(self, skip: int) -> Iterable[Record]:
+        """Return all records after the first ``skip`` ones, as something that can be iterated several times."""
+        return _Rest(self, skip)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    source: Source
+    skip: int
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.source.records(self.skip)
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:

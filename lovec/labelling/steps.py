@@ -11,6 +11,7 @@ from lovec.answers import untag
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
+from lovec.thoughts import thought_length
 from lovec.types import (
     Engine,
     LovecError,
@@ -81,11 +82,18 @@ class EngineWriter(Writer):
         answers = []
         for name, ids in prompts.items():
             if name in samples:
-                answers.append([Answer(self.encoder.decode(c.ids).strip(), c.finished) for c in samples[name]])
+                answers.append([_answer(self.encoder.decode(c.ids), c.finished) for c in samples[name]])
                 continue
             problem = f"the prompt has {len(ids)} tokens, the model's context holds {limit}; shorten the question"
             answers.append([Answer("", problem=problem)])
         return answers
+
+
+def _answer(text: str, finished: bool) -> Answer:
+    answer = text[thought_length(text) :].strip()
+    if text.strip() and not answer:
+        return Answer("", problem="cut off before the answer began; give more tokens with --max_new_tokens")
+    return Answer(answer, finished)
 
 
 class AnswerStep:
@@ -163,7 +171,7 @@ class SplitStep:
             return Outcome([record], {"without an answer": 1})
         if record.meta.get("abstained") or self.is_abstention(record.answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
-        texts = self.split(record.answer)
+        texts = self.split(record.answer[thought_length(record.answer) :])
         if record.meta.get("finished") is False and len(texts) > 1 and not texts[-1].endswith(_SENTENCE_ENDS):
             texts = texts[:-1]
         return Outcome([replace(record, sentences=tuple(map(Sentence, texts)))], {"sentences": len(texts)})

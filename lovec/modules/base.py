@@ -8,17 +8,14 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
@@ -31,6 +28,7 @@ from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
+from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
@@ -234,12 +232,15 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        groups = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
-        for group in groups:
-            with self._no_sync():
+        own = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
+        groups = even_groups(self.trainer, own)
+        for number, group in enumerate(groups):
+            with without_sync(self.trainer):
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
-                self.manual_backward(total)
+                self.manual_backward(total if number < len(own) else 0.0 * total)
+            if number >= len(own):
+                continue
             sums["loss"] += float(total.detach())
             for name, term in {**out.terms, **out.metrics}.items():
                 sums[f"sum/{name}"] += float((term.values.detach() * term.mask).sum())
@@ -289,10 +290,7 @@ class PolicyModule(EvaluationModule):
         Where the norm is not finite no step is made.
         """
         parameters = self.policy.trainable()
-        if self.trainer.world_size > 1:
-            for p in parameters:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                dist.all_reduce(p.grad)
+        sum_gradients(self.trainer, parameters)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_norm or float("inf")))
         if not math.isfinite(norm):
             return norm
@@ -303,11 +301,6 @@ class PolicyModule(EvaluationModule):
         if schedule is not None:
             schedule.step()
         return norm
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        """Keep DDP from summing gradients in every micro-batch, of which processes may have unequal numbers."""
-        model = self.trainer.strategy.model
-        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     # Lightning's hooks
 
@@ -379,11 +372,11 @@ class PolicyModule(EvaluationModule):
             path.rename(free_name(path))
 
     def on_train_start(self) -> None:
-        """Let SIGTERM and SIGHUP wait for the end of a step."""
+        """Let SIGTERM, SIGHUP and SIGUSR1 wait for the end of a step."""
         SignalConnector.of(self.trainer).training_begins()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """After SIGTERM or SIGHUP to any process, write a checkpoint; the run ends at the next of the hooks below."""
+        """After such a signal to any process, write a checkpoint; the run ends at the next of the hooks below."""
         if SignalConnector.of(self.trainer).agree():
             self._save_terminated()
 

@@ -113,13 +113,13 @@ def not_finite(
         shares: returns the share of each term in the loss of a micro-batch.
         parameters: what is trained.
     """
-    faulty: dict[str, list[str]] = {}
+    faulty: dict[str, dict[str, None]] = {}
     for group in groups:
         for name, share in shares(Batch.of(group, parameters[0].device)).items():
             grads = torch.autograd.grad(share, parameters, retain_graph=True, allow_unused=True)
             if not all(bool(torch.isfinite(x).all()) for x in (share.detach(), *grads) if x is not None):
-                faulty.setdefault(name, []).extend(example.record.id for example in group)
-    where = " and ".join(f"the term {name!r} over the records {listed(ids)}" for name, ids in faulty.items())
+                faulty.setdefault(name, {}).update((example.record.id, None) for example in group)
+    where = " and ".join(f"the term {name!r} over the records {listed(list(ids))}" for name, ids in faulty.items())
     return LovecError(
         f"the {what} is {value} at step {step}, because of {where or 'records of another process'}; lower the learning "
         "rate, or look at these records"

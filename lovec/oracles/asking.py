@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -20,17 +22,20 @@ from rich.progress import Progress
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.notices import DoublingWarning
+from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
-from lovec.oracles.costs import Estimate, Prices, count_tokens
+from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
 from lovec.types import LovecError, check_count, check_range
 
 T = TypeVar("T")
 
 _ATTEMPTS = 3  # replies that are paid for before a record fails
 _RETRY_TEMPERATURE = 0.7  # from the second reply on: at 0 most servers would give the same reply again
-_MAX_FAILED_IN_A_ROW = 20
 _RESERVED_PARAMETERS = ("model", "messages", "stream", "n")
+
+MAX_FAILED = 20
+"""Records without a usable reply, in a row or as the larger part of a batch, after which no further call is made."""
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +65,11 @@ class Prompt(Generic[T]):
     def tokens(self) -> int:
         """Tokens of the prompt, estimated."""
         return count_tokens(encodable(self.text))
+
+    @property
+    def load(self) -> Load:
+        """What asking is expected to take."""
+        return Load(1, self.tokens, self.reply_tokens)
 
     def parameters(self, attempt: int) -> Mapping[str, Any]:
         """Return the parameters of a call; attempts after the first one do not use temperature 0."""
@@ -130,47 +140,82 @@ class Asker:
         self.progress = progress
         self.failures: dict[str, str] = {}
         self.calls = self.cached = self.tokens_in = self.tokens_out = 0
+        self.batched = Load()
         self._failed_in_a_row = 0  # over all calls of `_ask`
         self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
 
     @property
     def spent(self) -> float | None:
         """US dollars spent on the calls so far; None where the prices are unknown."""
-        return self.prices.cost(self.tokens_in, self.tokens_out)
+        alone, batched = self.cost(Load(0, self.tokens_in, self.tokens_out)), self.cost(self.batched)
+        return None if alone is None or batched is None else alone - (1.0 - BATCH_SHARE) * batched
 
     @property
     def status(self) -> str:
         """Calls, replies from the cache, failures and cost so far, in a few words."""
         spent = f"{self.tokens_in + self.tokens_out:,} tokens" if self.spent is None else f"${self.spent:.2f}"
-        return f"{self.calls} calls, {self.cached} cached, {len(self.failures)} failed, {spent}"
+        batched = f" ({self.batched.calls} in batches)" if self.batched.calls else ""
+        return f"{self.calls} calls{batched}, {self.cached} cached, {len(self.failures)} failed, {spent}"
 
-    def _estimate(self, prompts: Iterable[Callable[[], Prompt[Any]]]) -> Estimate:
+    def cost(self, load: Load) -> float | None:
+        """Return what single calls cost, in US dollars; None where the prices are unknown."""
+        return self.prices.cost(load.tokens_in, load.tokens_out)
+
+    def count_batch(self, took: Load) -> None:
+        """Count the calls of a batch as paid for."""
+        self.calls += took.calls
+        self.tokens_in += took.tokens_in
+        self.tokens_out += took.tokens_out
+        self.batched += took
+
+    def _estimate(self, prompts: Iterable[Callable[[], Prompt[Any]]], batch: bool) -> Estimate:
         """Estimate what it takes to ask, without any call.
 
         Args:
             prompts: functions that return what is asked; they are consumed one by one.
+            batch: whether all that was never asked is asked in batches.
 
         Raises:
             LovecError: the cache cannot be used.
         """
-        cached: dict[str, bool] = {}  # by the key of the prompt
-        n_prompts = n_cached = tokens_in = tokens_out = 0
-        with ReplyCache(self.cache) as cache:
+        kinds: dict[str, str] = {}  # by the key of the prompt
+        records = Counter[str]()
+        loads = {"alone": Load(), "batched": Load()}
+        with ReplyCache(self.cache) as cache, BatchList(cache.path) if batch else nullcontext() as batches:
             for make in prompts:
-                n_prompts += 1
+                records["all"] += 1
                 try:
                     prompt = make()
                 except CallFailed:
                     continue
-                key = self._key(prompt, 0)
-                if key not in cached:
-                    cached[key] = self._is_answered(prompt, cache)
-                    if not cached[key]:
-                        tokens_in += prompt.tokens
-                        tokens_out += prompt.reply_tokens
-                n_cached += cached[key]
-        calls = len(cached) - sum(cached.values())
-        return Estimate(n_prompts, calls, n_cached, tokens_in, tokens_out, self.prices.cost(tokens_in, tokens_out))
+                key = self.key(prompt, 0)
+                if key not in kinds:
+                    kinds[key] = self._kind(prompt, cache, batches)
+                    if kinds[key] in loads:
+                        loads[kinds[key]] += prompt.load
+                records[kinds[key]] += 1
+        alone, batched = loads.values()
+        load, costs = alone + batched, (self.cost(alone), self.cost(batched))
+        return Estimate(
+            records["all"],
+            load.calls,
+            records["cached"],
+            load.tokens_in,
+            load.tokens_out,
+            None if costs[0] is None or costs[1] is None else costs[0] + BATCH_SHARE * costs[1],
+            records["submitted"],
+            batched.calls,
+        )
+
+    def _kind(self, prompt: Prompt[Any], cache: ReplyCache, batches: BatchList | None) -> str:
+        """Return how the reply to a prompt will be had: "cached", "submitted", "batched" or "alone"."""
+        key = self.key(prompt, 0)
+        if self._is_answered(prompt, cache):
+            return "cached"
+        if batches is None or batches.is_alone(key) or cache.get(key) is not None:
+            return "alone"
+        holder = batches.holder(key)
+        return "submitted" if holder is not None and holder.remote is not None else "batched"
 
     def _ask(self, names: Sequence[str], prompts: Sequence[Callable[[], Prompt[T]] | None]) -> Asked[T]:
         """Ask every question, from the cache where it has the reply.
@@ -185,18 +230,18 @@ class Asker:
             LovecError: there is no API key for OpenAI's server, or the cache cannot be used.
         """
         run = _Run(self, names, prompts)
-        _run_to_the_end(run.ask_all(), lambda: run.stop("interrupted"))
+        run_to_the_end(run.ask_all(), lambda: run.stop("interrupted"))
         missing = [number for number, done in enumerate(run.done) if not done]
         return Asked(run.values, missing, run.stop_reason, run.gave_up)
 
-    def _key(self, prompt: Prompt[Any], attempt: int) -> str:
+    def key(self, prompt: Prompt[Any], attempt: int) -> str:
         """Return the key of an attempt's reply in the cache."""
         return reply_key(self.model, address(self.base_url), prompt.messages, prompt.parameters(attempt), attempt)
 
     def _is_answered(self, prompt: Prompt[Any], cache: ReplyCache) -> bool:
         """Return whether the cache has a usable reply, or all the unusable ones that are asked for."""
         for attempt in count():
-            reply = cache.get(self._key(prompt, attempt))
+            reply = cache.get(self.key(prompt, attempt))
             if reply is None:
                 return attempt >= _ATTEMPTS and not self.ask_again
             if not isinstance(prompt.read(reply), str):
@@ -278,7 +323,7 @@ class _Run(Generic[T]):
             show()
 
     async def _value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
-        key = self._asker._key(prompt, 0)
+        key = self._asker.key(prompt, 0)
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(self._usable_value(prompt, cache, chat))
         return await self._tasks[key]
@@ -286,14 +331,14 @@ class _Run(Generic[T]):
     async def _usable_value(self, prompt: Prompt[T], cache: ReplyCache, chat: Chat) -> T:
         asker, problem, paid = self._asker, "", 0
         for attempt in count():
-            reply = self._cached_reply(asker._key(prompt, attempt), cache)
+            reply = self._cached_reply(asker.key(prompt, attempt), cache)
             if reply is None:
                 if paid == _ATTEMPTS or (attempt >= _ATTEMPTS and not (asker.ask_again or paid)):
                     break
                 reply = await self._paid_reply(prompt, attempt, chat)
                 paid += 1
                 try:
-                    cache.put(asker._key(prompt, attempt), reply)
+                    cache.put(asker.key(prompt, attempt), reply)
                 except LovecError as error:  # pay for no further reply, but use this one
                     self._make_no_more_calls(str(error))
             value = prompt.read(reply)
@@ -309,10 +354,10 @@ class _Run(Generic[T]):
     def _count_failure(self, problem: str) -> None:
         """Count one more record in a row without a usable reply; give up after too many."""
         self._asker._failed_in_a_row += 1
-        if self._asker._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+        if self._asker._failed_in_a_row >= MAX_FAILED:
             self._asker._failed_in_a_row = 0
             self.gave_up = True
-            self._make_no_more_calls(f"{_MAX_FAILED_IN_A_ROW} records in a row failed, the last one: {problem}")
+            self._make_no_more_calls(f"{MAX_FAILED} records in a row failed, the last one: {problem}")
 
     def _cached_reply(self, key: str, cache: ReplyCache) -> ChatReply | None:
         try:
@@ -325,7 +370,7 @@ class _Run(Generic[T]):
 
     async def _paid_reply(self, prompt: Prompt[T], attempt: int, chat: Chat) -> ChatReply:
         asker = self._asker
-        expected = asker.prices.cost(prompt.tokens, prompt.reply_tokens) or 0.0
+        expected = asker.cost(prompt.load) or 0.0
         if asker.max_cost is not None and (asker.spent or 0.0) + self._reserved_cost + expected > asker.max_cost:
             self._make_no_more_calls(f"the next call would go beyond max_cost ${asker.max_cost:g}")
         if self.stop_reason:
@@ -347,7 +392,7 @@ class _Run(Generic[T]):
         return reply
 
 
-def _run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:
+def run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:
     """Run a coroutine to its end, in a thread if this thread has a running event loop."""
     try:
         asyncio.get_running_loop()

@@ -5,20 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from lovec.types import LovecError
-
-_APPLICATION_ID = 0x4C6F5665  # "LoVe" in the header of the file marks it as a reply cache
-_TIMEOUT = 60.0  # seconds
-_SCHEMA = """CREATE TABLE replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, finish TEXT NOT NULL, tokens_in INTEGER,
-tokens_out INTEGER) WITHOUT ROWID"""
+from lovec.oracles.sqlite_file import SqliteFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +61,8 @@ def default_cache() -> Path:
     return Path(os.environ.get("LOVEC_CACHE") or user_cache_dir("lovec")).expanduser() / "replies.sqlite"
 
 
-class ReplyCache(AbstractContextManager["ReplyCache"]):
-    """Replies by their keys, in one sqlite file.
-
-    A reply is on the disk when ``put`` returns: it survives a kill of the process at any moment and a power cut
-    (write-ahead log, flushed at every commit). Processes on one machine may share the file; they wait for each other.
-    Network file systems do not provide the locks that sqlite needs, so keep it on a local disk.
+class ReplyCache(SqliteFile):
+    """Replies by their keys, in one sqlite file that processes on one machine may share; see `SqliteFile`.
 
     The file holds hashes, replies and token counts: no prompts, no addresses and no API keys.
 
@@ -85,17 +73,16 @@ class ReplyCache(AbstractContextManager["ReplyCache"]):
         LovecError: the file cannot be written, is damaged, or is not a reply cache. It is left unchanged.
     """
 
+    KIND = "reply cache"
+    FIX = "name another with cache"
+    APPLICATION_ID = 0x4C6F5665  # "LoVe"
+    TABLES: ClassVar[Mapping[str, str]] = {
+        "replies": "(key TEXT PRIMARY KEY, text TEXT NOT NULL, finish TEXT NOT NULL, tokens_in INTEGER, "
+        "tokens_out INTEGER) WITHOUT ROWID"
+    }
+
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = default_cache() if path is None else Path(path).expanduser()
-        with self._clear_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=_TIMEOUT, isolation_level=None)
-        try:
-            with self._clear_errors():
-                self._open()
-        except BaseException:
-            self._db.close()
-            raise
+        super().__init__(default_cache() if path is None else path)
 
     def get(self, key: str) -> ChatReply | None:
         """Return the reply to a call; None if it is not in the cache.
@@ -110,75 +97,19 @@ class ReplyCache(AbstractContextManager["ReplyCache"]):
         return None if row is None else ChatReply(*row)
 
     def put(self, key: str, reply: ChatReply) -> None:
-        """Store a reply, unless there is one with this key already.
+        """Store a reply, unless there is one with this key already. Raises the error of ``put_all``."""
+        self.put_all({key: reply})
+
+    def put_all(self, replies: Mapping[str, ChatReply]) -> None:
+        """Store replies by their keys, all or none; those that have a reply already keep it.
 
         Raises:
             LovecError: the file cannot be written, for example because the disk is full.
         """
-        row = (key, reply.text, reply.finish, reply.tokens_in, reply.tokens_out)
-        with self._clear_errors():
-            self._db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?, ?, ?)", row)
+        rows = [(key, reply.text, reply.finish, reply.tokens_in, reply.tokens_out) for key, reply in replies.items()]
+        with self._transaction():
+            self._db.executemany("INSERT OR IGNORE INTO replies VALUES (?, ?, ?, ?, ?)", rows)
 
     def __len__(self) -> int:
         with self._clear_errors():
             return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _open(self) -> None:
-        """Create the table in a new file, or check that an existing file is a reply cache that can be written."""
-        self._has_table()  # before anything else: not even the journal mode of another program's file may change
-        self._use_write_ahead_log()
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("BEGIN IMMEDIATE")  # two processes may find the file new
-        if not self._has_table():
-            self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            self._db.execute(_SCHEMA)
-        self._db.execute("COMMIT")
-
-    def _use_write_ahead_log(self) -> None:
-        """Switch to a write-ahead log; sqlite does not wait by itself where another process is about to do the same."""
-        deadline = time.monotonic() + _TIMEOUT
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
-
-    def _has_table(self) -> bool:
-        """Return whether the table exists.
-
-        Raises:
-            LovecError: the file belongs to another program.
-        """
-        begin = not self._db.in_transaction
-        if begin:
-            self._db.execute("BEGIN")  # one snapshot for both queries: another process may be creating the table
-        try:
-            application_id = self._db.execute("PRAGMA application_id").fetchone()[0]
-            tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        finally:
-            if begin:
-                self._db.execute("COMMIT")
-        if (tables or application_id) and (application_id != _APPLICATION_ID or tables != ["replies"]):
-            raise LovecError(f"{self.path} is another program's database, not a reply cache; name another with cache")
-        return bool(tables)
-
-    @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        """Turn errors of sqlite and of the file system into errors that name the file and what to do."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise LovecError(
-                f"cannot use the reply cache {self.path} ({error}); it is left unchanged: mend it or move it away, or "
-                "name another with cache"
-            ) from None

@@ -40,7 +40,7 @@ class Chat(ApiClient):
     """
 
     def __init__(self, model: str, base_url: str, timeout: float, retries: int) -> None:
-        super().__init__(base_url, _key(base_url), timeout, retries, _ADVICE)
+        super().__init__(base_url, api_key(base_url), timeout, retries, _ADVICE)
         self.model = model
 
     async def ask(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> ChatReply:
@@ -51,7 +51,7 @@ class Chat(ApiClient):
             ServerRefused: the server will not reply to any call.
         """
         body = {"model": self.model, "messages": list(messages), **parameters}
-        return await self.post("/chat/completions", body, _read_reply)
+        return await self.post("/chat/completions", body, read_reply)
 
 
 def address(base_url: str | None) -> str:
@@ -68,15 +68,24 @@ def encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _key(base_url: str) -> str:
+def api_key(base_url: str) -> str:
+    """Return the API key for a server; "" where it needs none.
+
+    Raises:
+        LovecError: there is no key, and the server is OpenAI's.
+    """
     key = read_key(KEY)
     if not key and base_url == _OPENAI:
         raise LovecError(f"${KEY} is not set, and {base_url} takes no call without it; set it, or give base_url")
     return key
 
 
-def _read_reply(body: str) -> ChatReply:
-    """Return the first choice of a chat completion; one without a text is a reply, too, and has been paid for."""
+def read_reply(body: str) -> ChatReply:
+    """Return the first choice of a chat completion; one without a text is a reply, too, and has been paid for.
+
+    Raises:
+        MalformedReply: the text is no chat completion.
+    """
     try:
         data = json.loads(body)
         choices, usage = data["choices"], data.get("usage")

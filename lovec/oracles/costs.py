@@ -10,6 +10,10 @@ REPLY_TOKENS = 80
 """Tokens that a reply is expected to have per sentence; the paper's four examples have about 60 each."""
 
 
+BATCH_SHARE = 0.5
+"""Share of its price that a call costs in a batch: the Batch API is half the price."""
+
+
 def count_tokens(text: str) -> int:
     """Return roughly how many tokens a text has: one for every four bytes of UTF-8, rounded up.
 
@@ -54,6 +58,8 @@ class Estimate:
         records: number of records to ask about: those with sentences, or for answers every sample of a question.
         calls: number of calls to make; records with the same prompt share one.
         cached: number of records whose reply is in the cache.
+        submitted: number of records whose call is in a batch that was submitted before; its cost is not counted again.
+        batched: number of the calls to make that go into batches.
         tokens_in: approximate number of tokens of the prompts to send.
         tokens_out: approximate number of tokens of the replies.
         cost: approximate cost in US dollars; None where the prices are unknown. Second calls, after a reply that
@@ -66,10 +72,14 @@ class Estimate:
     tokens_in: int
     tokens_out: int
     cost: float | None
+    submitted: int = 0
+    batched: int = 0
 
     def __str__(self) -> str:
         price = "prices unknown, give price_in and price_out" if self.cost is None else f"about ${self.cost:.2f}"
+        submitted = f"{self.submitted} in batches submitted before, " if self.submitted else ""
+        batched = f" ({self.batched} in batches, at half the price)" if self.batched else ""
         return (
-            f"{self.records} records: {self.cached} answered by the cache, {self.calls} calls, about "
-            f"{self.tokens_in:,} tokens in and {self.tokens_out:,} out, {price}"
+            f"{self.records} records: {self.cached} answered by the cache, {submitted}{self.calls} calls{batched}, "
+            f"about {self.tokens_in:,} tokens in and {self.tokens_out:,} out, {price}"
         )

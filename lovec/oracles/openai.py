@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
+from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
 from lovec.types import LovecError, Oracle, Record
 
@@ -65,8 +66,9 @@ class OpenAIOracle(Asker, Oracle):
 
     Attributes:
         failures: the reason, in one line, by record id, for each record that failed; its sentences are rated None.
-        calls: number of replies paid for.
-        cached: number of replies found in the cache.
+        calls: number of replies paid for, those of batches included.
+        batched: how many of them came by batches, and their tokens.
+        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
         tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
         tokens_out: tokens of these replies, likewise.
         cutter: cuts the evidence; it knows the records whose evidence was cut, and those without evidence.
@@ -107,18 +109,39 @@ class OpenAIOracle(Asker, Oracle):
         )
         self.cutter = Cutter(evidence_tokens, evidence_cut, count_tokens)
 
-    def estimate(self, records: Iterable[Record]) -> Estimate:
+    def estimate(self, records: Iterable[Record], batch: bool = False) -> Estimate:
         """Estimate what it takes to rate these records, without any call.
 
         Args:
             records: consumed one by one.
+            batch: whether ``prefetch`` is called before they are rated.
 
         Raises:
             LovecError: the cache cannot be used.
         """
-        estimate = self._estimate(partial(self._prompt, record) for record in records if record.sentences)
+        estimate = self._estimate((partial(self._prompt, record) for record in records if record.sentences), batch)
         self.cutter.warn()
         return estimate
+
+    def prefetch(self, records: Iterable[Record], notify: Callable[[str], None] | None = None) -> None:
+        """Get the replies about these records by OpenAI's Batch API, at half the price, within a day; then rate them.
+
+        Whatever was never asked is submitted, and this returns when its replies are in the cache, where ``rate`` finds
+        them. It can be killed at any moment: what was submitted is found again by the next call with the same cache.
+        Expired requests are submitted again. Those that fail by themselves are left to ``rate``, which asks them one by
+        one, at the full price. Requests beyond ``max_cost`` are not submitted.
+
+        Args:
+            records: iterated several times, so no iterator; only their keys are kept in memory, a batch at a time.
+            notify: called with a line whenever a batch has come further; None logs it.
+
+        Raises:
+            LovecError: the server takes no batches, a batch failed, was cancelled, or expired without any reply, most
+                requests of a batch failed, there is no API key for OpenAI's server, or the cache cannot be used.
+                Replies so far are in the cache.
+        """
+        prefetch(self, lambda: (partial(self._prompt, record) for record in records if record.sentences), notify)
+        self.cutter.warn()
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the factuality in [0, 1] of every sentence of every record, or None; ``failures`` says why.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from lovec.prompts import prompt
+from lovec.thoughts import without_thoughts
 
 FACT_CHECK = prompt("fact_check")
 """The paper's prompt (section "Prompt for Fact-Checking"), word for word. Its slots are the evidence and the sentences,
@@ -46,14 +47,13 @@ def read_ratings(reply: str) -> list[float | None]:
 
     A rating follows "Rating:", bold or not ("**Rating:** $7$", "Rating: 7/10", or the number on the next line), or
     fills a line ("$7$", "7") in a reply that has no such label at all. Anything else after a label counts as None: a
-    number outside 0..10, a range, a word. Text that a thinking model writes before "</think>" is a draft and is not
-    read.
+    number outside 0..10, a range, a word. What a model writes while it thinks is not read, see ``lovec.thoughts``.
 
     The caller must compare the number of ratings with the number of sentences: if one is missing, nothing in the
     reply says which.
     """
-    _, _, answer = reply.rpartition("</think>")
-    if "<think>" in answer:  # cut off in the draft
+    answer = without_thoughts(reply)
+    if answer is None:
         return []
     labels = list(_LABEL.finditer(answer))
     if not labels:

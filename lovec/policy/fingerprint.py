@@ -52,6 +52,9 @@ FREE = (
 )
 """Settings of a module that change memory, speed, costs or what is measured, but not what is learned."""
 
+WHOLE = "lovec_weights_digest"
+"""Attribute of a model with the digest that its weights had before they were split over processes."""
+
 _ELSEWHERE = (
     "model.policy.model",
     "model.policy.instruction",
@@ -78,14 +81,21 @@ def weights_digest(model: Any) -> str:
     embedded world and seconds for 8 billion parameters.
 
     Args:
-        model: a transformers model, with or without adapters in its layers.
+        model: a transformers model, with or without adapters in its layers; of a sharded one, the digest that it had
+            while it was whole.
     """
+    if (made := getattr(model, WHOLE, None)) is not None:
+        return str(made)
     result = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if ".lora_" in name:
             continue
         values = weight.detach().reshape(-1)
-        values = values[:: max(1, values.numel() // _SAMPLE)].to("cpu", torch.bfloat16)
+        if hasattr(weight, "quant_state"):  # bits packed into a tensor of any type, which hold no numbers of that type
+            values = values.view(torch.int16) if values.element_size() > 1 else values
+            values = values[:: max(1, values.numel() // _SAMPLE)].to("cpu", torch.int16)
+        else:
+            values = values[:: max(1, values.numel() // _SAMPLE)].to("cpu", torch.bfloat16)
         result.update(f"{name.replace('.base_layer.', '.')} {tuple(weight.shape)}".encode())
         result.update(values.view(torch.int16).numpy().tobytes())
     return result.hexdigest()[:16]
@@ -98,7 +108,10 @@ def base_part(name: str, model: Any) -> Part:
         name: its name in the settings.
         model: the transformers model.
     """
-    return {"name": name, "config": digest(_lasting(model.config.to_dict())), "weights": weights_digest(model)}
+    part = {"name": name, "config": digest(_lasting(model.config.to_dict())), "weights": weights_digest(model)}
+    if getattr(model, "is_loaded_in_4bit", False):
+        part["quantization"] = "nf4"
+    return part
 
 
 def prompt_part(encoder: Encoder) -> Part:

@@ -9,6 +9,14 @@ from typing import Any
 import torch
 
 from lovec.imports import without_collection
+from lovec.policy.quantization import (
+    Quantization,
+    import_bitsandbytes,
+    quantization_options,
+    quantize,
+    repair_on_cpu,
+    stored_quantization,
+)
 from lovec.tries import use_trie_attention
 from lovec.types import LovecError, check_count, check_range
 
@@ -33,6 +41,8 @@ class PolicyConfig:
         lora_dropout: dropout on the adapter's input; objectives other than SFT force it to 0.
         target_modules: linear layers that get a fresh adapter; a fused layer stands for all of its parts.
         dtype: precision of the frozen base (float32 or bfloat16); the adapter stays in float32.
+        quantization: nf4 keeps the linear layers of the base in 4 bits and computes in ``dtype`` (extra ``quant``);
+            null loads them as they are stored.
         gradient_checkpointing: recompute activations in the backward pass.
         share_prefixes: compute tokens with which several sequences of a micro-batch begin once; models whose attention
             does not allow it are computed row by row, padded, as with false.
@@ -55,6 +65,7 @@ class PolicyConfig:
     lora_dropout: float = 0.0
     target_modules: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
     dtype: str = "float32"
+    quantization: Quantization | None = None
     gradient_checkpointing: bool = False
     share_prefixes: bool = True
     max_length: int | None = None
@@ -70,6 +81,8 @@ class PolicyConfig:
         check_count("policy.lora_alpha", self.lora_alpha)
         check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
         check_count("policy.max_length", self.max_length)
+        if self.quantization not in (None, "nf4"):
+            raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:
@@ -89,29 +102,61 @@ def load_tokenizer(config: PolicyConfig) -> Any:
     return tokenizer
 
 
+def load_config(config: PolicyConfig) -> Any:
+    """Load the configuration of a model.
+
+    Raises:
+        LovecError: the model is missing or gated.
+    """
+    with without_collection():
+        from transformers import AutoConfig
+
+    return _from_hub(AutoConfig, config)
+
+
 def load_base(config: PolicyConfig) -> Any:
     """Load the frozen base model in the precision that the config names, from safetensors only.
 
     Raises:
-        LovecError: the precision is unknown, or the model is missing, gated or incomplete.
+        LovecError: the precision is unknown; the model is missing, gated or incomplete, or quantised by a method that
+            is not supported; or it is in 4 bits, and bitsandbytes is not installed.
     """
     with without_collection():
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
     if config.dtype not in ("float32", "bfloat16"):
         raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
-    settings = _from_hub(AutoConfig, config)
-    # Soft-capped attention (Gemma-2) has no sdpa implementation: transformers would silently leave out the cap.
-    capped = getattr(settings.get_text_config(), "attn_logit_softcapping", None)
-    options = {"dtype": getattr(torch, config.dtype), "attn_implementation": "eager" if capped else "sdpa"}
+    settings = load_config(config)
+    eager = not _has_sdpa(settings)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    options = {"dtype": dtype, "attn_implementation": "eager" if eager else "sdpa"}
+    stored = stored_quantization(settings, config.model)
     if config.model.startswith(RANDOM):
         model: Any = AutoModelForCausalLM.from_config(settings, trust_remote_code=config.trust_remote_code, **options)
         model.drawn_at_random = True  # an engine that loads a model by its name would get other weights
+        if stored or config.quantization:
+            quantize(model, dtype)
     else:
+        if stored:
+            import_bitsandbytes()
+        elif config.quantization:
+            options |= quantization_options(dtype)
         model = _from_hub(AutoModelForCausalLM, config, config=settings, use_safetensors=True, **options)
-    if not capped:
+    repair_on_cpu(model)
+    if not eager:
         use_trie_attention(model)
     return model.requires_grad_(False)
+
+
+def _has_sdpa(settings: Any) -> bool:
+    """Return whether the attention of a model can be computed by torch's scaled dot product attention."""
+    from transformers import AutoModelForCausalLM
+
+    # Of soft-capped attention (Gemma-2) transformers would silently leave out the cap.
+    if getattr(settings.get_text_config(), "attn_logit_softcapping", None):
+        return False
+    known = AutoModelForCausalLM._model_mapping
+    return type(settings) not in known.keys() or bool(known[type(settings)]._supports_sdpa)  # attention sinks: gpt-oss
 
 
 def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:

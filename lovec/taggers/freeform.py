@@ -172,6 +172,8 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
         sentences.append(read_sentence(span, encoder.scale))
         if span.problem is not None:
             problems.append(f"sentence {number}: {span.problem}")
+    if parsed.thought and not (sentences or parsed.tail.strip()):
+        problems.append("the answer ends inside a thought; give more tokens with max_new_tokens")
     if tail := parsed.tail.strip():
         sentences.append(Sentence(tail, levels=encoder.scale.size))
         problems.append(f"sentence {len(sentences)}: untagged tail")
@@ -193,7 +195,7 @@ def sentence_spans(text: TaggedText, ids: Sequence[int], encoder: Encoder) -> li
         A slice of ``ids`` for every tagged sentence and for an untagged tail; None for a tag without a sentence.
     """
     spans: list[slice | None] = []
-    begin = 0  # characters before the sentence
+    begin = len(text.thought)  # characters before the sentence
     for raw, sentence in [(span.raw, span.text) for span in text.sentences] + [(text.tail, text.tail.strip())]:
         end = begin + len(raw) - len(raw.lstrip()) + len(sentence)
         span = slice(encoder.tokens_until(ids, begin), encoder.tokens_until(ids, end))

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, default_instruction
 from lovec.hub import SETTINGS
@@ -21,6 +21,7 @@ from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
 if TYPE_CHECKING:
     from lovec.policy import Policy
+    from lovec.policy.quantization import Quantization
 
 _LONGEST_SETTINGS = 1 << 16  # bytes of such a file
 _LONGEST_WORD = 64  # characters of a tag word, or of a word of the scale
@@ -105,6 +106,7 @@ def open_session(
     scale: Sequence[str] | None = None,
     chat_template: str | None = None,
     dtype: str | None = None,
+    quantization: Literal["nf4", "none"] | None = None,
     device: str | None = None,
     rows: int = 64,
     trust_remote_code: bool = False,
@@ -129,6 +131,8 @@ def open_session(
         chat_template: Jinja file to use instead of the tokenizer's template.
         dtype: precision of the weights, "float32" or "bfloat16"; None is float32 with transformers, and the precision
             of the stored weights with vLLM. A server has its own.
+        quantization: "nf4" loads the model in 4 bits (extra ``quant``), "none" as it is stored; None as it was when the
+            adapter was trained. vLLM and servers load models as they are stored.
         device: where a transformers model runs, such as "cpu" or "cuda:1"; None takes CUDA if there is a device.
         rows: the most prompts that run together, for an engine given by name.
         trust_remote_code: run code from the model's repository.
@@ -153,11 +157,13 @@ def open_session(
             "sft.yaml` and `--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter "
             "FOLDER` is one of the hub's"
         )
+    trained = None if adapter is None else trained_quantization(adapter)
     config = PolicyConfig(
         resolve_model(name),
         adapter=adapter,
         any_base=any_base,
         dtype=dtype or "float32",
+        quantization=None if quantization == "none" else quantization or trained,
         chat_template=chat_template,
         trust_remote_code=trust_remote_code,
     )
@@ -167,6 +173,8 @@ def open_session(
     deployment = Deployment() if raw else Deployment.beside(adapter or config.model)
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
+        if quantization == "nf4":
+            raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
         encoder = Encoder(load_tokenizer(config), *prompting)  # first, because it may refuse the tokenizer
         running.open(config.model, adapter)
         return Session(running, encoder, name, adapter, deployment=deployment)
@@ -211,11 +219,30 @@ def prompt_format(
     return instruction or default_instruction(tags), tags
 
 
+def trained_quantization(adapter: str) -> Quantization | None:
+    """Return how the base model was quantised when an adapter was trained, as the ``lovec.json`` beside it says.
+
+    Args:
+        adapter: folder of the adapter.
+
+    Returns:
+        "nf4", or None where it was not quantised, or where nothing is said.
+
+    Raises:
+        LovecError: the ``lovec.json`` is broken.
+    """
+    if _saved_format(Path(adapter)) is None or not (path := Path(adapter, SETTINGS)).is_file():
+        return None
+    base = json.loads(path.read_text(encoding="utf-8")).get("base")
+    return "nf4" if isinstance(base, dict) and base.get("quantization") == "nf4" else None
+
+
 def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
 
     It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
-    digest}}``; without ``scale`` it is 0 to 10.
+    digest, "quantization": "nf4"}}``; without ``scale`` it is 0 to 10, and without ``quantization`` the base model was
+    not in 4 bits.
 
     Args:
         encoder: how it is prompted.

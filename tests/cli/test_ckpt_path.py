@@ -179,16 +179,26 @@ def test_best_needs_a_monitor_and_its_file(
     [
         ("fit", "last", "there is no checkpoint in"),
         ("test", "best", "there is no checkpoint in"),
-        ("validate", "hpc", "hpc is not supported; give last, best or the path"),
+        ("validate", "hpc", "hpc is not supported; give auto, last, best or the path"),
         ("predict", "registry:mine", "registry:mine is not supported"),
+        ("test", "auto", "auto is for fit; test needs last, best or the path"),
         ("fit", "", "--ckpt_path is empty"),
     ],
 )
 def test_what_is_not_there_is_refused(command: str, name: str, message: str, capsys: Any, tmp_path: Path) -> None:
     words = in_folder(tmp_path / "none", command, "--config", "sft.yaml", "--ckpt_path", name)
     code, line = error_of(capsys, *words)
-    assert code == (1 if name else 2) and message in line
+    assert code == (2 if name in ("", "auto") else 1) and message in line
     assert not (tmp_path / "none").exists()
+
+
+def test_auto_is_the_last_one_or_none(run: Path, tmp_path: Path, caplog: Any) -> None:
+    words = ["fit", "--config", "sft.yaml", "--ckpt_path", "auto"]
+    assert main(in_folder(tmp_path / "new", *words, "--trainer.max_steps", "2")) == 0
+    assert read_checkpoint(last_of(tmp_path / "new"))["global_step"] == 2
+    assert main(in_folder(run, *words, "--trainer.max_steps", "5")) == 0
+    assert "--ckpt_path auto is" in said(caplog)
+    assert read_checkpoint(run / "logs" / "version_1" / "checkpoints" / "last.ckpt")["global_step"] == 5
 
 
 def test_a_recipe_may_name_the_checkpoint(run: Path, tmp_path: Path) -> None:

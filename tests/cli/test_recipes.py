@@ -13,19 +13,24 @@ import pytest
 import torch
 import yaml
 from commandline import CPU, build, error_of, write_checkpoint
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from tinyrun import records, tiny
 
 from lovec.cli import main
 from lovec.cli.arguments import BASE, RECIPES, arrange, find_recipe, value_of
 from lovec.cli.saved_recipe import RECIPE_KEY
 from lovec.datasets.jsonl import write_records
+from lovec.evaluation import ShardedStrategy
 
 OBJECTIVES = {
     "sft.yaml": "SFT", "sft2.yaml": "SFT", "sft-regression.yaml": "SFTRegression", "orpo.yaml": "ORPO",
     "dpo.yaml": "DPO", "grpo.yaml": "GRPO", "expected.yaml": "ExpectedReward", "p-true.yaml": "PTrueTuned",
     "comparison.yaml": "Comparison", "distil.yaml": "Distil", "distil-unlabelled.yaml": "Distil",
 }  # fmt: skip
-OVERLAYS = ("world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml")
+OVERLAYS = (
+    "world-small.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml", "vllm-server.yaml",
+    "ddp.yaml", "fsdp2.yaml", "qlora.yaml",
+)  # fmt: skip
 
 IPO = """
 from torch import Tensor
@@ -73,17 +78,22 @@ def every_combination():
     """Recipes and overlays; those beyond each by itself and on one recipe are slow."""
     for recipe, overlay in itertools.product(OBJECTIVES, (None, *OVERLAYS)):
         rare = overlay is not None and recipe != "dpo.yaml"
-        yield pytest.param(recipe, overlay, marks=[pytest.mark.slow] if rare else [])
+        marks = [pytest.mark.quant] if overlay == "qlora.yaml" else [pytest.mark.slow] if rare else []
+        yield pytest.param(recipe, overlay, marks=marks)
 
 
 @pytest.mark.parametrize(("recipe", "overlay"), list(every_combination()))
 def test_every_packaged_recipe_builds(here, recipe, overlay):
+    if overlay == "qlora.yaml":
+        pytest.importorskip("bitsandbytes", reason="the extra quant is not installed")
     cli = build(command_of(recipe), "--config", recipe, *(["--config", overlay] if overlay else []), *CPU)
-    given = settings_of(overlay or recipe)["model"]["init_args"]
+    given = settings_of(overlay or recipe).get("model", {}).get("init_args", {})
     if "engine" in given:
         assert given["engine"]["class_path"].endswith(f".{type(cli.model.engine).__name__}")
     for key, value in given.get("policy", {}).items():  # nothing of it was lost on the way
         assert getattr(cli.model.policy_config, key) == value
+    strategies = {"ddp.yaml": DDPStrategy, "fsdp2.yaml": ShardedStrategy}
+    assert isinstance(cli.trainer.strategy, strategies.get(overlay, Strategy))
     assert type(cli.model).__name__ == OBJECTIVES[recipe]
 
 

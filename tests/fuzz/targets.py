@@ -434,14 +434,14 @@ def replies(data: bytes) -> None:
     """Whatever a judge or a server replies is read as ratings and counts in range, or refused as malformed."""
     from lovec.calls import MalformedReply
     from lovec.engines.server_link import _read_completion, read_models
-    from lovec.oracles.chat import _read_reply
+    from lovec.oracles.chat import read_reply
     from lovec.oracles.prompts import read_ratings
 
     text = text_of(data)
     for rating in read_ratings(text):
         assert rating is None or 0.0 <= rating <= 1.0
     with contextlib.suppress(MalformedReply):
-        reply = _read_reply(text)
+        reply = read_reply(text)
         reply.text.encode()
         reply.finish.encode()
         for count in (reply.tokens_in, reply.tokens_out):

@@ -51,7 +51,7 @@ class CompletionServer:
     def __enter__(self) -> CompletionServer:
         self.base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
         self.adapters: dict[str, Any] = {}
-        self.lock, self.now = threading.Lock(), 0
+        self.lock, self.loading, self.now = threading.Lock(), threading.Lock(), 0
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self.http.daemon_threads = True
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
@@ -80,8 +80,9 @@ class CompletionServer:
         if body["lora_name"] in self.adapters:
             return 400, error("has already been loaded")
         try:
-            base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
-            self.adapters[body["lora_name"]] = PeftModel.from_pretrained(base, body["lora_path"]).get_base_model()
+            with self.loading:  # transformers loads one model at a time
+                base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
+                self.adapters[body["lora_name"]] = PeftModel.from_pretrained(base, body["lora_path"]).get_base_model()
         except ValueError as problem:
             return 404, error(str(problem))
         return 200, "Success"

@@ -146,7 +146,7 @@ def test_means_stay_in_range(llama: Setup) -> None:
 
 
 def test_a_template_may_put_words_before_a_reply(llama: Setup) -> None:
-    """Like Qwen-3's empty thought: it is part of every reply, so that the answer of a thinking model is scored."""
+    """Like Qwen-3's empty thought: it is part of every prompt, so that the answer of a thinking model is scored."""
     tokenizer = AutoTokenizer.from_pretrained(llama.policy.tokenizer.name_or_path)
     turn = "{{- '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' "
     thinking = tokenizer.chat_template.replace(turn, turn + "+ ('<think></think>' if m['role'] == 'assistant' else '')")
@@ -156,8 +156,8 @@ def test_a_template_may_put_words_before_a_reply(llama: Setup) -> None:
     judge.engine = engine
     judge.attach(llama.policy, Encoder(tokenizer))
     judge.rate(RECORDS[:1])
-    assert [tokenizer.decode(reply) for reply in engine.replies] == [f"<think></think>{i}<|eot_id|>" for i in range(11)]
-    assert tokenizer.decode(engine.prompts[0]).endswith("assistant<|end_header_id|>\n\n")
+    assert [tokenizer.decode(reply) for reply in engine.replies] == [f"{i}<|eot_id|>" for i in range(11)]
+    assert tokenizer.decode(engine.prompts[0]).endswith("assistant<|end_header_id|>\n\n<think></think>")
 
 
 # The bare base, and nothing disturbed

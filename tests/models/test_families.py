@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 from families import FAMILIES, PAGE, Family, described, page
 from tinyrun import fit, module
+from transformers import AutoTokenizer
 
 from lovec.chats import render
 from lovec.encoding import Encoder
@@ -63,6 +65,16 @@ def test_a_prompt_is_the_same_on_every_day_and_never_asks_for_a_thought(encoder:
     text = encoder.tokenizer.decode(encoder.prompt("Who?"))
     assert "20" not in text or "26 Jul 2024" in text or "2024-07-26" in text
     assert text.count("<think>") == text.count("</think>")
+
+
+def test_every_directive_of_a_date_is_fixed(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(build_tiny("llama3", tmp_path / "model"))
+    directives = "%Y %m %d %-d %y %B %b %A %a %j %H %I %M %S %p"
+    tokenizer.chat_template = f"  {{% if true %}}\n{{{{ strftime_now('{directives}') }}}}\n{{% endif %}}"
+    plain = tokenizer.apply_chat_template([{"role": "user", "content": "Who?"}], tokenize=False)
+    written = render(tokenizer, [{"role": "user", "content": "Who?"}])
+    assert written == datetime(2024, 7, 26, 12).strftime(directives) + "\n"
+    assert len(plain.splitlines()) == len(written.splitlines()) and plain != written  # the same white space
 
 
 def test_a_conversation_keeps_its_earlier_turns(family: Family, encoder: Encoder) -> None:

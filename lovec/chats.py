@@ -19,7 +19,7 @@ SLOT = "\ue000"
 
 _ANSWER = "\ue001"  # the same for the content of an answer
 _MOST_STEPS = 1_000_000  # lines of Python that a chat template may run for; real ones need some hundred per turn
-# 26 July 2024, noon: what templates of Llama 3 write where they do not know the date. A macro hides the function of this
+# 26 July 2024, noon: what templates of Llama 3 write where they know no date. A macro hides the function of this
 # name that transformers defines. It takes no functions as arguments since 5.22, but makes texts of them. The line break
 # after the macro belongs to its end and is not written.
 _CLOCK = "strftime_now"

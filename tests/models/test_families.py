@@ -10,9 +10,10 @@ import torch
 from families import FAMILIES, PAGE, Family, described, page
 from tinyrun import fit, module
 from transformers import AutoTokenizer
+from vllmtiny import on_vllm, small
 
 from lovec.chats import render
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, UserTurn
 from lovec.engines import TransformersEngine
 from lovec.modules import DPO
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
@@ -133,3 +134,24 @@ def test_a_template_without_a_place_for_the_answer_is_refused_with_the_reason(tm
     assert policy.tokenizer.chat_template != template
     with pytest.raises(LovecError, match=r"after the question it writes .*narrator.* before one that is there"):
         Encoder(policy.tokenizer)
+
+
+@on_vllm
+def test_vllm_gives_the_same_tags(policy: Policy, encoder: Encoder) -> None:
+    record = Record("a", "Who?", sentences=(Sentence("Ada was."), Sentence("B was not.")))
+    engine = small(max_model_len=1024)
+    found = []
+    for one in (engine, TransformersEngine()):
+        one.sync(policy.eval())
+        (scored,) = IterativeTagger(one, encoder, "mean").tag([record])
+        found.append(scored.sentences)
+    engine.close()
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.distribution == pytest.approx(theirs.distribution, rel=1e-4)
+
+
+def test_a_judge_is_asked_where_the_template_puts_the_answer(family: Family, encoder: Encoder) -> None:
+    turn = UserTurn(encoder, ["Yes", "No"])
+    found = turn.context("Is it? ", turn.quoted("<think> maybe"), " Say.", None)
+    assert found is not None and encoder.tokenizer.decode(found[0]).endswith(f"<think> maybe Say.{family.before}")
+    assert [encoder.tokenizer.decode(ids).strip() for ids in turn.replies] == [f"Yes{family.end}", f"No{family.end}"]

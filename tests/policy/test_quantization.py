@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors.torch import load_file
 from tinyrun import Rows, fit, module, tiny, trainer
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -166,6 +167,20 @@ def test_an_adapter_is_used_on_the_base_that_it_was_trained_on(
     assert found is not None and float(found[1]) > 0, said
     settings = json.loads((tmp_path / "merged" / "lovec.json").read_text())
     assert "base" not in settings  # a merged model is no adapter
+
+
+def test_two_processes_share_the_layers_of_a_base_in_4_bits(bnb: Any, tmp_path: Path) -> None:
+    words = ["fit", "--config", "sft.yaml", "--config", "world-small.yaml", "--model.policy.quantization", "nf4"]
+    words += ["--trainer.max_steps", "2", "--trainer.limit_val_batches", "0"]
+    weights = {}
+    for name, more in (("one", []), ("two", ["--config", "fsdp2.yaml", "--trainer.devices", "2"])):
+        command = [sys.executable, "-m", "lovec.cli", *words, *more, "--trainer.default_root_dir", name]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        adapter = load_file(tmp_path / name / "adapter" / "adapter_model.safetensors")
+        weights[name] = torch.cat([adapter[key].flatten() for key in sorted(adapter)])
+    difference = (weights["two"] - weights["one"]).norm() / weights["one"].norm()
+    assert 0 < weights["one"].norm() and difference < 1e-4, difference
 
 
 @pytest.mark.parametrize(

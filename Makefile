@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-slow first-hour fuzz planted bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house models plots clean
+.PHONY: demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house models plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -42,6 +42,10 @@ fuzz: $(READY)  ## 10,000 hostile inputs for everything that reads foreign text;
 
 planted: $(READY)  ## plant 100 and more bugs, one at a time, and see that the tests catch them; minutes
 	$(OFFLINE) $(VENV)/bin/python tests/planted/run.py $(ARGS)
+
+# To be run weekly, as by: 0 4 * * 1  cd lovec && git pull --quiet && make newest
+newest: $(READY)  ## the tests with the newest releases, in .venv-newest; prints what breaks by package; ARGS="--only peft" picks
+	$(OFFLINE) $(VENV)/bin/python tests/newest/run.py --tests tests -m "not slow and not wheel" -n $(WORKERS) --dist worksteal $(ARGS)
 
 bench: $(READY)  ## cost of a step against the padded path and TRL (pip install -e ".[parity]"), on the CPU; ARGS="--only DPO" picks
 	$(OFFLINE) $(VENV)/bin/python benchmarks/speed.py $(ARGS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from lovec.types import LovecError
@@ -20,7 +19,19 @@ SLOT = "\ue000"
 
 _ANSWER = "\ue001"  # the same for the content of an answer
 _MOST_STEPS = 1_000_000  # lines of Python that a chat template may run for; real ones need some hundred per turn
-_DAY = datetime(2024, 7, 26)  # what templates of Llama 3 write where they do not know the date
+# 26 July 2024, noon: what templates of Llama 3 write where they know no date. A macro hides the function of this
+# name that transformers defines. It takes no functions as arguments since 5.22, but makes texts of them. The line break
+# after the macro belongs to its end and is not written.
+_CLOCK = "strftime_now"
+_DAY = {
+    "%Y": "2024", "%m": "07", "%d": "26", "%y": "24", "%B": "July", "%b": "Jul", "%A": "Friday", "%a": "Fri",
+    "%j": "208", "%-d": "26", "%H": "12", "%I": "12", "%M": "00", "%S": "00", "%p": "PM",
+}  # fmt: skip
+_FIXED_CLOCK = (
+    f"{{% macro {_CLOCK}(format) -%}}{{{{- format"
+    + "".join(f" | replace('{directive}', '{text}')" for directive, text in _DAY.items())
+    + " -}}{%- endmacro %}\n"
+)
 _THOUGHT = "<think>"
 _END_OF_THOUGHT = "\n</think>\n\n"
 
@@ -117,8 +128,8 @@ def render(
             list(messages),
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
+            chat_template=_dated(tokenizer.get_chat_template()),
             enable_thinking=False,
-            strftime_now=_DAY.strftime,
         )
         return f"{text}{opening}"
     except LovecError:
@@ -130,3 +141,7 @@ def render(
         ) from error
     finally:
         sys.settrace(outer)
+
+
+def _dated(template: str) -> str:
+    return f"{_FIXED_CLOCK}{template}" if _CLOCK in template else template

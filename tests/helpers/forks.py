@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import torch
+
+LIMIT = 600.0
+"""How long processes may run that a test waits for, in seconds; without one, a hanging process stops all checks."""
 
 
 class Fork:
@@ -118,6 +124,7 @@ class Fork:
             sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
             os.environ.update(environment or {})
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            faulthandler.register(signal.SIGUSR2, file=2)
             torch.manual_seed(0)
             result = work()
             code = int(result) if result is not None else 0
@@ -132,11 +139,16 @@ class Fork:
 
 
 def run_forks(*works: Callable[[], Any], environments: Sequence[Mapping[str, str]] = ()) -> list[tuple[int, str]]:
-    """Run functions at the same time, each in a process of its own; return their exit codes and what they printed."""
+    """Run functions at the same time, each in a process of its own; return their exit codes and what they printed.
+
+    Processes that still run after ``LIMIT`` seconds print where each of their threads is, and are killed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = [open(f"{folder}/{i}", "w+", encoding="utf-8") for i in range(len(works))]
         environments = environments or [{}] * len(works)
         forks = [Fork(w, e, stderr=f) for w, e, f in zip(works, environments, files, strict=True)]
+        watch = threading.Timer(LIMIT, _end, [forks])
+        watch.start()
         results = []
         for fork, file in zip(forks, files, strict=True):
             printed = fork.stdout.read()
@@ -145,7 +157,17 @@ def run_forks(*works: Callable[[], Any], environments: Sequence[Mapping[str, str
             file.seek(0)
             results.append((code, printed + file.read()))
             file.close()
+        watch.cancel()
     return results
+
+
+def _end(forks: Sequence[Fork]) -> None:
+    for number in (signal.SIGUSR2, signal.SIGKILL):
+        for fork in forks:
+            if fork.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(fork.pid, number)
+        time.sleep(2)
 
 
 def ranks(number: int) -> list[dict[str, str]]:

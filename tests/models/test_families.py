@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 from families import FAMILIES, PAGE, Family, described, page
 from tinyrun import fit, module
+from transformers import AutoTokenizer
+from vllmtiny import on_vllm, small
 
 from lovec.chats import render
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, UserTurn
 from lovec.engines import TransformersEngine
 from lovec.modules import DPO
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
@@ -63,6 +66,16 @@ def test_a_prompt_is_the_same_on_every_day_and_never_asks_for_a_thought(encoder:
     text = encoder.tokenizer.decode(encoder.prompt("Who?"))
     assert "20" not in text or "26 Jul 2024" in text or "2024-07-26" in text
     assert text.count("<think>") == text.count("</think>")
+
+
+def test_every_directive_of_a_date_is_fixed(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(build_tiny("llama3", tmp_path / "model"))
+    directives = "%Y %m %d %-d %y %B %b %A %a %j %H %I %M %S %p"
+    tokenizer.chat_template = f"  {{% if true %}}\n{{{{ strftime_now('{directives}') }}}}\n{{% endif %}}"
+    plain = tokenizer.apply_chat_template([{"role": "user", "content": "Who?"}], tokenize=False)
+    written = render(tokenizer, [{"role": "user", "content": "Who?"}])
+    assert written == datetime(2024, 7, 26, 12).strftime(directives) + "\n"
+    assert len(plain.splitlines()) == len(written.splitlines()) and plain != written  # the same white space
 
 
 def test_a_conversation_keeps_its_earlier_turns(family: Family, encoder: Encoder) -> None:
@@ -121,3 +134,24 @@ def test_a_template_without_a_place_for_the_answer_is_refused_with_the_reason(tm
     assert policy.tokenizer.chat_template != template
     with pytest.raises(LovecError, match=r"after the question it writes .*narrator.* before one that is there"):
         Encoder(policy.tokenizer)
+
+
+@on_vllm
+def test_vllm_gives_the_same_tags(policy: Policy, encoder: Encoder) -> None:
+    record = Record("a", "Who?", sentences=(Sentence("Ada was."), Sentence("B was not.")))
+    engine = small(max_model_len=1024)
+    found = []
+    for one in (engine, TransformersEngine()):
+        one.sync(policy.eval())
+        (scored,) = IterativeTagger(one, encoder, "mean").tag([record])
+        found.append(scored.sentences)
+    engine.close()
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.distribution == pytest.approx(theirs.distribution, rel=1e-4)
+
+
+def test_a_judge_is_asked_where_the_template_puts_the_answer(family: Family, encoder: Encoder) -> None:
+    turn = UserTurn(encoder, ["Yes", "No"])
+    found = turn.context("Is it? ", turn.quoted("<think> maybe"), " Say.", None)
+    assert found is not None and encoder.tokenizer.decode(found[0]).endswith(f"<think> maybe Say.{family.before}")
+    assert [encoder.tokenizer.decode(ids).strip() for ids in turn.replies] == [f"Yes{family.end}", f"No{family.end}"]

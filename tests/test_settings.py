@@ -26,7 +26,7 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
+    "Chunk Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText PretrainingStats "
@@ -54,7 +54,8 @@ ZERO = set(
     "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
     "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
-    "Probe.every ProgressLine.every RecordsDataModule.first_epoch RecordsDataModule.seed RolloutModule.empty "
+    "Probe.every ProgressLine.every RaySettings.actor_gpus RecordsDataModule.first_epoch RecordsDataModule.seed "
+    "RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "

@@ -26,8 +26,8 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Chunk Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
-    "Cell ChatReply CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
+    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
+    "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "

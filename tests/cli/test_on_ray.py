@@ -117,6 +117,7 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
     cluster: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +151,7 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, here: Path) -> None:
     Path("my_slow.py").write_text(ORACLE)
     rows = [
@@ -179,6 +181,7 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_an_error_of_an_actor_is_one_line(cluster: str, here: Path) -> None:
     Path("my_slow.py").write_text(ORACLE.replace('os.environ.get("REFUSED")', '"r1"'))
     Path("in.jsonl").write_text(
@@ -191,6 +194,7 @@ def test_an_error_of_an_actor_is_one_line(cluster: str, here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_an_actor_that_does_not_fit_is_refused(cluster: str, here: Path) -> None:
     Path("in.jsonl").write_text(json.dumps({"id": "a", "text": "Ada wrote. It rained."}) + "\n")
     words = ["tag", "in.jsonl", "--model", tiny(here, "llama"), "--out", "tags.jsonl", "--on", "ray"]

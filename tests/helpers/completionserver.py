@@ -96,6 +96,11 @@ class CompletionServer:
         """Return a completion as vLLM writes it."""
         if body["model"] not in (self.name, *self.adapters):
             return 404, error(f"The model `{body['model']}` does not exist.")
+        prompts = body["prompt"]
+        if isinstance(prompts[0], list):
+            replies = [self.complete({**body, "prompt": prompt})[1] for prompt in prompts]
+            choices = [{**reply["choices"][0], "index": index} for index, reply in enumerate(replies)]
+            return 200, {"choices": choices, "usage": replies[-1]["usage"]}
         model = self.base if body["model"] == self.name else self.adapters[body["model"]]
         engine = TransformersEngine()
         engine.sync(SimpleNamespace(model=model))
@@ -190,9 +195,9 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             if fault == "garbage":
                 reply = {"choices": [{"text": "of another server"}]}
             if fault == "aborted":
-                [choice] = reply["choices"]
-                del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
-                choice["finish_reason"] = "abort"
+                for choice in reply["choices"]:
+                    del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
+                    choice["finish_reason"] = "abort"
             if status != 200 or not body.get("stream"):
                 return self.reply(status, reply)
             self.send_response(200)

@@ -211,18 +211,21 @@ class VllmServer:
         return self._run(self._running().client.token_logps(contexts, starts, choices, top))
 
     def connect(self) -> CompletionClient:
-        """Return a client for the running model that is bound to no event loop yet, for callers that have their own.
+        """Return a client for the running model, for callers that have an event loop of their own.
+
+        It repeats a call at most once: somebody waits for the reply.
 
         Raises:
             LovecError: there is no model yet.
         """
         link = self._running()
-        return CompletionClient(self._api(), link.client.context_length, model=link.client.model)
+        return CompletionClient(self._api(retries=1), link.client.context_length, model=link.client.model)
 
     # The connection
 
-    def _api(self) -> ApiClient:
-        return ApiClient(self.url, read_key(KEY), self.timeout, self.retries, _ADVICE)
+    def _api(self, retries: int | None = None) -> ApiClient:
+        most = self.retries if retries is None else min(retries, self.retries)
+        return ApiClient(self.url, read_key(KEY), self.timeout, most, _ADVICE)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of calls; the first exception of a callback is raised here.

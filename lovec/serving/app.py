@@ -12,10 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
+from lovec.engines import VllmServer
 from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
 from lovec.serving.page import PAGE_HEADERS, render_page
 from lovec.serving.service import FAILED, PendingAnswers, PendingText, Service
+from lovec.serving.streams import StreamWorker
 from lovec.serving.worker import EngineWorker
 from lovec.taggers import Session
 from lovec.types import MODES, LovecError
@@ -82,8 +84,7 @@ def make_app(
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
     limits = limits or RequestLimits()
-    on_paused = partial(score_answers, session.engine)
-    worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting, on_paused)
+    worker = _make_worker(session, limits)
     counters = Counters(worker)
     service = Service(session, worker, counters, limits, name)
     document, policy = render_page(name, guarded=key is not None)
@@ -92,11 +93,10 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = service
-        worker.start()
+        await worker.open()
         yield
-        worker.cancel()
         service.close()
-        if await asyncio.to_thread(worker.stop, CLOSING):
+        if await worker.close(CLOSING):
             session.close()
         else:
             log.warning("the engine is still in a call; it is left there")
@@ -105,7 +105,7 @@ def make_app(
         return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
 
     async def health(_: Request) -> Response:
-        status, code = ("ok", 200) if worker.thread.is_alive() else ("the engine has stopped", 503)
+        status, code = ("ok", 200) if worker.alive else ("the engine has stopped", 503)
         return JSONResponse({"status": status, "model": name}, code)
 
     async def metrics(_: Request) -> Response:
@@ -170,6 +170,14 @@ def make_app(
     )
     app.router.redirect_slashes = False  # the address of a redirection would come from the client's Host header
     return app
+
+
+def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | StreamWorker:
+    """Return what runs the model: a thread for an engine of this process, tasks for a server that batches by itself."""
+    engine, encoder = session.engine, session.encoder
+    if isinstance(engine, VllmServer):
+        return StreamWorker(engine, encoder.stop_ids, encoder.tails, engine.max_rows + limits.max_waiting)
+    return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, partial(score_answers, engine))
 
 
 def _error_response(

@@ -462,7 +462,6 @@ def test_queries_contain_no_more_tokens_than_a_server_returns() -> None:
         all_queries.extend(queries)
         return [[(0, [-float(len(q.node))] * len(q.tokens))] for q in queries]
 
-
     def scores(contexts: list[tuple[int, ...]], tree: ChoiceTree) -> list[list[float]]:
         return asyncio.run(score_by_continuations(contexts, tree, generate))
 

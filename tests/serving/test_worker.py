@@ -10,8 +10,8 @@ import pytest
 from served import until
 
 from lovec.serving import EngineWorker
+from lovec.serving.jobs import CompletionJob, StepsJob
 from lovec.serving.wire import RequestRefused
-from lovec.serving.worker import CompletionJob, StepsJob
 from lovec.types import Completion, Sampling
 
 
@@ -54,7 +54,7 @@ class Steps:
         self.go = threading.Semaphore(0)
         self.closed = False
         self.results: list[Any] = []
-        self.job = StepsJob(self.steps(), self.results.append)
+        self.job = StepsJob(self.results.append, self.steps())
 
     def steps(self) -> Generator[None, None, str]:
         try:
@@ -70,7 +70,7 @@ class Steps:
 
 def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
     ended: list[Any] = []
-    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: True, ended.append), ended
+    return CompletionJob(ended.append, [prompt], Sampling(limit, temperature), "", lambda token: True), ended
 
 
 def test_the_worker_batches_limits_and_cancels_jobs() -> None:
@@ -185,7 +185,7 @@ def test_an_error_ends_only_its_own_work(worker: EngineWorker) -> None:
         raise RuntimeError("the engine broke")
 
     errors: list[Any] = []
-    worker.submit(StepsJob(broken(), errors.append))
+    worker.submit(StepsJob(errors.append, broken()))
     until(lambda: errors)
     steps = Steps("next", 1, [])
     worker.submit(steps.job)
@@ -217,7 +217,7 @@ class Counting:
 
 def paused_at(tens: bool, limit: int, start: int, ended: list[Any]) -> CompletionJob:
     """A completion that pauses at every ten (or never)."""
-    return CompletionJob([start], Sampling(limit), "k", lambda token: not (tens and token % 10 == 0), ended.append)
+    return CompletionJob(ended.append, [start], Sampling(limit), "k", lambda token: not (tens and token % 10 == 0))
 
 
 def test_a_paused_completion_is_scored_and_goes_on() -> None:
@@ -268,7 +268,7 @@ def test_completions_that_cannot_run_together_take_turns_at_their_pauses() -> No
     ended: list[Any] = []
     for temperature in (0.5, 0.6, 0.7):
         sampling = Sampling(30, temperature)
-        worker.submit(CompletionJob([0], sampling, "", lambda token: token % 10 != 0, ended.append))
+        worker.submit(CompletionJob(ended.append, [0], sampling, "", lambda token: token % 10 != 0))
     worker.start()
     worker.stop()
     assert order == [0.5, 0.6, 0.7] * 3 and len(ended) == 3

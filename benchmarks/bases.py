@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from world_intervals import records_in, tagged_path
 
 from lovec.evaluation.evaluator import MODES
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+from lovec.types import Record
 
 RESULTS = ROOT / "benchmarks" / "results" / "bases.json"
 PAGE = ROOT / "docs" / "results" / "bases.md"
@@ -80,8 +82,13 @@ def collect(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
 
 def _drawn(out: Path, method: str, mode: str, pairs: Sequence[tuple[str, int]], draws: int = 2000) -> Resampled:
     paths = [tagged_path(folder_of(out, base, seed), method, mode) for base, seed in pairs]
-    runs = [by_question([r for r in records_in(path) if r.domain == DOMAIN], "stated") for path in paths]
+    runs = [by_question([_anywhere(r) for r in records_in(path) if r.domain == DOMAIN], "stated") for path in paths]
     return resample(runs, draws, bases=[base for base, _ in pairs])
+
+
+def _anywhere(record: Record) -> Record:
+    """Return a record with the id that its question has on every base model: without the model's name."""
+    return replace(record, id=record.id.partition("/")[2])
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -73,7 +73,11 @@ def test_an_encoder_gives_tagged_answers_back(arch, tokenizers):
     assert prompt.count(bos) == (0 if bos is None else 1)
     text = tokenizers[arch].decode(prompt)
     assert "Say how sure you are." in text
-    assert text.endswith({"llama": "\n\n", "gemma2": "model\n", "phi3": "<|assistant|>\n"}.get(arch, "assistant\n"))
+    assert text.endswith(
+        {"llama": "\n\n", "gemma2": "model\n", "phi3": "<|assistant|>\n", "qwen3": "</think>\n\n"}.get(
+            arch, "assistant\n"
+        )
+    )
 
 
 def test_gemma_refuses_a_system_turn_and_ends_turns_without_eos(tokenizers):

@@ -50,6 +50,8 @@ LEFT_OUT = (
     (r"microsoft/", "needs a model of the hub"),
     (r"wandb|WandbLogger", "needs an account at a logging service"),
     (r"--trainer\.devices [2-9]", "needs several GPUs"),
+    (r"--config qlora\.yaml", "needs bitsandbytes"),
+    (r"--batch true", "needs a server with the Batch API"),
 )
 """Pattern and reason of lines that are not run."""
 

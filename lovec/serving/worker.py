@@ -245,7 +245,7 @@ class EngineWorker:
 
 def _run_together(first: Job, job: Job) -> bool:
     """Return whether two jobs can run in one batch."""
-    if isinstance(first, StepsJob) or isinstance(job, StepsJob):
+    if not (isinstance(first, CompletionJob) and isinstance(job, CompletionJob)):
         return first is job
     alike = [(s.temperature, s.top_p, s.seed) for s in (first.sampling, job.sampling)]
     return alike[0] == alike[1]

@@ -230,7 +230,9 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             chunk = body.get("stream_interval", server.chunk)
             events = [reply] if fault == "garbage" else server.events(reply, chunk)[: 1 if broken else None]
             for number, event in enumerate([*events, *([error("lost")] if fault == "error later" else [])]):
+                begin = time.monotonic()
                 while server.held(body["prompt"], number):
+                    assert time.monotonic() < begin + 120, "an event was held for two minutes"
                     time.sleep(0.02)
                     self.wfile.write(b": still there\n\n")  # raises an exception where the client has gone
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from completionserver import CompletionServer
-from served import KEY, NAME, Server, chat, post, reply, running, until
+from served import KEY, NAME, Server, chat, first_line, post, reply, running, until
 from tinyrun import tiny
 from writer import Writer
 
@@ -273,9 +273,8 @@ def test_the_command_takes_the_address_of_a_server(upstream: CompletionServer, t
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     try:
-        url = process.stdout.readline().split("Open ")[1].split("/ in")[0]
+        url = first_line(process).split("Open ")[1].split("/ in")[0]
         server = Server(url, process, tmp_path)
         until(lambda: json.loads(server.get("/health"))["status"] == "ok")
         assert post(server, chat(QUESTIONS[0], max_tokens=80))[0] == 200

@@ -29,7 +29,7 @@ class Slow:
         ids: list[list[int]] = [[] for _ in prompts]
         live = set(range(len(prompts)))
         for step in range(sampling.max_new_tokens):
-            self.go.acquire()
+            assert self.go.acquire(timeout=60)
             if prompts[0] == [13]:
                 raise RuntimeError("the engine broke")
             for row in sorted(live):
@@ -59,7 +59,7 @@ class Steps:
     def steps(self) -> Generator[None, None, str]:
         try:
             for _ in range(self.number):
-                self.go.acquire()
+                assert self.go.acquire(timeout=60)
                 self.done.append(self.name)
                 yield
         except GeneratorExit:
@@ -102,7 +102,7 @@ def test_the_worker_batches_limits_and_cancels_jobs() -> None:
     engine.go.release(5)
     until(lambda: errors)
     assert isinstance(errors[0], RuntimeError) and worker.thread.is_alive()
-    worker.stop()
+    assert worker.stop(60)
     assert not worker.thread.is_alive()
     with pytest.raises(RequestRefused, match="shutting down"):
         worker.submit(job(1)[0])
@@ -229,7 +229,7 @@ def test_a_paused_completion_is_scored_and_goes_on() -> None:
     worker.submit(paused_at(True, 100, 28, ends[1]))
     worker.submit(paused_at(False, 2, 3, ends[2]))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert scored == [[20, 30]]
     assert [[*end[0].ids] for end in ends] == [[*range(18, 26)], [*range(29, 36)], [4, 5]]
     assert [end[0].finished for end in ends] == [True, True, False]
@@ -251,7 +251,7 @@ def test_a_completion_that_pauses_at_its_last_token_ends(limit: int, room: int |
     worker = EngineWorker(engine, (), 8, lambda jobs: scored.extend(job.ids[-1] for job in jobs))
     worker.submit(paused_at(True, limit, 17, ended))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert ended[0].ids[-1] == last and not ended[0].finished and scored == [20]
 
 
@@ -270,7 +270,7 @@ def test_completions_that_cannot_run_together_take_turns_at_their_pauses() -> No
         sampling = Sampling(30, temperature)
         worker.submit(CompletionJob(ended.append, [0], sampling, "", lambda token: token % 10 != 0))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert order == [0.5, 0.6, 0.7] * 3 and len(ended) == 3
 
 
@@ -283,5 +283,5 @@ def test_an_error_while_scoring_ends_the_batch() -> None:
     ended: list[Any] = []
     worker.submit(paused_at(True, 30, 17, ended))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert isinstance(ended[0], RuntimeError)

@@ -12,12 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
-from lovec.engines import VllmServer
 from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
 from lovec.serving.page import PAGE_HEADERS, render_page
 from lovec.serving.service import FAILED, PendingAnswers, PendingText, Service
-from lovec.serving.streams import StreamWorker
 from lovec.serving.worker import EngineWorker
 from lovec.taggers import Session
 from lovec.types import MODES, LovecError
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from lovec.serving.counters import Counters
+    from lovec.serving.streams import StreamWorker
 
 T = TypeVar("T")
 
@@ -174,6 +173,9 @@ def make_app(
 
 def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | StreamWorker:
     """Return what runs the model: a thread for an engine of this process, tasks for a server that batches by itself."""
+    from lovec.engines import VllmServer  # here, since other commands start without the libraries of engines
+    from lovec.serving.streams import StreamWorker
+
     engine, encoder = session.engine, session.encoder
     if isinstance(engine, VllmServer):
         return StreamWorker(engine, encoder.stop_ids, encoder.tails, engine.max_rows + limits.max_waiting)

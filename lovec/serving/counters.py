@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lovec.serving.streams import StreamWorker
-from lovec.serving.worker import EngineWorker
+if TYPE_CHECKING:
+    from lovec.serving.streams import StreamWorker
+    from lovec.serving.worker import EngineWorker
 
 
 class Counters:

@@ -20,8 +20,6 @@ from lovec.serving.answers import AnswerJob, GrowingAnswer, ScoredSpan
 from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
 from lovec.serving.jobs import StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
-from lovec.serving.streams import StreamWorker
-from lovec.serving.worker import EngineWorker
 from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.freeform import read_sentence
 from lovec.taggers.scoring import with_score
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lovec.serving.counters import Counters
+    from lovec.serving.streams import StreamWorker
+    from lovec.serving.worker import EngineWorker
 
 T = TypeVar("T")
 

@@ -87,7 +87,7 @@ def run(words: list[str]) -> None:
     try:
         make_server(app, limits).run(sockets=[listener])
     except BaseException as end:
-        if app.state.service.worker.thread.is_alive():  # it would crash in the engine when the interpreter ends
+        if app.state.service.worker.alive:  # it would crash in the engine when the interpreter ends
             os._exit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else TERMINATED)
         raise
 

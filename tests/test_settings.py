@@ -29,7 +29,7 @@ RESULTS = set(
     "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText PretrainingStats "
+    "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
     "TokenReply VllmRequest Batch Load Status".split()
@@ -40,8 +40,8 @@ CONSTANTS = {"WorldSpec", "Schedule"}
 """Numbers that are written in the code: the variants of the embedded world."""
 
 PASSED_ON = {
-    "ApiClient", "Asker", "BatchClient", "Chat", "EngineWorker", "EvalLoader", "Evaluator", "SentenceQuestion",
-    "TeacherResources"
+    "ApiClient", "Asker", "BatchClient", "Chat", "CompletionClient", "EngineWorker", "EvalLoader", "Evaluator",
+    "SentenceQuestion", "StreamWorker", "TeacherResources"
 }  # fmt: skip
 """Classes that are made by classes with the same options, which have checked them."""
 

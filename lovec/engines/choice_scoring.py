@@ -14,7 +14,7 @@ Nodes that were not passed on the way are queried one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
@@ -60,7 +60,7 @@ masked, temperature 1): those of the tokens of ``node``, and those of ``tokens``
 not asked for or the engine cannot say; a None in it is unknown (the state of the token before came from the engine's
 cache, which holds no log-probabilities)."""
 
-Continuer: TypeAlias = Callable[[Sequence[TokenQuery]], Sequence[Sequence[tuple[int, Sequence[float]]]]]
+Continuer: TypeAlias = Callable[[Sequence[TokenQuery]], Awaitable[Sequence[Sequence[tuple[int, Sequence[float]]]]]]
 """Answers queries with the steps of a greedy continuation, at least one and at most ``steps``: the generated token, and
 the log-probabilities of ``tokens`` before it, as for ``PathScorer``."""
 
@@ -100,7 +100,7 @@ def score_by_paths(contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, ask: P
     return edges.scores()
 
 
-def score_by_continuations(
+async def score_by_continuations(
     contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, generate: Continuer
 ) -> list[list[float]]:
     """Score choices with queries that let the engine continue the context and the scores greedily.
@@ -122,7 +122,7 @@ def score_by_continuations(
                     depth = max(len(other) for other in nodes if other[: len(node)] == node)
                     query = TokenQuery(edges.contexts[row], node, tokens, steps=depth - len(node) + 1)
                     queries.append((row, query))
-        for (row, query), steps in zip(queries, generate([query for _, query in queries]), strict=True):
+        for (row, query), steps in zip(queries, await generate([query for _, query in queries]), strict=True):
             node = query.node
             for token, logps in steps:
                 if node not in edges.nodes:

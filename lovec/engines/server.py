@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
-from lovec.choices import ChoiceTree
 from lovec.engines.adapters import read_adapter_config
-from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
-from lovec.engines.common import (
-    TokenCallback,
-    by_prompt,
-    check_vllm_temperature,
-    checked_texts,
-    reply_scores,
-    sample_rows,
-    when_gone,
-    with_choices,
-)
-from lovec.engines.server_link import Link, ServerReply, read_models, request_completion
-from lovec.engines.token_scoring import check_starts
+from lovec.engines.common import by_prompt, check_vllm_temperature, sample_rows, when_gone
+from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
+from lovec.engines.server_link import Link
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count, check_range
+
+T = TypeVar("T")
 
 KEY = "VLLM_API_KEY"
 """The environment variable that holds the API key of the server (vLLM itself reads the same one). A key is looked for
 nowhere else."""
-
-_PLAIN_SAMPLING = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "ignore_eos": True,
-    "return_token_ids": True,
-    "return_tokens_as_token_ids": True,
-}
-"""Sent with every call, since a server takes what is missing from the model's generation_config.json."""
 
 _ADVICE = {
     401: f"set {KEY} to the key that the server was started with",
     402: "the account has no credit left",
     404: "check model and url (which ends in /v1), and whether the server was started anew",
 }
-
-log = logging.getLogger(__name__)
 
 
 class VllmServer:
@@ -104,7 +77,7 @@ class VllmServer:
         self.max_rows = max_rows
         self.timeout = timeout
         self.retries = retries
-        self.prefill_tokens = 0
+        self._prefill = Prefill()
         self._adapter_dir = adapter_dir
         self._link: Link | None = None
         self._end_link: Callable[[], Any] = lambda: None
@@ -120,12 +93,12 @@ class VllmServer:
         link = self._connected()
         folder = link.folders.write(policy)
         if folder is None:
-            link.model = link.base
+            link.client.model = link.base
             return
         if folder != link.adapter_folder:
             self._load_adapter(link, folder)
             link.folders.clean()
-        link.model = link.adapter
+        link.client.model = link.adapter
 
     def open(self, model: str, adapter: str | None = None) -> None:
         """Run a model without a policy.
@@ -138,15 +111,24 @@ class VllmServer:
             LovecError: as for ``sync``; or there is no adapter in the folder.
         """
         link = self._connected(model)
-        link.model = link.base
+        link.client.model = link.base
         if adapter is not None:
             self._load_adapter(link, Path(adapter).absolute())
-            link.model = link.adapter
+            link.client.model = link.adapter
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Context tokens that were computed."""
+        return self._prefill.tokens
+
+    @prefill_tokens.setter
+    def prefill_tokens(self, tokens: int) -> None:
+        self._prefill.tokens = tokens
 
     @property
     def context_length(self) -> int | None:
         """The most tokens that a context and what follows it may have; None where the server does not say."""
-        return self._running().context_length
+        return self._running().client.context_length
 
     def close(self) -> None:
         """Unload the adapter, remove its folder and close the connection; ``sync`` opens a new one."""
@@ -185,15 +167,11 @@ class VllmServer:
                 returns log-probabilities of another temperature.
         """
         link = self._running()
-        rows = sample_rows(prompts, sampling, keys, on_token, link.context_length)
+        rows = sample_rows(prompts, sampling, keys, on_token, self.context_length)
         check_vllm_temperature(sampling.temperature)
         if rows and not sampling.keeps_logps:
             self._check_temperature(link)
-        shared: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        shared |= {"stop_token_ids": sorted(set(stop_ids))}
-        bodies = [self._body(row.ids, max_tokens=row.max_new_tokens, seed=row.seed, **shared) for row in rows]
-        replies = self._request(link, bodies, [row.on_token for row in rows])
-        self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))
+        replies = self._run(link.client.sample(rows, sampling, stop_ids))
         return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -206,9 +184,7 @@ class VllmServer:
         Raises:
             LovecError: a context or choice is empty, the longest choice does not fit, or a call failed.
         """
-        tree = ChoiceTree(choices)
-        texts = checked_texts(contexts, tree.longest, self._running().context_length, "context")
-        return score_by_continuations(texts, tree, self._continue)
+        return self._run(self._running().client.score(contexts, choices))
 
     def token_logps(
         self,
@@ -232,103 +208,40 @@ class VllmServer:
             LovecError: as for ``score``; a start lies outside its context; ``top`` is out of range; or the server
                 leaves log-probabilities out.
         """
-        link = self._running()
-        texts = checked_texts(contexts, 1, link.context_length, "context")
-        check_starts(texts, starts, top)
-        places = [at for at, (text, start) in enumerate(zip(texts, starts, strict=True)) if start < len(text)]
-        bodies = [self._body(texts[at], max_tokens=1, temperature=0.0, prompt_logprobs=top) for at in places]
-        found = [TokenScores(())] * len(texts)
-        for at, reply in zip(places, self._request(link, bodies) if bodies else [], strict=True):
-            self.prefill_tokens += reply.computed(len(texts[at]))
-            reply.keep_prompt(texts[at], starts[at])
-            scores = reply_scores(reply, top)
-            if scores is None:
-                raise LovecError(
-                    f"the server at {self.url} leaves out log-probabilities of the prompt (prompt_logprobs); it has to "
-                    "be vLLM 0.32 or later"
-                )
-            found[at] = scores
-        scored = self.score(texts, choices) if choices and texts else [[]] * len(texts)
-        return with_choices(found, scored)
+        return self._run(self._running().client.token_logps(contexts, starts, choices, top))
 
-    def _continue(self, queries: Sequence[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
-        """Return the greedily generated tokens, and before each the log-probabilities of the query's tokens."""
-        bodies = [
-            self._body(q.prompt, max_tokens=q.steps, temperature=0.0, logprob_token_ids=list(q.tokens)) for q in queries
-        ]
-        pairs = list(zip(queries, self._request(self._running(), bodies), strict=True))
-        self.prefill_tokens += sum(reply.computed(len(query.context)) for query, reply in pairs)
-        try:
-            return [
-                [(token, [logps[t] for t in q.tokens]) for token, logps in zip(r.ids, r.candidates, strict=True)]
-                for q, r in pairs
-            ]
-        except (KeyError, ValueError):
-            raise LovecError(
-                f"the server at {self.url} leaves out log-probabilities that were asked for (logprob_token_ids); it "
-                "has to be vLLM 0.32 or later"
-            ) from None
+    def connect(self) -> CompletionClient:
+        """Return a client for the running model, for callers that have an event loop of their own.
 
-    def _body(self, prompt: Sequence[int], **options: Any) -> dict[str, Any]:
-        return {"model": self._running().model, "prompt": list(prompt), "logprobs": 0, **_PLAIN_SAMPLING, **options}
+        It repeats a call at most once: somebody waits for the reply.
 
-    def _request(
-        self, link: Link, bodies: list[dict[str, Any]], callbacks: Sequence[TokenCallback | None] | None = None
-    ) -> list[ServerReply]:
-        """Return the replies to all calls, of which ``max_rows`` run at a time.
-
-        Args:
-            link: the connection.
-            bodies: body of each call.
-            callbacks: called with the tokens of each call; None where nobody listens to any. The first exception of
-                one of them ends all calls and is raised here.
+        Raises:
+            LovecError: there is no model yet.
         """
-        raised: list[BaseException] = []
-
-        def guarded(on_token: TokenCallback, token: int) -> bool:
-            try:
-                return on_token(token)
-            except BaseException as error:  # must neither count as a fault of the server nor end the event loop
-                raised.append(error)
-                return False
-
-        async def request_all() -> list[ServerReply]:
-            free = asyncio.Semaphore(self.max_rows)
-
-            async def request(body: dict[str, Any], on_token: TokenCallback | None) -> ServerReply:
-                async with free:
-                    reply = await request_completion(link.client, body, on_token and partial(guarded, on_token))
-                if raised:
-                    raise CallFailed("on_token failed")
-                return reply
-
-            pairs = zip(bodies, callbacks or [None] * len(bodies), strict=True)
-            tasks = [asyncio.create_task(request(*pair)) for pair in pairs]
-            try:
-                return await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-
-        try:
-            replies = link.run(request_all())
-        except (CallFailed, ServerRefused) as error:
-            if raised:
-                raise raised[0] from None
-            raise LovecError(f"the vLLM server at {self.url}: {error}") from None
-        if any(reply.cached is None for reply in replies) and not link.warned:
-            link.warned = True
-            log.warning(
-                "%s does not say how many prompt tokens its cache held, so all of them count as prefill; start it "
-                "with --enable-prompt-tokens-details",
-                self.url,
-            )
-        return replies
+        link = self._running()
+        return CompletionClient(self._api(retries=1), link.client.context_length, model=link.client.model)
 
     # The connection
 
+    def _api(self, retries: int | None = None) -> ApiClient:
+        most = self.retries if retries is None else min(retries, self.retries)
+        return ApiClient(self.url, read_key(KEY), self.timeout, most, _ADVICE)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of calls; the first exception of a callback is raised here.
+
+        Raises:
+            LovecError: a call failed.
+        """
+        try:
+            return self._running().run(work)
+        except CallbackFailed as failed:
+            raise failed.error from None
+        except (CallFailed, ServerRefused) as error:
+            raise LovecError(f"the vLLM server at {self.url}: {error}") from None
+
     def _running(self) -> Link:
-        if self._link is None or not self._link.model:
+        if self._link is None or not self._link.client.model:
             raise LovecError("the engine has no model yet; call sync(policy) first")
         return self._link
 
@@ -338,9 +251,9 @@ class VllmServer:
         if self._link is not None and (name is None or name in self._link.names):
             return self._link
         self.close()
-        link = Link(ApiClient(self.url, read_key(KEY), self.timeout, self.retries, _ADVICE), self._adapter_dir)
+        link = Link(CompletionClient(self._api(), max_calls=self.max_rows, prefill=self._prefill), self._adapter_dir)
         try:
-            cards = link.run(link.client.get("/models", read_models))
+            cards = link.run(link.client.api.get("/models", read_models))
         except (CallFailed, ServerRefused) as error:
             link.end()
             raise LovecError(
@@ -356,7 +269,7 @@ class VllmServer:
                 f"{', '.join(card['id'] for card in bases)}; correct model, or start the server with it"
             )
         link.base, link.names = base["id"], {base["id"], base.get("root")}
-        link.context_length = base.get("max_model_len")
+        link.client.context_length = base.get("max_model_len")
         self._link, self._end_link = link, when_gone(self, link.end)
         return link
 
@@ -366,7 +279,7 @@ class VllmServer:
         name = f"lovec-{uuid4().hex}"
         try:
             body = {"lora_name": name, "lora_path": str(folder)}
-            link.run(link.client.post("/load_lora_adapter", body, str, retries=0))
+            link.run(link.client.api.post("/load_lora_adapter", body, str, retries=0))
         except (CallFailed, ServerRefused) as error:
             raise LovecError(
                 f"the vLLM server at {self.url} cannot load the adapter in {folder} ({error}); start it with "
@@ -382,12 +295,7 @@ class VllmServer:
         Raises:
             LovecError: they do not.
         """
-        if link.temperature_checked:
-            return
-        ids = list(range(64))
-        bodies = [self._body([1], max_tokens=1, temperature=t, seed=0, logprob_token_ids=ids) for t in (1.0, 0.5)]
-        whole, half = (list(reply.candidates[0].values()) for reply in self._request(link, bodies))
-        if max(half) - min(half) < 1.5 * (max(whole) - min(whole)):
+        if not link.temperature_checked and not self._run(link.client.has_temperature()):
             raise LovecError(
                 f"the vLLM server at {self.url} gives log-probabilities before the temperature; start it with "
                 "--logprobs-mode processed_logprobs"

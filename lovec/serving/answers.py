@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lovec.encoding import Encoder
-from lovec.serving.worker import CompletionJob
+from lovec.serving.jobs import CompletionJob
 from lovec.taggers.freeform import AnswerReader, sentence_spans
 from lovec.taggers.scoring import Passage, Step
 from lovec.tags import TaggedSentence, TaggedText, parse
@@ -33,7 +33,7 @@ class ScoredSpan(NamedTuple):
 class GrowingAnswer:
     """An answer that is written token by token.
 
-    Its methods run in the engine's thread.
+    Its methods run where the worker runs the model: in the thread of an engine, or in the event loop.
 
     Attributes:
         encoder: the encoder of the model that writes it.
@@ -64,6 +64,11 @@ class GrowingAnswer:
         self._passage = Passage("answer", self.prompt, self._steps)
         self._stop_ends = {stop[-1] for stop in self.stops} | {"\ufffd"}  # U+FFFD: part of a character
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has sentences that were not handed over."""
+        return bool(self._spans)
+
     def on_token(self, token: int) -> bool:
         """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
         for span in self._reader.on_token(token):
@@ -89,19 +94,19 @@ class GrowingAnswer:
         self._passage.advance(self.encoder, "scores", logps)
 
     def release(self, ids: Sequence[int], logps: Sequence[float]) -> None:
-        """Hand over the spans that are scored.
+        """Hand over the spans that are scored, and those between them that have no score.
 
         Args:
-            ids: all tokens of the answer so far.
+            ids: all tokens of the answer so far, or more.
             logps: their log-probabilities.
         """
-        first = len(self._steps) - len(self._spans)
-        tokens: list[tuple[float, ...] | None] = [None] * len(self._spans)
+        first, done = len(self._steps) - len(self._spans), len(self._passage.logps)
+        spans, self._spans = self._spans[: done - first], self._spans[done - first :]
+        tokens: list[tuple[float, ...] | None] = [None] * len(spans)
         if self.likelihoods:
             text = parse(self.encoder.decode(ids), self.encoder.tags)
-            places = sentence_spans(text, ids, self.encoder)[first : len(self._steps)]
+            places = sentence_spans(text, ids, self.encoder)[first:done]
             tokens = [None if place is None else tuple(logps[place]) for place in places]
-        spans, self._spans = self._spans, []
         self.on_sentences(list(map(ScoredSpan, spans, self._passage.logps[first:], tokens)))
 
     def rest(self) -> TaggedText:

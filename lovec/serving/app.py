@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from lovec.serving.counters import Counters
+    from lovec.serving.streams import StreamWorker
 
 T = TypeVar("T")
 
@@ -82,8 +83,7 @@ def make_app(
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
     limits = limits or RequestLimits()
-    on_paused = partial(score_answers, session.engine)
-    worker = EngineWorker(session.engine, session.encoder.stop_ids, limits.max_waiting, on_paused)
+    worker = _make_worker(session, limits)
     counters = Counters(worker)
     service = Service(session, worker, counters, limits, name)
     document, policy = render_page(name, guarded=key is not None)
@@ -92,11 +92,10 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = service
-        worker.start()
+        await worker.open()
         yield
-        worker.cancel()
         service.close()
-        if await asyncio.to_thread(worker.stop, CLOSING):
+        if await worker.close(CLOSING):
             session.close()
         else:
             log.warning("the engine is still in a call; it is left there")
@@ -105,7 +104,7 @@ def make_app(
         return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
 
     async def health(_: Request) -> Response:
-        status, code = ("ok", 200) if worker.thread.is_alive() else ("the engine has stopped", 503)
+        status, code = ("ok", 200) if worker.alive else ("the engine has stopped", 503)
         return JSONResponse({"status": status, "model": name}, code)
 
     async def metrics(_: Request) -> Response:
@@ -170,6 +169,17 @@ def make_app(
     )
     app.router.redirect_slashes = False  # the address of a redirection would come from the client's Host header
     return app
+
+
+def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | StreamWorker:
+    """Return what runs the model: a thread for an engine of this process, tasks for a server that batches by itself."""
+    from lovec.engines import VllmServer  # here, since other commands start without the libraries of engines
+    from lovec.serving.streams import StreamWorker
+
+    engine, encoder = session.engine, session.encoder
+    if isinstance(engine, VllmServer):
+        return StreamWorker(engine, encoder.stop_ids, encoder.tails, engine.max_rows + limits.max_waiting)
+    return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, partial(score_answers, engine))
 
 
 def _error_response(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from lovec.serving.worker import EngineWorker
+if TYPE_CHECKING:
+    from lovec.serving.streams import StreamWorker
+    from lovec.serving.worker import EngineWorker
 
 
 class Counters:
@@ -14,7 +18,7 @@ class Counters:
         worker: the worker whose queue and batch are reported.
     """
 
-    def __init__(self, worker: EngineWorker) -> None:
+    def __init__(self, worker: EngineWorker | StreamWorker) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter("lovec_requests", "Requests answered.", ("path", "status"), registry=self._registry)
         self._seconds = Histogram(
@@ -26,8 +30,12 @@ class Counters:
         )
         self._tokens = Counter("lovec_tokens", "Tokens of completed answers.", ("kind",), registry=self._registry)
         for name, text, read in (
-            ("lovec_running", "Answers that the engine is writing.", lambda: worker.running),
-            ("lovec_waiting", "Requests that wait for the engine.", lambda: len(worker.queue)),
+            (
+                "lovec_running",
+                "Answers and texts that have begun.",
+                lambda: worker.running,
+            ),
+            ("lovec_waiting", "Answers and texts that wait for their turn.", lambda: worker.waiting),
         ):
             Gauge(name, text, registry=self._registry).set_function(read)
 

@@ -18,8 +18,8 @@ from lovec.answers import split_record
 from lovec.encoding import Encoder
 from lovec.serving.answers import AnswerJob, GrowingAnswer, ScoredSpan
 from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
+from lovec.serving.jobs import StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
-from lovec.serving.worker import EngineWorker, StepsJob, queue_full, shutting_down
 from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.freeform import read_sentence
 from lovec.taggers.scoring import with_score
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lovec.serving.counters import Counters
+    from lovec.serving.streams import StreamWorker
+    from lovec.serving.worker import EngineWorker
 
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ class PendingAnswers:
     def cancel(self) -> None:
         """Tell the worker that nobody waits for the answers any more."""
         for job in self.jobs:
-            job.cancelled.set()
+            job.cancel()
 
 
 @dataclass(eq=False, slots=True)
@@ -86,7 +88,7 @@ class PendingText:
 
     def cancel(self) -> None:
         """Tell the worker that nobody waits for the text any more."""
-        self.job.cancelled.set()
+        self.job.cancel()
 
 
 class Service:
@@ -101,7 +103,12 @@ class Service:
     """
 
     def __init__(
-        self, session: Session, worker: EngineWorker, counters: Counters, limits: RequestLimits, name: str
+        self,
+        session: Session,
+        worker: EngineWorker | StreamWorker,
+        counters: Counters,
+        limits: RequestLimits,
+        name: str,
     ) -> None:
         self.session, self.worker, self.counters = session, worker, counters
         self.limits, self.name = limits, name
@@ -187,7 +194,7 @@ class Service:
             self.session.encoder, prompt, lambda spans: put(index, spans), likelihoods, tuple(request.stop)
         )
         key = uuid.uuid4().hex if request.seed is None else f"\x1e{index}" if index else ""
-        return AnswerJob(prompt, sampling, key, growing.on_token, end, growing=growing)
+        return AnswerJob(end, prompt, sampling, key, growing.on_token, growing=growing)
 
     def _read_chat(self, body: bytes) -> tuple[wire.ChatRequest, list[int]]:
         """Return a chat request and the token ids of its prompt."""
@@ -330,8 +337,8 @@ class Service:
 
         needed = self.session.deployment.needs_likelihoods(ITERATIVE)
         tagger = IterativeTagger(self.session.engine, self.session.encoder, "mean", likelihoods=needed)
-        steps = tagger.steps([self._cut(record)], lambda _, at, sentence: put(sentence))
-        job = StepsJob(steps, lambda end: put(end[0] if isinstance(end, list) else end))
+        steps = self.worker.steps(tagger, [self._cut(record)], lambda _, at, sentence: put(sentence))
+        job = StepsJob(lambda end: put(end[0] if isinstance(end, list) else end), steps)
         self.worker.submit(job)
         return PendingText(request, record, job, events, deadline)
 

@@ -1,76 +1,25 @@
-"""One thread that runs the engine: it batches requests, pauses completions to score them, and stops cancelled ones."""
+"""The thread of an engine in this process, which batches requests, pauses completions to score them, and cancels."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, TypeAlias
 
-from lovec.serving.wire import RequestRefused
-from lovec.types import Completion, Engine, LovecError, Sampling
+from lovec.serving.jobs import CompletionJob, Job, StepsJob, queue_full, shutting_down
+from lovec.taggers import IterativeTagger
+from lovec.taggers.scoring import OnSentence
+from lovec.types import Completion, Engine, LovecError, Record
 
 log = logging.getLogger(__name__)
 
 TURN = 0.5
 """Seconds that one of several jobs in steps runs until it is the next one's turn: the engine drops its cache then."""
-
-
-@dataclass(eq=False)
-class CompletionJob:
-    """A completion to be sampled. Its callbacks run in the worker's thread.
-
-    Attributes:
-        prompt: token ids.
-        sampling: how to sample; one completion.
-        key: names the random stream, together with the seed.
-        on_token: called with every token; returns False to pause the completion, see ``EngineWorker``.
-        on_end: called once, with the completion or with the error that prevented it; not called for a cancelled job.
-        cancelled: to be set when nobody waits for the completion any more.
-        ids: the tokens so far.
-        logps: their log-probabilities, up to the last pause.
-        turn: number of the turn in which it has run last; of a job that has not run yet, of its arrival.
-    """
-
-    prompt: Sequence[int]
-    sampling: Sampling
-    key: str
-    on_token: Callable[[int], bool]
-    on_end: Callable[[Completion | Exception], None]
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    ids: list[int] = field(default_factory=list, init=False)
-    logps: list[float] = field(default_factory=list, init=False)
-    turn: int = field(default=0, init=False)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the completion ends with the token that it has paused at."""
-        return False
-
-
-@dataclass(eq=False)
-class StepsJob:
-    """Any other work with the engine, in steps between which other jobs run; it is not batched.
-
-    Attributes:
-        steps: does the work in the worker's thread; it yields after every call of the engine, so that it can be
-            closed there, and returns the result.
-        on_end: called once, with the result or with the error that prevented it; not called for a cancelled job.
-        cancelled: to be set when nobody waits for the result any more.
-        turn: as for ``CompletionJob``.
-    """
-
-    steps: Generator[None, None, Any]
-    on_end: Callable[[Any], None]
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    turn: int = field(default=0, init=False)
-
-
-Job: TypeAlias = CompletionJob | StepsJob
 
 
 class EngineWorker:
@@ -125,6 +74,16 @@ class EngineWorker:
         return len(self._current) + len(self._paused) + len(self._begun)
 
     @property
+    def waiting(self) -> int:
+        """Number of jobs that wait for their first turn."""
+        return len(self.queue)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self.thread.is_alive()
+
+    @property
     def stopping(self) -> bool:
         """Whether the worker accepts no more jobs."""
         return self._stopping
@@ -132,6 +91,15 @@ class EngineWorker:
     def start(self) -> None:
         """Start the thread."""
         self.thread.start()
+
+    async def open(self) -> None:
+        """Start the thread."""
+        self.start()
+
+    async def close(self, timeout: float) -> bool:
+        """Cancel all jobs and end the thread; see ``stop`` for argument and result."""
+        self.cancel()
+        return await asyncio.to_thread(self.stop, timeout)
 
     def refuse(self) -> None:
         """Accept no more jobs; the thread ends once those that were accepted are done."""
@@ -145,7 +113,7 @@ class EngineWorker:
         with self._changed:
             jobs = [*self.queue, *self._current, *self._paused, *self._begun]
         for job in jobs:
-            self._end(job, shutting_down())
+            job.end(shutting_down())
 
     def stop(self, timeout: float | None = None) -> bool:
         """Finish all accepted jobs and end the thread.
@@ -176,6 +144,12 @@ class EngineWorker:
             self.queue += jobs
             self._changed.notify()
 
+    def steps(
+        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
+    ) -> Generator[None, None, list[Record]]:
+        """Return the work of a tagger for a ``StepsJob``: it yields after every call of the engine."""
+        return tagger.steps(records, on_sentence)
+
     def _work(self) -> None:
         while jobs := self._next_jobs():
             try:
@@ -186,7 +160,7 @@ class EngineWorker:
             except Exception as error:  # goes to those who wait, and the thread lives on
                 log.error("the engine failed: %s", error, exc_info=not isinstance(error, LovecError))
                 for job in jobs:
-                    self._end(job, error)
+                    job.end(error)
             self._current = []
 
     def _next_jobs(self) -> list[Job]:
@@ -221,7 +195,7 @@ class EngineWorker:
             try:
                 next(job.steps)
             except StopIteration as end:
-                self._end(job, end.value)
+                job.end(end.value)
                 return
             if self.queue or self._paused or (self._begun and time.monotonic() - begin > TURN):
                 with self._changed:
@@ -260,7 +234,7 @@ class EngineWorker:
                     job.turn = next(self._turns)
                     self._paused.append(job)
             else:
-                self._end(job, Completion(tuple(job.ids), tuple(job.logps), completion.finished))
+                job.end(Completion(tuple(job.ids), tuple(job.logps), completion.finished))
 
     def _has_room(self, job: CompletionJob) -> bool:
         """Return whether a completion may have another token."""
@@ -268,28 +242,10 @@ class EngineWorker:
         has_context = room is None or len(job.prompt) + len(job.ids) < room
         return has_context and len(job.ids) < job.sampling.max_new_tokens
 
-    def _end(self, job: Job, result: Any) -> None:
-        """Call back, unless the job has ended or nobody waits for it."""
-        with self._changed:
-            if not job.cancelled.is_set():
-                job.cancelled.set()
-                job.on_end(result)
-
-
-def shutting_down() -> RequestRefused:
-    """Return the error of a request that a stopping server does not answer."""
-    return RequestRefused("the server is shutting down; ask another one, or again later", status=503)
-
-
-def queue_full(max_waiting: int) -> RequestRefused:
-    """Return the error of a request that is one too many."""
-    message = f"the queue has no room, where at most {max_waiting} answers wait; try again later"
-    return RequestRefused(message, status=429, code="rate_limit_exceeded")
-
 
 def _run_together(first: Job, job: Job) -> bool:
     """Return whether two jobs can run in one batch."""
-    if isinstance(first, StepsJob) or isinstance(job, StepsJob):
+    if not (isinstance(first, CompletionJob) and isinstance(job, CompletionJob)):
         return first is job
     alike = [(s.temperature, s.top_p, s.seed) for s in (first.sampling, job.sampling)]
     return alike[0] == alike[1]

@@ -11,13 +11,15 @@ from lovec.taggers.scoring import (
     History,
     OnSentence,
     Passage,
+    ScoreRequest,
     Step,
     most_probable,
     run_to_end,
+    score_requests,
     score_steps,
     with_score,
 )
-from lovec.types import Engine, Readout, Record, Sentence, check_choice
+from lovec.types import Engine, Readout, Record, Sentence, TokenScores, check_choice
 
 
 class IterativeTagger:
@@ -86,11 +88,23 @@ class IterativeTagger:
             records: as for ``tag``.
             on_sentence: as for ``tag``.
         """
+        requests = self.requests(records, on_sentence)
+        return (yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder.tails, requests)))
+
+    def requests(
+        self, records: Sequence[Record], on_sentence: OnSentence | None = None
+    ) -> Generator[ScoreRequest, list[TokenScores], list[Record]]:
+        """Do the work of ``tag``, with the engine's part left to the caller; the generator returns the records.
+
+        Args:
+            records: as for ``tag``.
+            on_sentence: as for ``tag``.
+        """
         passages = [
             self._passage(number, record, on_sentence) for number, record in enumerate(records) if record.sentences
         ]
-        work = score_steps(self.engine, self.encoder, passages, self.history, self.likelihoods)
-        yield from self.watch.timed("scoring", work)
+        size = self.engine.max_rows, self.engine.context_length
+        yield from score_requests(self.encoder, passages, *size, self.history, self.likelihoods)
         scored = iter(passages)
         return [self._tagged(record, next(scored)) if record.sentences else record for record in records]
 

@@ -12,12 +12,12 @@ import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from lovec.encoding import Encoder
 from lovec.metrics.functional import mean_confidence
 from lovec.notices import listed
-from lovec.types import Engine, Readout, Scale, Sentence, token_scorer
+from lovec.types import Engine, Readout, Scale, Sentence, TokenScores, token_scorer
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
@@ -48,6 +48,18 @@ class Step:
     text: str
     score: int | None = None
     literal: bool = False
+
+
+class ScoreRequest(NamedTuple):
+    """Contexts whose scores are to be computed together.
+
+    Attributes:
+        contexts: token ids of each context, up to where a score begins.
+        starts: index of the first token of each context whose log-probability is asked for, too; None asks for none.
+    """
+
+    contexts: list[list[int]]
+    starts: list[int] | None
 
 
 @dataclass(slots=True)
@@ -174,42 +186,70 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
         passages: the passages to score; those with equally many sentences are scored together.
         history: what a context contains of earlier sentences, see ``IterativeTagger``.
     """
-    run_to_end(score_steps(engine, encoder, passages, history))
+    requests = score_requests(encoder, passages, engine.max_rows, engine.context_length, history)
+    run_to_end(score_steps(engine, encoder.tails, requests))
 
 
 def score_steps(
-    engine: Engine,
-    encoder: Encoder,
-    passages: Sequence[Passage],
-    history: History = "scores",
-    likelihoods: bool = False,
-) -> Generator[None, None, None]:
-    """Do the work of ``score_passages``, and yield after every call of the engine.
+    engine: Engine, tails: Sequence[Sequence[int]], requests: Generator[ScoreRequest, list[TokenScores], T]
+) -> Generator[None, None, T]:
+    """Let an engine answer requests, and yield between its calls; return what the requests return.
 
-    With ``likelihoods``, the engine also gives the log-probabilities of the tokens of every sentence, in the same call.
     Between two calls others may use the engine; what it has kept may then be computed again. Closing the generator, or
     an exception in a callback, ends the work and frees what the engine keeps for it.
+
+    Args:
+        engine: scores contexts.
+        tails: token ids of every choice behind a context.
+        requests: yields what to score, and is sent the results.
+
+    Raises:
+        LovecError: log-probabilities of tokens are asked for, and the engine cannot give them.
     """
-    scorer = token_scorer(engine) if likelihoods else None
-    room = engine.context_length
+    try:
+        request = next(requests)
+        while True:
+            if request.starts is None:
+                found = [TokenScores((), choices=tuple(row)) for row in engine.score(request.contexts, tails)]
+            else:
+                found = token_scorer(engine).token_logps(request.contexts, request.starts, tails)
+            request = requests.send(found)
+            yield
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        requests.close()
+        engine.score([], tails)  # frees what the engine kept
+
+
+def score_requests(
+    encoder: Encoder,
+    passages: Sequence[Passage],
+    rows: int,
+    room: int | None,
+    history: History = "scores",
+    likelihoods: bool = False,
+) -> Generator[ScoreRequest, list[TokenScores], None]:
+    """Do the work of ``score_passages``, with the engine left to the caller: yield what to score, and take the results.
+
+    Args:
+        encoder: encodes contexts and score strings.
+        passages: the passages to score.
+        rows: the most passages that are scored together.
+        room: length of the model's context in tokens; None is no limit.
+        history: what a context contains of earlier sentences.
+        likelihoods: whether to ask for the log-probabilities of the tokens of every sentence, too.
+    """
     order = sorted(passages, key=lambda passage: len(passage.steps))
-    for start in range(0, len(order), engine.max_rows):
-        group = order[start : start + engine.max_rows]
-        try:
-            while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
-                contexts = [ids for _, ids in due]
-                if scorer is None:
-                    for (passage, _), logps in zip(due, engine.score(contexts, encoder.tails), strict=True):
-                        passage.advance(encoder, history, logps)
-                else:
-                    starts = [len(ids) - len(passage._head) for passage, ids in due]
-                    scores = scorer.token_logps(contexts, starts, encoder.tails)
-                    for (passage, _), found in zip(due, scores, strict=True):
-                        tokens = encoder.sentence_tokens(passage._head)
-                        passage.advance(encoder, history, list(found.choices), found.logps[:tokens])
-                yield
-        finally:
-            engine.score([], encoder.tails)  # frees what the engine kept for these passages
+    for start in range(0, len(order), rows):
+        group = order[start : start + rows]
+        while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
+            starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
+            results = yield ScoreRequest([ids for _, ids in due], starts)
+            for (passage, _), found in zip(due, results, strict=True):
+                tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
+                passage.advance(encoder, history, list(found.choices), tokens)
     if long := [passage.name for passage in order if passage.problems]:
         log.warning(
             "%d of %d answers are longer than the model's context; of what comes before a sentence it holds only the "

@@ -5,6 +5,7 @@ The server is a fake that answers as vLLM does; test_vllm_server.py runs a real 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -435,11 +436,11 @@ def test_continuations_pass_every_node_in_few_rounds(habit: list[int], most: int
     contexts = [(1, 2, 3), (4,), (1, 2, 3)]
     rounds: list[list[TokenQuery]] = []
 
-    def generate(queries: Any) -> Any:
+    async def generate(queries: Any) -> Any:
         rounds.append(list(queries))
         return continuations(habit, rounds[-1])
 
-    scores = score_by_continuations(contexts, ChoiceTree(LONG), generate)
+    scores = asyncio.run(score_by_continuations(contexts, ChoiceTree(LONG), generate))
     for context, row in zip(contexts, scores, strict=True):
         for choice, value in zip(LONG, row, strict=True):
             text = [*context, *choice]
@@ -457,11 +458,14 @@ def test_queries_contain_no_more_tokens_than_a_server_returns() -> None:
     choices = [[1, token] for token in range(100)] + [[2, token] for token in range(100, 200)]
     all_queries: list[TokenQuery] = []
 
-    def generate(queries: Any) -> Any:
+    async def generate(queries: Any) -> Any:
         all_queries.extend(queries)
         return [[(0, [-float(len(q.node))] * len(q.tokens))] for q in queries]
 
-    assert score_by_continuations([(5,)], ChoiceTree(choices), generate) == [[-1.0] * 200]
+    def scores(contexts: list[tuple[int, ...]], tree: ChoiceTree) -> list[list[float]]:
+        return asyncio.run(score_by_continuations(contexts, tree, generate))
+
+    assert scores([(5,)], ChoiceTree(choices)) == [[-1.0] * 200]
     assert sorted(len(query.tokens) for query in all_queries) == [2, 100, 100]
-    assert score_by_continuations([], ChoiceTree(choices), generate) == []
-    assert score_by_continuations([(5,)], ChoiceTree([]), generate) == [[]]
+    assert scores([], ChoiceTree(choices)) == []
+    assert scores([(5,)], ChoiceTree([])) == [[]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from served import chat, post, running, until
 from tinyrun import Lengths, Rows, Truth, fit, module, tiny
 
 from lovec.encoding import Encoder
@@ -23,12 +25,13 @@ from lovec.engines import TransformersEngine, VllmServer
 from lovec.modules import GRPO
 from lovec.oracles import OpenAIOracle, OracleStopped
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
-from lovec.taggers import IterativeTagger
+from lovec.taggers import IterativeTagger, open_session
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, Sampling, Sentence
 
 PYTHON = os.environ.get("VLLM_PYTHON", "")
 START_S = 300
+CHAT = "/v1/chat/completions"
 
 pytestmark = [
     pytest.mark.vllm,
@@ -272,3 +275,33 @@ def test_grpo_trains_on_rollouts_of_the_server(url: str, served: str, tmp_path: 
 def models(url: str) -> list[str]:
     with urllib.request.urlopen(f"{url}/models", timeout=5) as reply:
         return [card["id"] for card in json.load(reply)["data"]]
+
+
+def test_lovec_serves_what_a_real_server_runs(url: str, served: str) -> None:
+    """Confidences and answers are those of the transformers engine; who leaves stops vLLM."""
+    text = json.dumps({"text": "Ada ran. It was noon.", "question": "Who was Ada?"}).encode()
+    bodies = [(text, "/v1/tag"), *((chat(f"Who was {name}?", max_tokens=12), CHAT) for name in ("Ada", "Bob"))]
+    found = []
+    for engine in (VllmServer(url), "transformers"):
+        with running(open_session(served, engine=engine, instruction="Rate.", device="cpu")) as server:
+            found.append([post(server, *body) for body in bodies])
+    for (status, data), (_, expected) in zip(*found, strict=True):
+        assert status == 200 and data.get("usage") == expected.get("usage")
+        if "choices" in data:
+            assert data["choices"] == expected["choices"]
+            continue
+        values = [[entry["confidence"] for entry in side["confidence"]] for side in (data, expected)]
+        assert values[0] == pytest.approx(values[1], abs=1e-4) and len(values[0]) == 2
+    with running(open_session(served, engine=VllmServer(url), instruction="Rate.")) as server:
+        open_ones = [server.send(chat("Who?", max_tokens=1024, stream=n % 2 == 0)) for n in range(8)]
+        until(lambda: requests_running(url) == 8)
+        for connection in open_ones:
+            connection.close()
+        until(lambda: requests_running(url) == 0)
+        assert server.idle()
+
+
+def requests_running(url: str) -> float:
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    return sum(float(value) for value in re.findall(r"^vllm:num_requests_running(?:{.*})? (\S+)$", text, re.MULTILINE))

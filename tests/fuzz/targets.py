@@ -433,7 +433,7 @@ def check_harmless(path: tuple[str, ...], value: Any) -> None:
 def replies(data: bytes) -> None:
     """Whatever a judge or a server replies is read as ratings and counts in range, or refused as malformed."""
     from lovec.calls import MalformedReply
-    from lovec.engines.server_link import _read_completion, read_models
+    from lovec.engines.completions import read_completions, read_models
     from lovec.oracles.chat import read_reply
     from lovec.oracles.prompts import read_ratings
 
@@ -451,7 +451,7 @@ def replies(data: bytes) -> None:
     with contextlib.suppress(MalformedReply):
         assert all(isinstance(card["id"], str) for card in read_models(text))
     with contextlib.suppress(MalformedReply):
-        completion = _read_completion(text)
+        [completion] = read_completions(text)
         assert completion.ids and len(completion.ids) == len(completion.logps)
 
 

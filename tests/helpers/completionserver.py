@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -15,7 +17,12 @@ from plainscores import naive_nucleus
 from transformers import AutoModelForCausalLM
 
 from lovec.engines import TransformersEngine
-from lovec.types import Sampling
+from lovec.types import Completion, Sampling
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # more calls begin at once than the default of 5, and the rest would be reset
 
 
 @dataclass
@@ -34,6 +41,9 @@ class CompletionServer:
         key: API key that calls must bring; "" is none.
         calls: path and body of every call so far.
         most: the most calls that were in progress at the same time.
+        now: the calls that are in progress.
+        answer: returns the ids that it writes after a prompt, in place of what the model would; None asks the model.
+        held: whether the event of a stream with this number, from 0, waits, given the prompt and the number.
     """
 
     path: str
@@ -47,13 +57,15 @@ class CompletionServer:
     key: str = ""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     most: int = 0
+    now: int = 0
+    answer: Callable[[list[int]], list[int]] | None = None
+    held: Callable[[list[int], int], bool] = lambda *_: False
 
     def __enter__(self) -> CompletionServer:
         self.base = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="sdpa")
         self.adapters: dict[str, Any] = {}
-        self.lock, self.loading, self.now = threading.Lock(), threading.Lock(), 0
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
-        self.http.daemon_threads = True
+        self.lock, self.loading = threading.Lock(), threading.Lock()
+        self.http = _Http(("127.0.0.1", 0), handler(self))
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
         return self
 
@@ -96,11 +108,25 @@ class CompletionServer:
         """Return a completion as vLLM writes it."""
         if body["model"] not in (self.name, *self.adapters):
             return 404, error(f"The model `{body['model']}` does not exist.")
+        prompts = body["prompt"]
+        if isinstance(prompts[0], list):
+            replies = [self.complete({**body, "prompt": prompt})[1] for prompt in prompts]
+            choices = [{**reply["choices"][0], "index": index} for index, reply in enumerate(replies)]
+            return 200, {"choices": choices, "usage": replies[-1]["usage"]}
         model = self.base if body["model"] == self.name else self.adapters[body["model"]]
-        engine = TransformersEngine()
-        engine.sync(SimpleNamespace(model=model))
         sampling = Sampling(body["max_tokens"], body["temperature"], 1, body.get("seed", 0), body.get("top_p", 1.0))
-        [[completion]] = engine.generate([body["prompt"]], sampling, body.get("stop_token_ids", ()))
+        stop_ids = body.get("stop_token_ids", ())
+        if self.answer is not None and body.get("stream"):
+            ids = self.answer(body["prompt"])[: body["max_tokens"]]
+            completion = Completion(tuple(ids), (), ids[-1] in stop_ids)
+        elif sampling == Sampling(1, 0.0):  # most calls, to score: one pass is enough
+            with torch.no_grad():
+                best = int(model(torch.tensor([body["prompt"]]), use_cache=False).logits[0, -1].argmax())
+            completion = Completion((best,), (), best in stop_ids)
+        else:
+            engine = TransformersEngine()
+            engine.sync(SimpleNamespace(model=model))
+            [[completion]] = engine.generate([body["prompt"]], sampling, stop_ids)
         with torch.no_grad():
             ids = torch.tensor([body["prompt"] + list(completion.ids)])
             logits = model(ids).logits[0, len(body["prompt"]) - 1 : -1]
@@ -117,7 +143,7 @@ class CompletionServer:
             "index": 0,
             "token_ids": list(completion.ids),
             "finish_reason": "stop" if completion.finished else "length",
-            "logprobs": {"token_logprobs": sampled, "top_logprobs": top},
+            "logprobs": {"token_logprobs": sampled, "top_logprobs": top} if "logprobs" in body else None,
         }
         if body.get("prompt_logprobs") is not None and self.given_ids:
             choice["prompt_logprobs"] = self.prompt_logps(model, body["prompt"], body["prompt_logprobs"])
@@ -133,14 +159,14 @@ class CompletionServer:
             entries.append({str(i): {"logprob": float(row[i]), "rank": 1, "decoded_token": "x"} for i in ids})
         return entries
 
-    def events(self, reply: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a reply as the events of a stream."""
+    def events(self, reply: dict[str, Any], chunk: int) -> list[dict[str, Any]]:
+        """Return a reply as the events of a stream, with so many tokens each."""
         [choice] = reply["choices"]
         events = []
-        for start in range(0, len(choice["token_ids"]), self.chunk):
-            part = slice(start, start + self.chunk)
+        for start in range(0, len(choice["token_ids"]), chunk):
+            part = slice(start, start + chunk)
             last = part.stop >= len(choice["token_ids"])
-            logprobs = {"token_logprobs": choice["logprobs"]["token_logprobs"][part], "top_logprobs": [None]}
+            logprobs = choice["logprobs"] and {"token_logprobs": choice["logprobs"]["token_logprobs"][part]}
             reason = choice["finish_reason"] if last else None
             piece = {"token_ids": choice["token_ids"][part], "finish_reason": reason, "logprobs": logprobs}
             events.append({"choices": [piece]})
@@ -190,9 +216,9 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             if fault == "garbage":
                 reply = {"choices": [{"text": "of another server"}]}
             if fault == "aborted":
-                [choice] = reply["choices"]
-                del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
-                choice["finish_reason"] = "abort"
+                for choice in reply["choices"]:
+                    del choice["token_ids"][1:], choice["logprobs"]["token_logprobs"][1:]
+                    choice["finish_reason"] = "abort"
             if status != 200 or not body.get("stream"):
                 return self.reply(status, reply)
             self.send_response(200)
@@ -201,10 +227,14 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.close_connection = True
             broken = fault in ("break off", "error later")
-            for event in [
-                *server.events(reply)[: 1 if broken else None],
-                *([error("lost")] if fault == "error later" else []),
-            ]:
+            chunk = body.get("stream_interval", server.chunk)
+            events = [reply] if fault == "garbage" else server.events(reply, chunk)[: 1 if broken else None]
+            for number, event in enumerate([*events, *([error("lost")] if fault == "error later" else [])]):
+                begin = time.monotonic()
+                while server.held(body["prompt"], number):
+                    assert time.monotonic() < begin + 120, "an event was held for two minutes"
+                    time.sleep(0.02)
+                    self.wfile.write(b": still there\n\n")  # raises an exception where the client has gone
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
             if not broken:
                 self.wfile.write(b"data: [DONE]\n\n")

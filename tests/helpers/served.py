@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -91,8 +92,7 @@ def served(folder: Path, *flags: str, key: str | None = KEY, files: int | None =
     log = folder / "server.log"
     with open(log, "w") as file:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
+    line = first_line(process)
     match = re.search(r"http://[\d.:]+", line)
     assert match is not None, line + log.read_text()
     server = Server(match[0], process, log)
@@ -104,6 +104,13 @@ def served(folder: Path, *flags: str, key: str | None = KEY, files: int | None =
         except urllib.error.URLError:
             assert time.monotonic() < deadline and process.poll() is None, log.read_text()
             time.sleep(0.1)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """Return the first line that a process writes, within two minutes."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 120)[0], "the process has written nothing for two minutes"
+    return process.stdout.readline()
 
 
 def post(server: Server, body: bytes, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:

@@ -143,7 +143,7 @@ def test_requests_that_trickle_are_cut_off(session: Session) -> None:
                     assert reply(connection)[0] == 408
                 assert ended(connection), name
                 stop.set()
-                thread.join()
+                thread.join(60)
                 stop.clear()
         assert server.get("/health")
 

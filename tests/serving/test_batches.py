@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lovec.serving import EngineWorker
-from lovec.serving.worker import CompletionJob
+from lovec.serving.jobs import CompletionJob
 from lovec.types import Completion, Sampling
 
 
@@ -41,7 +41,7 @@ def test_jobs_of_one_batch_have_one_temperature_and_one_seed(
     ended: list[Any] = []
     for temperature, seed in settings:
         sampling = Sampling(1, temperature, seed=seed)
-        worker.submit(CompletionJob([1], sampling, "", lambda token: True, ended.append))
+        worker.submit(CompletionJob(ended.append, [1], sampling, "", lambda token: True))
     worker.start()
-    worker.stop()  # waits for all accepted jobs
+    assert worker.stop(60)  # waits for all accepted jobs
     assert engine.batches == batches and len(ended) == len(settings)

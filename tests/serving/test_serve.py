@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 from openai import APIStatusError
-from served import KEY, NAME, Server, chat, post, reply, served
+from served import KEY, NAME, Server, chat, post, reply, served, until
 from tinyrun import tiny
 
 from lovec.encoding import Encoder
@@ -264,11 +263,10 @@ def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
     responses: list[Any] = []
     asking = threading.Thread(target=lambda: responses.append(post(server, chat(max_tokens=300, temperature=1.0))))
     asking.start()
-    while not server.metric("lovec_running"):
-        time.sleep(0.01)
+    until(lambda: server.metric("lovec_running"))
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(120) == 143
-    asking.join()
+    asking.join(60)
     assert responses[0][0] == 200
     assert "Traceback" not in server.log.read_text()
 

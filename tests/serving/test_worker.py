@@ -10,8 +10,8 @@ import pytest
 from served import until
 
 from lovec.serving import EngineWorker
+from lovec.serving.jobs import CompletionJob, StepsJob
 from lovec.serving.wire import RequestRefused
-from lovec.serving.worker import CompletionJob, StepsJob
 from lovec.types import Completion, Sampling
 
 
@@ -29,7 +29,7 @@ class Slow:
         ids: list[list[int]] = [[] for _ in prompts]
         live = set(range(len(prompts)))
         for step in range(sampling.max_new_tokens):
-            self.go.acquire()
+            assert self.go.acquire(timeout=60)
             if prompts[0] == [13]:
                 raise RuntimeError("the engine broke")
             for row in sorted(live):
@@ -54,12 +54,12 @@ class Steps:
         self.go = threading.Semaphore(0)
         self.closed = False
         self.results: list[Any] = []
-        self.job = StepsJob(self.steps(), self.results.append)
+        self.job = StepsJob(self.results.append, self.steps())
 
     def steps(self) -> Generator[None, None, str]:
         try:
             for _ in range(self.number):
-                self.go.acquire()
+                assert self.go.acquire(timeout=60)
                 self.done.append(self.name)
                 yield
         except GeneratorExit:
@@ -70,7 +70,7 @@ class Steps:
 
 def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
     ended: list[Any] = []
-    return CompletionJob([prompt], Sampling(limit, temperature), "", lambda token: True, ended.append), ended
+    return CompletionJob(ended.append, [prompt], Sampling(limit, temperature), "", lambda token: True), ended
 
 
 def test_the_worker_batches_limits_and_cancels_jobs() -> None:
@@ -102,7 +102,7 @@ def test_the_worker_batches_limits_and_cancels_jobs() -> None:
     engine.go.release(5)
     until(lambda: errors)
     assert isinstance(errors[0], RuntimeError) and worker.thread.is_alive()
-    worker.stop()
+    assert worker.stop(60)
     assert not worker.thread.is_alive()
     with pytest.raises(RequestRefused, match="shutting down"):
         worker.submit(job(1)[0])
@@ -185,7 +185,7 @@ def test_an_error_ends_only_its_own_work(worker: EngineWorker) -> None:
         raise RuntimeError("the engine broke")
 
     errors: list[Any] = []
-    worker.submit(StepsJob(broken(), errors.append))
+    worker.submit(StepsJob(errors.append, broken()))
     until(lambda: errors)
     steps = Steps("next", 1, [])
     worker.submit(steps.job)
@@ -217,7 +217,7 @@ class Counting:
 
 def paused_at(tens: bool, limit: int, start: int, ended: list[Any]) -> CompletionJob:
     """A completion that pauses at every ten (or never)."""
-    return CompletionJob([start], Sampling(limit), "k", lambda token: not (tens and token % 10 == 0), ended.append)
+    return CompletionJob(ended.append, [start], Sampling(limit), "k", lambda token: not (tens and token % 10 == 0))
 
 
 def test_a_paused_completion_is_scored_and_goes_on() -> None:
@@ -229,7 +229,7 @@ def test_a_paused_completion_is_scored_and_goes_on() -> None:
     worker.submit(paused_at(True, 100, 28, ends[1]))
     worker.submit(paused_at(False, 2, 3, ends[2]))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert scored == [[20, 30]]
     assert [[*end[0].ids] for end in ends] == [[*range(18, 26)], [*range(29, 36)], [4, 5]]
     assert [end[0].finished for end in ends] == [True, True, False]
@@ -251,7 +251,7 @@ def test_a_completion_that_pauses_at_its_last_token_ends(limit: int, room: int |
     worker = EngineWorker(engine, (), 8, lambda jobs: scored.extend(job.ids[-1] for job in jobs))
     worker.submit(paused_at(True, limit, 17, ended))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert ended[0].ids[-1] == last and not ended[0].finished and scored == [20]
 
 
@@ -268,9 +268,9 @@ def test_completions_that_cannot_run_together_take_turns_at_their_pauses() -> No
     ended: list[Any] = []
     for temperature in (0.5, 0.6, 0.7):
         sampling = Sampling(30, temperature)
-        worker.submit(CompletionJob([0], sampling, "", lambda token: token % 10 != 0, ended.append))
+        worker.submit(CompletionJob(ended.append, [0], sampling, "", lambda token: token % 10 != 0))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert order == [0.5, 0.6, 0.7] * 3 and len(ended) == 3
 
 
@@ -283,5 +283,5 @@ def test_an_error_while_scoring_ends_the_batch() -> None:
     ended: list[Any] = []
     worker.submit(paused_at(True, 30, 17, ended))
     worker.start()
-    worker.stop()
+    assert worker.stop(60)
     assert isinstance(ended[0], RuntimeError)

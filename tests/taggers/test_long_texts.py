@@ -66,8 +66,8 @@ def test_every_step_is_one_call_of_the_engine(session: Session, monkeypatch: pyt
     tagger = IterativeTagger(session.engine, session.encoder)
     batch = records(3, 0, 5, 2, 4)  # in groups of three rows: 2, 3 and 4 sentences, then 5
     count, tagged = taken(tagger.steps(batch))
-    assert calls == [3, 3, 2, 1, 0, 1, 1, 1, 1, 1, 0]
-    assert count == 9
+    assert calls == [3, 3, 2, 1, 1, 1, 1, 1, 1, 0]
+    assert count == 8  # between nine calls
     assert tagged == tagger.tag(batch)
     assert set(tagger.watch.seconds) == {"scoring"}
 

@@ -1,0 +1,167 @@
+"""Answers of a vLLM server, which batches them continuously: each is a task of the event loop and begins at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from lovec.calls import CallFailed, ServerRefused
+from lovec.engines import VllmServer
+from lovec.engines.common import stream_key
+from lovec.engines.completions import ServerReply
+from lovec.serving.answers import AnswerJob, GrowingAnswer
+from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
+from lovec.serving.wire import RequestRefused
+from lovec.taggers import IterativeTagger
+from lovec.taggers.scoring import OnSentence, ScoreRequest
+from lovec.types import Completion, LovecError, Record, TokenScores
+
+log = logging.getLogger(__name__)
+
+STREAM_INTERVAL = 4
+"""Tokens per event of the streams that the server sends. Sentences are sent whole, so that single tokens would only
+cost time on both sides; vLLM sends the first and the last token of a completion at once."""
+
+UNREACHABLE = "the server that runs the model has failed or cannot be reached; the log of this server says how"
+"""What a client learns of an error of the other server."""
+
+
+class StreamWorker:
+    """Runs every job at once, each as a task, on a vLLM server.
+
+    The tokens of an answer arrive as a stream. The sentences of an answer are scored while its stream goes on, one
+    after the other. A job that is cancelled closes its stream and its calls, at which vLLM stops computing them.
+
+    Args:
+        engine: the engine in front of the server, with a model opened.
+        stop_ids: ids that end a completion.
+        tails: token ids of every score behind a context.
+        most: the most jobs at a time.
+    """
+
+    def __init__(self, engine: VllmServer, stop_ids: Sequence[int], tails: Sequence[Sequence[int]], most: int) -> None:
+        self.client = engine.connect()
+        self.stop_ids = tuple(stop_ids)
+        self.tails = tails
+        self.most = most
+        self.stopping = False
+        self.waiting = 0
+        self.alive = True
+        self._tasks: dict[asyncio.Task[None], Job] = {}
+
+    @property
+    def running(self) -> int:
+        """Number of jobs that have begun."""
+        return len(self._tasks)
+
+    async def open(self) -> None:
+        """Begin, in the running event loop."""
+        await self.client.__aenter__()
+
+    async def close(self, timeout: float) -> bool:
+        """End all jobs and close the connections; return whether that took no longer than ``timeout`` seconds."""
+        self.cancel()
+        tasks = list(self._tasks)
+        left = (await asyncio.wait(tasks, timeout=timeout))[1] if tasks else ()
+        await self.client.__aexit__()
+        self.alive = bool(left)
+        return not self.alive
+
+    def refuse(self) -> None:
+        """Accept no more jobs."""
+        self.stopping = True
+
+    def cancel(self) -> None:
+        """Accept no more jobs, and end the others with an error."""
+        self.refuse()
+        for job in list(self._tasks.values()):
+            job.end(shutting_down())
+            job.cancel()
+
+    def submit(self, *jobs: Job) -> None:
+        """Start jobs, all or none of them.
+
+        Raises:
+            RequestRefused: there are too many, or the worker is stopping.
+        """
+        if self.stopping:
+            raise shutting_down()
+        if len(self._tasks) + len(jobs) > self.most:
+            raise queue_full(self.most)
+        for job in jobs:
+            task = asyncio.create_task(self._run(job))
+            job.on_cancel = task.cancel
+            self._tasks[task] = job
+            task.add_done_callback(self._tasks.pop)
+
+    def steps(
+        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
+    ) -> Generator[ScoreRequest, list[TokenScores], list[Record]]:
+        """Return the work of a tagger for a ``StepsJob``."""
+        return tagger.requests(records, on_sentence)
+
+    async def _run(self, job: Job) -> None:
+        """Do a job, and hand over its result or the error."""
+        result: Any
+        try:
+            result = await (self._write(job) if isinstance(job, AnswerJob) else self._score_text(job))
+        except Exception as error:  # goes to those who wait
+            log.error("the model's server failed: %s", error, exc_info=not isinstance(error, _UPSTREAM))
+            result = RequestRefused(UNREACHABLE, status=502) if isinstance(error, _UPSTREAM) else error
+        job.end(result)
+
+    async def _write(self, job: AnswerJob) -> Completion:
+        """Return an answer, whose sentences are scored and handed over while it is written."""
+        growing, sampling = job.growing, job.sampling
+        reply = ServerReply(with_logps=growing.likelihoods)
+        scoring: asyncio.Task[None] | None = None
+
+        def on_token(token: int) -> bool:
+            nonlocal scoring
+            growing.on_token(token)
+            if growing.is_pending and (scoring is None or scoring.done()):
+                scoring = tasks.create_task(self._score(growing, reply))
+            return not growing.stopped
+
+        room = self.client.context_length
+        most = sampling.max_new_tokens if room is None else min(sampling.max_new_tokens, room - len(job.prompt))
+        options: dict[str, Any] = {"max_tokens": most, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        if sampling.temperature:
+            options["seed"] = stream_key(sampling.seed, job.key, 0) % 2**63
+        options |= {"stop_token_ids": list(self.stop_ids), "stream_interval": STREAM_INTERVAL}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self.client.stream(job.prompt, reply, on_token, **options)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return Completion(tuple(reply.ids), tuple(reply.logps), reply.ids[-1] in self.stop_ids)
+
+    async def _score(self, growing: GrowingAnswer, reply: ServerReply) -> None:
+        """Score the sentences of an answer that are complete, and hand each over."""
+        while growing.is_pending:
+            if (ids := growing.next_context(self.client.context_length)) is not None:
+                [logps] = await self.client.score([ids], self.tails)
+                growing.advance(logps)
+            growing.release(reply.ids, reply.logps)
+
+    async def _score_text(self, job: Job) -> Any:
+        """Return the result of a job in steps."""
+        assert isinstance(job, StepsJob)
+        answer: list[TokenScores] | None = None
+        try:
+            while True:
+                request: ScoreRequest = job.steps.send(answer)
+                if request.starts is None:
+                    rows = await self.client.score(request.contexts, self.tails)
+                    answer = [TokenScores((), choices=tuple(row)) for row in rows]
+                else:
+                    answer = await self.client.token_logps(request.contexts, request.starts, self.tails)
+        except StopIteration as end:
+            return end.value
+        finally:
+            job.steps.close()
+
+
+_UPSTREAM: tuple[type[Exception], ...] = (CallFailed, ServerRefused, LovecError)

@@ -160,7 +160,7 @@ def concrete(target: Any) -> Any:
 def classes() -> Iterator[type[Any]]:
     """Every public class that lovec defines."""
     for module in pkgutil.walk_packages(lovec.__path__, "lovec."):
-        if not module.name.startswith("lovec.configs"):
+        if not module.name.startswith(("lovec.configs", "lovec.labelling.ray_pipeline")):  # which needs an extra
             members = vars(importlib.import_module(module.name))
             for name, value in members.items():
                 if inspect.isclass(value) and value.__module__ == module.name and not name.startswith("_"):

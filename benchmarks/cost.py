@@ -20,6 +20,13 @@ LLAMA_3_8B = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
+LLAMA_3_70B = {
+    **LLAMA_3_8B,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def cost(step: Callable[[], object], parameters: Collection[Tensor]) -> Cost:
     """
     formulas = {ATTENTION: _attention, ATTENTION_BACKWARD: _attention_backward, aten.addmm_: _addmm}
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    with saved_bytes(parameters) as saved, _WithoutProducts(), counter:
+    with saved_bytes(parameters) as saved, WithoutProducts(), counter:
         step()
     return Cost(counter.get_total_flops(), saved.peak)
 
@@ -122,7 +122,7 @@ def saved_bytes(parameters: Collection[Tensor]) -> Iterator[Saved]:
         yield saved
 
 
-class _WithoutProducts(TorchDispatchMode):
+class WithoutProducts(TorchDispatchMode):
     """Returns zeros, of the shape that they would have, instead of matrix products and attention."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

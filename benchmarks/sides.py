@@ -130,15 +130,23 @@ class Lovec:
         case: what is measured.
         model: name of the model.
         folder: what the trainer may write to.
+        optimizer: creates the optimiser; one at rate 0 lets every step begin with the same weights.
         options: further settings of the policy, such as whether prefixes are shared.
     """
 
-    def __init__(self, case: Case, model: str, folder: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        case: Case,
+        model: str,
+        folder: Path,
+        optimizer: Any = partial(torch.optim.SGD, lr=0.0),
+        **options: Any,
+    ) -> None:
         torch.manual_seed(0)
         sampled = {"group_size": case.group, "beta": case.beta} if case.objective == "GRPO" else {}
         self.module = OBJECTIVES[case.objective](
             policy=PolicyConfig(model=model, instruction=case.source.instruction, **options),
-            optimizer=partial(torch.optim.SGD, lr=0.0),
+            optimizer=optimizer,
             evaluation=EvaluationConfig(rows=1),
             grad_norm=0,
             **sampled,
@@ -205,6 +213,10 @@ class Lovec:
         """Return the gradients of the last step."""
         names = {id(p): name for name, p in self.weights().items()}
         return {names[id(p)]: p_grad for p, p_grad in zip(self.module.policy.trainable(), self._gradients, strict=True)}
+
+    def forget(self) -> None:
+        """Let go of the gradients of the last step."""
+        self._gradients = []
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights by PEFT's names."""

@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm vllm-env lint types wheel house models plots clean
+.PHONY: demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray vllm-env lint types wheel house models plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -61,6 +61,10 @@ test-gpu:  ## tests that need a CUDA device, then bench-gpu; GPU_PYTHON says whi
 
 test-vllm: $(VLLM_ENV)  ## engines, oracle and server on a real vLLM; VLLM_PYTHON names the python of an environment that has it
 	$(OFFLINE) VLLM_PYTHON=$(VLLM_PYTHON) $(VLLM_PYTHON) -m pytest -v -m vllm $(ARGS)
+
+test-ray: $(READY)  ## --on ray on a real cluster of two nodes, with killed processes; installs the extra ray
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[ray]"
+	$(OFFLINE) $(VENV)/bin/python -m pytest -v -m ray $(ARGS)
 
 vllm-env: $(VLLM_READY)  ## .venv-vllm: vLLM's build for the CPU beside lovec; minutes, 4 GB
 

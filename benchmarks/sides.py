@@ -123,6 +123,9 @@ class _OneRow(RecordsDataModule):
         return [with_rejected(Record("r", "Yes?", sentences=sentences), seed=0)]
 
 
+_STILL = partial(torch.optim.SGD, lr=0.0)
+
+
 class Lovec:
     """A step of lovec, as a training run makes it.
 
@@ -139,7 +142,7 @@ class Lovec:
         case: Case,
         model: str,
         folder: Path,
-        optimizer: Any = partial(torch.optim.SGD, lr=0.0),
+        optimizer: Any = _STILL,
         **options: Any,
     ) -> None:
         torch.manual_seed(0)

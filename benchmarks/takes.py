@@ -1,13 +1,13 @@
-"""What training takes: memory and hours for SFT, DPO and GRPO at 8B and 70B, by a model that is checked where it can be.
+"""What training takes: memory and hours for SFT, DPO and GRPO at 8B and 70B, by a model that is checked where possible.
 
     python benchmarks/takes.py           # checks and estimates -> benchmarks/results/takes.json and a page; minutes
     python benchmarks/takes.py --page    # only write the page from the file
 
 The checks make steps of real models of Llama's architecture with random weights and compare what PyTorch's allocator
 gave out with the model of memory (memory.py), and counted operations with the model of operations (cost.py). Operations
-are called with the shapes of a real step, but matrix products are left out (flops.py), so that layers as wide as those of
-Llama-3-70B can be checked on a CPU; on the smallest models steps are made with and without products. Rows in 4 bits need
-the extra `quant`, and are left out without it. The estimates are computed by hours.py.
+are called with the shapes of a real step, but matrix products are left out (flops.py), so that layers as wide as those
+of Llama-3-70B can be checked on a CPU; on the smallest models steps are made with and without products. Rows in 4 bits
+need the extra `quant`, and are left out without it. The estimates are computed by hours.py.
 """
 
 from __future__ import annotations

@@ -137,17 +137,19 @@ def working(
     # The last layer's feed-forward part: gradients of its product and of both factors, and that of its output.
     top = tokens * (inputs + graph + element * (3 * inner + width))
     bottom = tokens * (layer + element * (3 * inner + width))  # the first layer's, with all other gradients made
-    backward = max(top + gradients * several, bottom + gradients)
+    gathered = GATHERED * layer_bytes(config, setup.base)[0] if setup.gpus > 1 else 0
+    backward = max(top + gradients * several, bottom + gradients) + gathered
     chunk = min(micro.outputs, max(1, logits_at_once // config["vocab_size"]))
     second = min(chunk, micro.outputs - chunk)
     # Logits of a chunk in float32 with the copy that their sum takes, and probabilities of the chunk before.
     logits = config["vocab_size"] * max(8 * chunk, 4 * chunk + 8 * second)
     states = tokens * (4 + 2 * element) * width if element == 2 else tokens * 2 * element * width
     head = tokens * inputs + states + 2 * micro.outputs * width * element + logits + gradients * several
-    gathered = GATHERED * layer_bytes(config, setup.base)[0] if setup.gpus > 1 else 0
+    if head > backward:  # no layer is computed while the output layer is, so none is gathered
+        gathered = 0
     decoded = 2 * width * inner if setup.base == "nf4" else 0  # the largest linear layer, which a GPU decodes whole
     return {
-        "activations": max(backward, head) - gradients * several,
+        "activations": max(backward, head) - gathered - gradients * several,
         "gradients": gradients * several,
         "casts": casts,
         "gathered": gathered,

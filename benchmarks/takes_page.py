@@ -126,8 +126,8 @@ def _assumptions() -> Iterator[str]:
         f"GPU, and reads {JUDGED:,} tokens per question. Sampling, judging and training take turns."
     )
     yield (
-        "- Not confirmed by the checks: attention on a GPU (the checks take that of a CPU), the decoded layer of a base "
-        "in 4 bits, and how the layers of FSDP2 arrive while others are computed."
+        "- Not confirmed by the checks: attention on a GPU (the checks take that of a CPU), the decoded layer of a "
+        "base in 4 bits, and how the layers of FSDP2 arrive while others are computed."
     )
 
 

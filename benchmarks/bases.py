@@ -169,7 +169,7 @@ def main() -> None:
     flags = parser.parse_args()
     if not flags.page:
         if not flags.from_runs:
-            missing = [(b, s) for b in BASES for s in flags.seeds if not folder_of(flags.out, b, s).exists()]
+            missing = [(b, s) for b in BASES for s in flags.seeds if not (folder_of(flags.out, b, s) / NOTE).exists()]
             with ThreadPoolExecutor(flags.jobs) as pool:
                 jobs = [
                     pool.submit(run, seed, base, folder_of(flags.out, base, seed), list(METHODS.values()), alone=False)

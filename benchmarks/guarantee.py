@@ -1,6 +1,6 @@
 """Does the guarantee hold? Thresholds of half of the answers, tried on the other half, on 500 random splits.
 
-    python benchmarks/guarantee.py ChatGPT.jsonl --world runs/seed-*/sft/test/world/sft.iterative.jsonl
+    python benchmarks/guarantee.py ChatGPT.jsonl --world runs/seed-*/distil/test/world/distil.iterative.jsonl
 
 The first file holds FActScore's biographies with human labels. Their scores are a stand-in: the mean log-probability of
 the tokens of each sentence under a tiny Llama with random weights, which knows next to nothing of what is true; the

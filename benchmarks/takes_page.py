@@ -74,31 +74,37 @@ def choose(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _estimates(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         "| Objective | Base | GPUs | tokens per micro-batch | GB per GPU | of which weights | GB per sampling GPU "
-        "| fits 80 GB | hours, H100 | hours, A100 |"
+        "| fits 80 GB | time, H100 | time, A100 |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
     order = sorted(choose(rows), key=lambda row: (("SFT", "DPO", "GRPO").index(row["objective"]), row["base"]))
     for row in order:
         sampling = f"{row['server_bytes'] / 1e9:.0f}" if row["server_bytes"] else ""
         gpus = f"{row['gpus']}" if not sampling else f"{row['gpus'] // 2} + {row['gpus'] // 2}"
-        hours = [f"{_hours(row, gpu, USED):.1f}" if row["fits"] else "-" for gpu in ("H100", "A100")]
+        times = [_time(_hours(row, gpu, USED)) if row["fits"] else "-" for gpu in ("H100", "A100")]
         cells = [row["objective"], row["base"], gpus, f"{row['budget']:,}", f"{row['bytes']['total'] / 1e9:.0f}"]
         cells += [f"{(row['bytes']['base'] + row['bytes']['adapter']) / 1e9:.0f}", sampling]
-        yield f"| {' | '.join([*cells, 'yes' if row['fits'] else '**no**', *hours])} |"
+        yield f"| {' | '.join([*cells, 'yes' if row['fits'] else '**no**', *times])} |"
 
 
 def _hours(row: Mapping[str, Any], gpu: str, used: float) -> float:
     return sum(row["hours"][f"{gpu} {used:g}"].values())
 
 
+def _time(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.0f} min" if hours >= 1 / 6 else f"{60 * hours:.1f} min"
+
+
 def _shares(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield f"| Hours on H100, base in bfloat16, with a share of | {' | '.join(f'{share:g}' for share in SHARES)} |"
+    yield f"| Time on H100, base in bfloat16, with a share of | {' | '.join(f'{share:g}' for share in SHARES)} |"
     yield f"|---|{'---|' * len(SHARES)}"
     for name, of_model in groupby(rows, lambda row: row["model"]):
         for row in choose(of_model):
             if row["base"] == "bfloat16" and row["gpus"] == 8 and row["fits"]:
-                hours = [f"{_hours(row, 'H100', share):.1f}" for share in SHARES]
-                yield f"| {name}, {row['objective']}, 8 GPUs | {' | '.join(hours)} |"
+                times = [_time(_hours(row, "H100", share)) for share in SHARES]
+                yield f"| {name}, {row['objective']}, 8 GPUs | {' | '.join(times)} |"
 
 
 def _assumptions() -> Iterator[str]:
@@ -112,17 +118,17 @@ def _assumptions() -> Iterator[str]:
     )
     yield (
         "- *bfloat16* is llama3-8b.yaml, *nf4* adds qlora.yaml; several GPUs share the layers (fsdp2.yaml). GB are "
-        f"10^9 bytes; {FREE:.0%} of {CAPACITY / 1e9:.0f} are left free for CUDA, NCCL and fragmentation."
+        f"10^9 bytes; {100 * FREE:.0f} % of {CAPACITY / 1e9:.0f} are left free for CUDA, NCCL and fragmentation."
     )
     yield (
-        f"- Training uses {USED:.0%} of the arithmetic that the maker states (dense, bfloat16), recomputation "
+        f"- Training uses {100 * USED:.0f} % of the arithmetic that the maker states (dense, bfloat16), recomputation "
         f"included. Layers arrive from other GPUs at {LINK / 1e9:.0f} GB/s while others are computed; the slower of "
         "both counts."
     )
     yield (
         "- GRPO samples on as many further GPUs with vLLM (*a + b* in the column), or on the training GPU itself; "
-        f"answers have at most {LONGEST} tokens. Sampling reads weights and cache at {READ:.0%} of {speeds}; without "
-        f"vLLM a token takes {1000 * LAUNCH:g} ms per layer at least. The judge is the model itself, on the training "
+        f"answers have at most {LONGEST} tokens. Sampling reads weights and cache at {100 * READ:.0f} % of {speeds}; "
+        f"without vLLM a token takes {1000 * LAUNCH:g} ms per layer at least. The judge is the model itself, on the training "
         f"GPU, and reads {JUDGED:,} tokens per question. Sampling, judging and training take turns."
     )
     yield (
@@ -161,7 +167,7 @@ def _checks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _worst(steps: Sequence[Mapping[str, Any]], name: str) -> str:
     errors = [step[f"{name}_said"] / step[name] - 1 for step in steps if step[name] is not None]
-    return f"{max(errors, key=abs):+.1%}" if errors else ""
+    return f"{100 * max(errors, key=abs):+.1f} %".replace("-0.0 ", "0.0 ") if errors else ""
 
 
 def _shapes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -128,8 +128,8 @@ def _assumptions() -> Iterator[str]:
     yield (
         "- GRPO samples on as many further GPUs with vLLM (*a + b* in the column), or on the training GPU itself; "
         f"answers have at most {LONGEST} tokens. Sampling reads weights and cache at {100 * READ:.0f} % of {speeds}; "
-        f"without vLLM a token takes {1000 * LAUNCH:g} ms per layer at least. The judge is the model itself, on the training "
-        f"GPU, and reads {JUDGED:,} tokens per question. Sampling, judging and training take turns."
+        f"without vLLM a token takes {1000 * LAUNCH:g} ms per layer at least. The judge is the model itself, on the "
+        f"training GPU, and reads {JUDGED:,} tokens per question. Sampling, judging and training take turns."
     )
     yield (
         "- Not confirmed by the checks: attention on a GPU (the checks take that of a CPU), the decoded layer of a "

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,9 +119,11 @@ def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
 
     config = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     try:
-        model = get_peft_model(base, config, adapter_name=ADAPTER)
-        if reference:
-            model.add_adapter(REFERENCE, config)
+        with warnings.catch_warnings():  # PEFT asks by a name that transformers is giving up
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            model = get_peft_model(base, config, adapter_name=ADAPTER)
+            if reference:
+                model.add_adapter(REFERENCE, config)
     except ValueError as error:
         raise LovecError(f"no adapter fits this model: {str(error)[:200]}; see policy.target_modules") from None
     return model

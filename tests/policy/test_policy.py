@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,12 @@ def test_only_the_adapter_is_trainable_and_every_part_of_it_gets_gradient(models
         assert {id(p) for p in trainable} == {id(p) for p in policy.parameters() if p.requires_grad}
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trainable)
         assert all(p.grad is None for name, p in policy.named_parameters() if not is_adapter(name))
+
+
+def test_no_library_warns_when_an_adapter_is_added(models: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        make(models)
 
 
 def test_the_reference_of_a_fresh_adapter_is_the_base(models: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-import psutil
 import pytest
 from forks import Fork
 from tinyrun import tiny
@@ -18,6 +19,12 @@ from lovec.cli import main
 from lovec.labelling.ray_files import RaySettings, read_chunk, write_chunk
 from lovec.labelling.stage import Chunk
 from lovec.types import LovecError, Record, Sentence
+
+if TYPE_CHECKING:
+    from raycluster import RayCluster
+
+LIMIT = 240.0
+"""Seconds after which a command is killed, or something is waited for no longer."""
 
 ORACLE = """
 import os, time
@@ -36,13 +43,13 @@ class Slow:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a cluster."""
+def cluster() -> Iterator[RayCluster]:
+    """A cluster."""
     pytest.importorskip("ray", reason="needs the extra ray")
     from raycluster import ray_cluster
 
-    with ray_cluster() as address:
-        yield address
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -53,9 +60,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(address: str, *words: str, **environment: str) -> Fork:
-    """Start a command in a process of its own."""
-    return Fork(lambda: main(list(words)), {"RAY_ADDRESS": address, "PYTHONPATH": "", **environment})
+class Start(Protocol):
+    """Starts a command in a process of its own, with a cluster for ``--on ray``."""
+
+    def __call__(self, *words: str, **environment: str) -> Fork: ...
+
+
+@pytest.fixture
+def start(cluster: RayCluster, here: Path) -> Iterator[Start]:
+    """What starts commands; those that still run at the end of a test are killed."""
+    forks = []
+
+    def begin(*words: str, **environment: str) -> Fork:
+        def work() -> int:
+            faulthandler.dump_traceback_later(LIMIT, exit=True, file=2)
+            return main(list(words))
+
+        forks.append(Fork(work, {"RAY_ADDRESS": cluster.address, "PYTHONPATH": "", **environment}))
+        return forks[-1]
+
+    yield begin
+    for fork in forks:
+        fork.end()
 
 
 def ended(fork: Fork) -> tuple[int, str]:
@@ -69,22 +95,12 @@ def ended(fork: Fork) -> tuple[int, str]:
 
 def wait_for(found: Callable[[], object], fork: Fork) -> None:
     """Wait until something is there, while a command runs."""
-    end = time.monotonic() + 240
+    end = time.monotonic() + LIMIT
     while not found():
         if fork.poll() is not None:
             pytest.fail(ended(fork)[1])
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def actors() -> list[psutil.Process]:
-    """The processes that hold a model."""
-    running = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if line.startswith("ray::MapWorker(MapBatches(_Actor"):
-            running.append(process)
-    return running
 
 
 def test_a_chunk_is_handed_over_exactly() -> None:
@@ -119,7 +135,7 @@ def test_settings_are_checked() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
-    cluster: str, here: Path, capsys: pytest.CaptureFixture[str]
+    cluster: RayCluster, start: Start, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tiny(here, "llama")
     rows = [{"id": f"d{i}", "text": f"Ada wrote note {i} in {1800 + i}. It rained on day {i}."} for i in range(32)]
@@ -127,11 +143,11 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
     words = ["tag", "in.jsonl", "--about", "Ada", "--model", model, "--instruction", "Rate.", "--rows", "2"]
     assert main([*words, "--out", "whole.jsonl"]) == 0
     ray = [*words, "--out", "tags.jsonl", "--on", "ray"]
-    fork = start(cluster, *ray)
+    fork = start(*ray)
     killed = set[int]()
 
     def one_is_killed() -> bool:
-        running = actors()
+        running = cluster.actors()
         if len(running) > 1 and len(list(here.glob("tags.ray/results/*.parquet"))) > 1:
             running[0].send_signal(signal.SIGKILL)
             killed.add(running[0].pid)
@@ -152,7 +168,7 @@ def test_tagging_with_a_killed_actor_gives_the_bytes_of_one_process(
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, here: Path) -> None:
+def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(start: Start, here: Path) -> None:
     Path("my_slow.py").write_text(ORACLE)
     rows = [
         {"id": f"r{i}", "question": "Who?", "answer": f"Ada wrote note {i}. It rained {'x' * (i % 3)}."}
@@ -160,11 +176,11 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
     ]
     Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["label", "--answers", "in.jsonl", "--oracle", "my_slow.Slow", "--chunk", "1"]
-    code, text = ended(start("", *words, "--out", "whole"))
+    code, text = ended(start(*words, "--out", "whole"))
     assert code == 0, text
     Path("asked.txt").unlink()
     ray = [*words, "--out", "labels", "--on", "ray", "--actors", "1"]
-    fork = start(cluster, *ray)
+    fork = start(*ray)
     done = here / "labels" / "labelled.ray" / "done"
     wait_for(lambda: len([path for path in done.glob("*.parquet") if ".pending" not in path.name]) > 5, fork)
     fork.send_signal(signal.SIGKILL)
@@ -172,7 +188,7 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
     kept = len([path for path in done.glob("*.parquet") if ".pending" not in path.name])
     asked = Path("asked.txt").read_text().split()
     assert kept > 5 and not Path("labels/labelled.jsonl").read_bytes()
-    code, text = ended(start(cluster, *ray, REFUSED=""))
+    code, text = ended(start(*ray, REFUSED=""))
     assert code == 0, text
     again = Path("asked.txt").read_text().split()[len(asked) :]
     assert len(again) <= len(rows) - kept and {*asked, *again} == {row["id"] for row in rows}
@@ -182,21 +198,21 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(cluster: str, he
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_an_error_of_an_actor_is_one_line(cluster: str, here: Path) -> None:
+def test_an_error_of_an_actor_is_one_line(start: Start, here: Path) -> None:
     Path("my_slow.py").write_text(ORACLE.replace('os.environ.get("REFUSED")', '"r1"'))
     Path("in.jsonl").write_text(
         "".join(json.dumps({"id": f"r{i}", "question": "Who?", "answer": "She."}) + "\n" for i in range(3))
     )
     words = ["label", "--answers", "in.jsonl", "--oracle", "my_slow.Slow", "--chunk", "1", "--on", "ray"]
-    code, text = ended(start(cluster, *words))
+    code, text = ended(start(*words))
     lines = [line for line in text.splitlines() if line.startswith("lovec: error")]
     assert code == 1 and lines == ["lovec: error: r1 is refused"] and "Traceback" not in text, text
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_an_actor_that_does_not_fit_is_refused(cluster: str, here: Path) -> None:
+def test_an_actor_that_does_not_fit_is_refused(start: Start, here: Path) -> None:
     Path("in.jsonl").write_text(json.dumps({"id": "a", "text": "Ada wrote. It rained."}) + "\n")
     words = ["tag", "in.jsonl", "--model", tiny(here, "llama"), "--out", "tags.jsonl", "--on", "ray"]
-    code, text = ended(start(cluster, *words, "--actor_gpus", "1"))
+    code, text = ended(start(*words, "--actor_gpus", "1"))
     assert code == 1 and "3 CPUs and 0 GPUs, expected 2 CPUs and 1 GPUs" in text, text

@@ -6,6 +6,7 @@ The address is read when the client is imported, so it takes a new interpreter; 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -13,6 +14,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+LIMIT = 300.0
+"""Seconds that a command may take; then the process says where it is, and ends."""
 
 
 class HubShell:
@@ -44,23 +48,30 @@ class HubShell:
         self._process.stdin.write(json.dumps([list(map(str, words)), str(folder), environment]) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, "the process has ended"
+        assert line, f"the process has ended, or the command took more than {LIMIT} seconds"
         code, out, err = json.loads(line)
         return code, out, err
 
     def end(self) -> None:
         """End the process."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
+            self._process.wait()
 
 
 def serve() -> None:
     """Run the commands that come in on standard input."""
-    replies, sys.stdout = sys.stdout, sys.stderr
+    replies, sys.stdout, errors = sys.stdout, sys.stderr, sys.stderr
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=errors)
     from lovec import hub
     from lovec.cli import main
     from lovec.datasets import hub_rows
 
+    faulthandler.cancel_dump_traceback_later()
     for line in sys.stdin:
+        faulthandler.dump_traceback_later(LIMIT, exit=True, file=errors)
         words, folder, environment = json.loads(line)
         os.chdir(folder)
         hub_rows.STREAMED = int(environment.pop("STREAMED", 2**30))
@@ -70,6 +81,7 @@ def serve() -> None:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(words)
+        faulthandler.cancel_dump_traceback_later()
         for name in environment:
             del os.environ[name]
         print(json.dumps([code, out.getvalue(), err.getvalue()]), file=replies, flush=True)

@@ -140,7 +140,16 @@ def test_base_yaml_is_the_packaged_one_and_needs_no_recipe(here):
 
 
 def test_other_classes_drop_what_they_do_not_have(here):
-    words = ["--data", "Preferences", "--data.path", "p.jsonl", "--model.optimizer", "SGD", "--model.optimizer.lr", "1"]
+    words = [
+        "--data",
+        "Preferences",
+        "--data.path",
+        "p.jsonl",
+        "--model.optimizer",
+        "torch.optim.SGD",
+        "--model.optimizer.lr",
+        "1",
+    ]
     words += ["--model.policy.model", "world"]
     config = build("fit", "--config", "dpo.yaml", *words, *CPU).config
     assert config.data.init_args.batch_size == 8

@@ -140,9 +140,7 @@ def working(
     gathered = GATHERED * layer_bytes(config, setup.base)[0] if setup.gpus > 1 else 0
     backward = max(top + gradients * several, bottom + gradients) + gathered
     chunk = min(micro.outputs, max(1, logits_at_once // config["vocab_size"]))
-    second = min(chunk, micro.outputs - chunk)
-    # Logits of a chunk in float32 with the copy that their sum takes, and probabilities of the chunk before.
-    logits = config["vocab_size"] * max(8 * chunk, 4 * chunk + 8 * second)
+    logits = config["vocab_size"] * 8 * chunk  # of a chunk in float32, with the copy that their sum takes
     states = tokens * (4 + 2 * element) * width if element == 2 else tokens * 2 * element * width
     head = tokens * inputs + states + 2 * micro.outputs * width * element + logits + gradients * several
     if head > backward:  # no layer is computed while the output layer is, so none is gathered

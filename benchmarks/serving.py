@@ -4,8 +4,10 @@
     python benchmarks/serving.py --page                       # only write the page from that file
 
 It must be run by the Python of an environment with vLLM (`make vllm-env`). The adapter is one of the embedded world's
-model, with which it is merged, so that both servers run the same weights. Both get the same prompts, token by token,
-from the same client, and take turns; lovec's share of the work, the scores of every sentence, is on top.
+model, with which it is merged, so that all servers run the same weights. They get the same prompts, token by token,
+from the same client, which reads streams, and take turns; lovec's share of the work is on top. It is measured in three
+ways: with the exact probability of every score at every sentence, with that of the scores' first tokens, and without
+either, with a calibration of the score that the answer states.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,14 @@ from vllm_grpo import START_S, is_healthy, vllm_version
 
 RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
 PAGE = ROOT / "docs" / "results" / "serving.md"
+SERVERS = {
+    "bare": "vLLM alone",
+    "exact": "lovec, whole scores",
+    "prefix": "lovec, first tokens",
+    "stated": "lovec, nothing",
+}
+WAYS = ("exact", "prefix", "stated")
+"""What lovec scores: whole scores, their first tokens, or nothing but what the answer states."""
 STREAMS = (1, 8, 32)
 MOST_TOKENS = 256
 LEAST_RATIO, MOST_WAIT = 0.9, 1.5
@@ -41,13 +52,18 @@ BESIDE = {
     "answers": "beside eight answers to one request",
 }
 DISCONNECTS, AT_ONCE = 200, 20
-SERVER = "--block-size 32 --dtype float32 --enforce-eager --logprobs-mode processed_logprobs"
+SERVER = (
+    "--block-size 32 --dtype float32 --enforce-eager --logprobs-mode processed_logprobs "
+    "--distributed-executor-backend uni"
+)
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TORCHDYNAMO_DISABLE": "1",  # compiling a part of the sampler would be measured
+    # Engine and model in one process: two wait for each other in busy loops, which starve the others on two cores.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 
 
@@ -84,22 +100,37 @@ def free_port() -> int:
 
 def merged(adapter: Path, folder: Path) -> Path:
     """Return the folder of the world's model with an adapter merged into it, which is written unless it is there."""
-    from lovec.datasets.world import ensure_world
-
     if not folder.exists():
-        command = [sys.executable, "-m", "lovec.cli", "export", str(adapter), str(folder), "--merged"]
-        subprocess.run([*command, "--model", str(ensure_world("world").model_path), "--any_base"], cwd=ROOT, check=True)
+        _lovec("export", str(adapter), str(folder), "--merged", "--model", _base(), "--any_base")
     return folder
 
 
+def calibrated(adapter: Path, folder: Path) -> Path:
+    """Return a copy of a run's adapter with a calibration of the score that it states, made of its validation data."""
+    if not folder.exists():
+        shutil.copytree(adapter.parent, folder, ignore=shutil.ignore_patterns("test*", "*.ckpt", ".lock"))
+        _lovec("calibrate", str(folder), "--readout", "stated", "--model", _base(), "--any_base")
+    return folder / "adapter"
+
+
+def _base() -> str:
+    from lovec.datasets.world import ensure_world
+
+    return str(ensure_world("world").model_path)
+
+
+def _lovec(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "lovec.cli", *words], cwd=ROOT, check=True)
+
+
 class Bench:
-    """Both servers, the questions, and a client.
+    """vLLM and lovec's servers in front of it, the questions, and a client.
 
     Args:
         client: an ``httpx.AsyncClient``.
         bare: address of the vLLM server.
-        serve: address of lovec's.
-        questions: what is asked, the same of both.
+        serve: addresses of lovec's, by what they score.
+        questions: what is asked, the same of all.
         prompts: token ids of the questions, as lovec encodes them.
         stop_ids: ids that end an answer.
         text: a long text, to be tagged.
@@ -109,7 +140,7 @@ class Bench:
         self,
         client: Any,
         bare: str,
-        serve: str,
+        serve: Mapping[str, str],
         questions: Sequence[str],
         prompts: Sequence[Sequence[int]],
         stop_ids: Sequence[int],
@@ -118,33 +149,50 @@ class Bench:
         self.client, self.bare, self.serve, self.text = client, bare, serve, text
         self.questions, self.prompts, self.stop_ids = questions, prompts, stop_ids
 
-    async def ask_bare(self, number: int) -> int:
-        """Let vLLM alone answer a question; return the tokens of the answer."""
-        body = {"model": "world", "prompt": list(self.prompts[number]), "max_tokens": MOST_TOKENS, "temperature": 0.0}
-        body |= {"stop_token_ids": list(self.stop_ids), "ignore_eos": True}
-        return await self._tokens(f"{self.bare}/v1/completions", body)
+    async def ask(self, name: str, number: int) -> tuple[float, int]:
+        """Let a server answer a question as a stream; return the seconds to its first sentence, and its tokens.
 
-    async def ask_lovec(self, number: int) -> int:
-        """Let lovec answer a question; return the tokens of the answer, those of its tags included."""
-        return await self._tokens(f"{self.serve}/v1/chat/completions", self._chat(number))
+        The first sentence of vLLM alone is there with its tag.
+        """
+        begin, first, tokens, text = time.perf_counter(), None, 0, ""
+        address, body = self._request(name, number)
+        async with self.client.stream("POST", address, json=body) as reply:
+            reply.raise_for_status()
+            async for line in reply.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                data = json.loads(line[6:])
+                tokens = (data.get("usage") or {}).get("completion_tokens", tokens)
+                for choice in data["choices"]:
+                    text += choice.get("text", "")
+                    if first is None and ("</confidence>" in text or choice.get("delta", {}).get("confidence")):
+                        first = time.perf_counter() - begin
+        if first is None:
+            raise SystemExit("an answer had no sentence")
+        return first, tokens
+
+    def _request(self, name: str, number: int) -> tuple[str, dict[str, Any]]:
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        if name in self.serve:
+            return f"{self.serve[name]}/v1/chat/completions", self._chat(number, **streamed)
+        body = {"model": "world", "prompt": list(self.prompts[number]), "max_tokens": MOST_TOKENS, "temperature": 0.0}
+        return f"{self.bare}/v1/completions", body | {
+            "stop_token_ids": list(self.stop_ids),
+            "ignore_eos": True,
+        } | streamed
 
     def _chat(self, number: int, **more: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": self.questions[number]}]
         return {"messages": messages, "max_tokens": MOST_TOKENS, "temperature": 0.0, **more}
 
-    async def _tokens(self, address: str, body: Mapping[str, Any]) -> int:
-        reply = await self.client.post(address, json=body)
-        reply.raise_for_status()
-        return int(reply.json()["usage"]["completion_tokens"])
-
-    async def rate(self, ask: Callable[[int], Awaitable[int]], streams: int) -> tuple[float, int]:
+    async def rate(self, name: str, streams: int) -> tuple[float, int]:
         """Ask all questions with so many requests at a time; return requests per second, and tokens of the answers."""
         numbers, tokens = iter(range(len(self.questions))), 0
 
         async def stream() -> None:
             nonlocal tokens
             for number in numbers:
-                written = await ask(number)
+                _, written = await self.ask(name, number)
                 tokens += written
 
         begin = time.perf_counter()
@@ -153,70 +201,91 @@ class Bench:
                 group.create_task(stream())
         return len(self.questions) / (time.perf_counter() - begin), tokens
 
-    async def rates(self, rounds: int, groups: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the requests per second of both at every number of streams: medians over rounds, in turns.
+    async def rates(self, rounds: int, groups: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return the requests per second of every server at every number of streams: medians over rounds, in turns.
 
         Args:
             rounds: number of rounds.
-            groups: process groups of vLLM and of lovec, whose processor time is taken.
+            groups: process groups of the servers, by name, whose processor time is taken.
         """
+        names = ("bare", *self.serve)
         rows = []
         for streams in STREAMS:
-            found: dict[str, list[float]] = {"bare": [], "lovec": []}
-            tokens, seconds = {}, {"vllm, bare": 0.0, "vllm, lovec": 0.0, "lovec": 0.0}
-            await self.rate(self.ask_bare, streams)  # fills the prefix cache
-            before = await self.metric(self.bare, "vllm:request_success_total")
-            await self.rate(self.ask_lovec, streams)
-            calls = await self.metric(self.bare, "vllm:request_success_total") - before
-            for _ in range(rounds):
-                for name, ask in (("bare", self.ask_bare), ("lovec", self.ask_lovec)):
-                    before_vllm, before_lovec = map(seconds_of, groups)
-                    rate, tokens[name] = await self.rate(ask, streams)
-                    found[name].append(rate)
-                    seconds[f"vllm, {name}"] += seconds_of(groups[0]) - before_vllm
-                    seconds["lovec"] += seconds_of(groups[1]) - before_lovec
-            ratios = [two / one for one, two in zip(found["bare"], found["lovec"], strict=True)]
-            row = {name: statistics.median(values) for name, values in found.items()}
-            spread: dict[str, Any] = {"low": min(ratios), "high": max(ratios), "calls": calls / len(self.questions)}
-            spread["seconds"] = {name: value / rounds / len(self.questions) for name, value in seconds.items()}
-            rows.append({"streams": streams, **row, "ratio": statistics.median(ratios), **spread, "tokens": tokens})
-            print(rows[-1], flush=True)
+            rates: dict[str, list[float]] = {name: [] for name in names}
+            own, behind = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+            tokens, calls = {}, {}
+            for name in names:  # fills the prefix cache
+                before = await self.metric(self.bare, "vllm:request_success_total")
+                await self.rate(name, streams)
+                calls[name] = await self.metric(self.bare, "vllm:request_success_total") - before
+            for number in range(rounds):
+                for name in names[number % len(names) :] + names[: number % len(names)]:
+                    begun = seconds_of(groups["bare"]), seconds_of(groups[name])
+                    rate, tokens[name] = await self.rate(name, streams)
+                    rates[name].append(rate)
+                    behind[name] += seconds_of(groups["bare"]) - begun[0]
+                    own[name] += 0.0 if name == "bare" else seconds_of(groups[name]) - begun[1]
+            answers = rounds * len(self.questions)
+            for name in names:
+                ratios = [other / one for one, other in zip(rates["bare"], rates[name], strict=True)]
+                rows.append(
+                    {"streams": streams, "server": name, "rate": statistics.median(rates[name])}
+                    | {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+                    | {"calls": calls[name] / len(self.questions), "tokens": tokens[name]}
+                    | {"vllm_seconds": behind[name] / answers, "lovec_seconds": own[name] / answers}
+                )
+                print(rows[-1], flush=True)
         return rows
 
-    async def first_sentence(self, number: int) -> float:
-        """Return the seconds until the first sentence of a streamed answer."""
-        begin = time.perf_counter()
-        body = self._chat(number, stream=True)
-        async with self.client.stream("POST", f"{self.serve}/v1/chat/completions", json=body) as reply:
-            async for line in reply.aiter_lines():
-                if line.startswith("data: {") and any(
-                    choice["delta"].get("confidence") for choice in json.loads(line[6:])["choices"]
-                ):
-                    return time.perf_counter() - begin
-        raise SystemExit("an answer had no sentence")
-
-    async def waits(self, times: int) -> dict[str, Any]:
-        """Return the median seconds to a first sentence alone, and beside a long text, and beside eight answers."""
-        found: dict[str, list[float]] = {"alone": [], "text": [], "answers": []}
-        longs = {
-            "text": ("/v1/tag", {"text": self.text, "question": self.questions[0]}),
-            "answers": ("/v1/chat/completions", self._chat(0, temperature=1.0, n=8)),
-        }
+    async def waits(self, times: int) -> list[dict[str, Any]]:
+        """Return the median seconds to a first sentence alone, beside a long text, and beside eight answers."""
+        found: dict[tuple[str, str], list[float]] = {}
         for at in range(times):
             number = at % len(self.questions)
-            found["alone"].append(await self.first_sentence(number))
-            for name, (path, body) in longs.items():
-                long = asyncio.create_task(self.client.post(f"{self.serve}{path}", json=body))
-                while not await self.metric(self.serve, "lovec_running"):
-                    await asyncio.sleep(0.01)
-                seconds = await self.first_sentence(number)
-                if not long.done():  # otherwise it was not long enough to be in the way
-                    found[name].append(seconds)
-                long.cancel()
-                await asyncio.gather(long, return_exceptions=True)
-                await self.idle()
-        medians = {name: statistics.median(values) if values else None for name, values in found.items()}
-        return medians | {"times": {name: len(values) for name, values in found.items()}}
+            for name in ("bare", *self.serve):
+                for beside in BESIDE:
+                    if name == "bare" and beside == "text":  # vLLM alone tags none
+                        continue
+                    long = None if beside == "alone" else asyncio.create_task(self._begin(name, beside))
+                    while long and not (long.done() or await self.metric(*self._running(name))):
+                        await asyncio.sleep(0.01)
+                    seconds, _ = await self.ask(name, number)
+                    if long is None or not long.done():  # otherwise it was not long enough to be in the way
+                        found.setdefault((name, beside), []).append(seconds)
+                    if long is not None:
+                        long.cancel()
+                        await asyncio.gather(long, return_exceptions=True)
+                    await self.idle()
+        rows = [
+            {"server": name, "beside": beside, "seconds": statistics.median(seconds), "times": len(seconds)}
+            for (name, beside), seconds in found.items()
+        ]
+        alone = {row["server"]: row["seconds"] for row in rows if row["beside"] == "alone"}
+        return [row | {"by_alone": row["seconds"] / alone[row["server"]]} for row in rows]
+
+    async def _begin(self, name: str, beside: str) -> None:
+        """Make the request beside which others are asked."""
+        if beside == "text":
+            body: dict[str, Any] = {"text": self.text, "question": self.questions[0]}
+            await self.client.post(f"{self.serve[name]}/v1/tag", json=body)
+            return
+        address, body = self._request(name, 0)
+        await self.client.post(address, json=body | {"temperature": 1.0, "n": 8})
+
+    def _running(self, name: str) -> tuple[str, str]:
+        """Return the address of a server, and the name of its metric of requests that are running."""
+        return (self.serve[name], "lovec_running") if name in self.serve else (self.bare, "vllm:num_requests_running")
+
+    async def differences(self) -> dict[str, Any]:
+        """Return how far confidences from first tokens are from those from whole scores, on the same answers."""
+        found: list[list[float]] = [[], []]
+        for number in range(len(self.questions)):
+            for values, name in zip(found, ("exact", "prefix"), strict=True):
+                address, body = f"{self.serve[name]}/v1/chat/completions", self._chat(number)
+                [choice] = (await self.client.post(address, json=body)).json()["choices"]
+                values += [e["confidence"] for e in choice["message"]["confidence"] if e["confidence"] is not None]
+        gaps = [abs(one - other) for one, other in zip(*found, strict=True)]
+        return {"sentences": len(gaps), "mean": statistics.fmean(gaps), "most": max(gaps)}
 
     async def metric(self, address: str, name: str) -> float:
         """Return the sum of a metric of a server over its labels."""
@@ -226,9 +295,7 @@ class Bench:
     async def idle(self) -> None:
         """Wait until neither server works."""
         deadline = time.monotonic() + 120
-        while await self.metric(self.serve, "lovec_running") or await self.metric(
-            self.bare, "vllm:num_requests_running"
-        ):
+        while any([await self.metric(*self._running(name)) for name in ("bare", *self.serve)]):
             if time.monotonic() > deadline:
                 raise SystemExit("a server goes on although nobody waits")
             await asyncio.sleep(0.05)
@@ -240,7 +307,7 @@ class Bench:
             body = self._chat(number % len(self.questions), max_tokens=1024, temperature=2.0, stream=number % 2 == 0)
             try:
                 async with asyncio.timeout(0.3 + 0.02 * (number % AT_ONCE)):
-                    await self.client.post(f"{self.serve}/v1/chat/completions", json=body)
+                    await self.client.post(f"{self.serve[WAYS[0]]}/v1/chat/completions", json=body)
             except TimeoutError:
                 pass
 
@@ -270,15 +337,16 @@ def state_of(pid: int) -> dict[str, int]:
 
 
 async def measure(
-    flags: argparse.Namespace, model: Path, bare: str, serve: str, groups: Sequence[int]
+    flags: argparse.Namespace, model: Path, addresses: Mapping[str, str], groups: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return everything that is measured on the two servers."""
+    """Return everything that is measured on the servers."""
     import httpx2 as httpx
 
     from lovec.datasets.world import ensure_world
     from lovec.engines import VllmServer
     from lovec.taggers import open_session
 
+    bare = addresses["bare"]
     records = [record for split in ("test", "dev") for record in ensure_world("world").questions(split)]
     questions = [record.question for record in records[: flags.requests]]
     with open_session(str(model), engine=VllmServer(f"{bare}/v1")) as session:
@@ -286,31 +354,40 @@ async def measure(
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         text = " ".join(f"It has {number} rooms." for number in range(400))
+        serve = {name: addresses[name] for name in WAYS}
         bench = Bench(client, bare, serve, questions, prompts, stop_ids, text)
-        rows = await bench.rates(flags.rounds, groups)
+        rates = await bench.rates(flags.rounds, groups)
         waits = await bench.waits(flags.waits)
+        gaps = await bench.differences()
         await bench.leave(AT_ONCE)
-        before = state_of(groups[1])
+        before = state_of(groups[WAYS[0]])
         await bench.leave(DISCONNECTS)
-        left = {"times": DISCONNECTS, "before": before, "after": state_of(groups[1])}
-    return {"requests": len(questions), "rounds": flags.rounds, "rates": rows, "waits": waits, "left": left}
+        left = {"times": DISCONNECTS, "before": before, "after": state_of(groups[WAYS[0]])}
+    found = {"rates": rates, "waits": waits, "differences": gaps, "left": left}
+    return {"requests": len(questions), "rounds": flags.rounds, **found}
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
-    """Start both servers and measure."""
+    """Start all servers and measure."""
     flags.out.mkdir(parents=True, exist_ok=True)
-    model = merged(flags.adapter, flags.out / "model")
-    bare, serve = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    ports = [address.rpartition(":")[2] for address in (bare, serve)]
-    vllm = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", ports[0]]
-    lovec = [sys.executable, "-m", "lovec.cli", "serve", "--model", str(model), "--engine", f"{bare}/v1"]
-    with (
-        started(
-            [*vllm, "--served-model-name", "world", str(model), *SERVER.split()], flags.out / "vllm.log", bare
-        ) as behind,
-        started([*lovec, "--port", ports[1]], flags.out / "lovec.log", serve) as front,
-    ):
-        return asyncio.run(measure(flags, model, bare, serve, (behind.pid, front.pid)))
+    models = dict.fromkeys(WAYS, merged(flags.adapter, flags.out / "model"))
+    models["stated"] = merged(calibrated(flags.adapter, flags.out / "run"), flags.out / "model-stated")
+    names = ["world", *map(str, dict.fromkeys(models.values()))]
+    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *WAYS)}
+    vllm = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
+    commands = {"bare": [*vllm, *names, *SERVER.split()]}
+    for name, model in models.items():
+        scoring = "prefix" if name == "prefix" else "exact"
+        words = ["serve", "--model", str(model), "--engine", f"{addresses['bare']}/v1", "--scoring", scoring]
+        commands[name] = [sys.executable, "-m", "lovec.cli", *words]
+    with ExitStack() as stack:
+        groups = {}
+        for name, command in commands.items():
+            port = ["--port", addresses[name].rpartition(":")[2]]
+            groups[name] = stack.enter_context(
+                started([*command, *port], flags.out / f"{name}.log", addresses[name])
+            ).pid
+        return asyncio.run(measure(flags, models["exact"], addresses, groups))
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -324,57 +401,61 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "Written by `benchmarks/serving.py` from `benchmarks/results/serving.json`. `lovec serve` with a vLLM server "
         "behind it, against that server alone: the same weights (an adapter of the embedded world's model, merged), "
-        f"the same prompts, greedy answers, {results['requests']} requests, median of {results['rounds']} rounds in "
-        "turns, in brackets the range. Client and both servers share the machine's cores. "
-        f"{versions_text(results)}."
+        f"the same prompts, greedy answers as streams, {results['requests']} requests, median of {results['rounds']} "
+        "rounds in turns, in brackets the range. Client and servers share the machine's cores, and the model is so "
+        f"small that a request costs vLLM as much as many tokens. {versions_text(results)}."
+    )
+    yield from ("", "What lovec scores at the tags of an answer is", "")
+    yield from (
+        "- *whole scores*: the exact probability of every score up to the closing tag word (`--scoring exact`, the "
+        "default), about eleven prompts per sentence;",
+        "- *first tokens*: that of the first tokens that tell the scores apart (`--scoring prefix`), one prompt per "
+        "sentence here;",
+        "- *nothing*: a calibration of the stated score (`lovec calibrate --readout stated`) needs no more than the "
+        "answer.",
     )
     yield from (
         "",
-        "| Streams | vLLM alone, requests/s | lovec, requests/s | ratio | calls of vLLM per request | "
-        "processor ms per request: vLLM alone | vLLM behind lovec | lovec |",
+        "| Streams | Server | requests/s | by vLLM alone | calls of vLLM per request | processor ms per request: vLLM "
+        "| lovec |",
+        "|---|---|---|---|---|---|---|",
     )
-    yield "|---|---|---|---|---|---|---|---|"
     for row in results["rates"]:
-        ratio = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        costs = [f"{1000 * value:.0f}" for value in row["seconds"].values()]
-        cells = [str(row["streams"]), f"{row['bare']:.2f}", f"{row['lovec']:.2f}", ratio, f"{row['calls']:.1f}", *costs]
+        alone = row["server"] == "bare"
+        ratio = "" if alone else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        own = "" if alone else f"{1000 * row['lovec_seconds']:.0f}"
+        cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
+        cells += [f"{1000 * row['vllm_seconds']:.0f}", own]
         yield f"| {' | '.join(cells)} |"
-    missed = [str(row["streams"]) for row in results["rates"] if row["ratio"] < LEAST_RATIO]
-    verdict = f"missed at {', '.join(missed)} streams" if missed else "reached"
+    yield from ("", f"Aimed at was {LEAST_RATIO} or more by vLLM alone:", "")
+    for name in WAYS:
+        missed = [str(r["streams"]) for r in results["rates"] if r["server"] == name and r["ratio"] < LEAST_RATIO]
+        verdict = f"**missed** at {', '.join(missed)} streams" if missed else "reached"
+        yield f"- {SERVERS[name]}: {verdict}"
+    yield from ("", "| Time to the first sentence | Server | seconds | by alone | times |", "|---|---|---|---|---|")
+    for beside, label in BESIDE.items():
+        for row in results["waits"]:
+            if row["beside"] == beside:
+                cells = [label, SERVERS[row["server"]], f"{row['seconds']:.3f}", f"{row['by_alone']:.2f}"]
+                yield f"| {' | '.join([*cells, str(row['times'])])} |"
+    yield from ("", f"Aimed at was {MOST_WAIT} times the time alone or less:", "")
+    for name in WAYS:
+        late = [r for r in results["waits"] if r["server"] == name and r["by_alone"] > MOST_WAIT]
+        verdict = f"**missed** {' and '.join(BESIDE[row['beside']] for row in late)}" if late else "reached"
+        yield f"- {SERVERS[name]}: {verdict}"
+    gaps, left = results["differences"], results["left"]
     yield ""
     yield (
-        f"Aimed at was a ratio of {LEAST_RATIO} or more: **{verdict}**. vLLM alone writes the answer and no more. "
-        "Behind lovec it also computes the exact probability of every whole score at every sentence, in calls of "
-        f"their own. If only vLLM's processor time counted, the ratio would be {_bounds(results)}; the rest is "
-        "lovec's own work."
+        f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and by "
+        f"{gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
     )
-    waits = results["waits"]
-    yield from ("", "| Time to the first sentence | seconds | by alone | times |", "|---|---|---|---|")
-    late = []
-    for name, label in BESIDE.items():
-        if waits[name] is None:
-            continue
-        by = waits[name] / waits["alone"]
-        late += [label] if by > MOST_WAIT else []
-        yield f"| {label} | {waits[name]:.3f} | {by:.2f} | {waits['times'][name]} |"
-    verdict = f"missed {' and '.join(late)}" if late else "reached"
-    yield ""
-    yield f"Aimed at was {MOST_WAIT} times the time alone or less: **{verdict}**."
-    left = results["left"]
     before, after = left["before"], left["after"]
     yield ""
     yield (
         f"After {left['times']} more clients that disconnected while they were being answered, half of them reading "
-        f"streams, neither server was working; lovec's had {after['files']} open files (before: {before['files']}), "
-        f"{after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory ({before['mib']})."
-    )
-
-
-def _bounds(results: Mapping[str, Any]) -> str:
-    """Return vLLM's processor time for the answers alone by that for answers and scores, at every number of streams."""
-    return ", ".join(
-        f"{row['seconds']['vllm, bare'] / row['seconds']['vllm, lovec']:.2f} at {row['streams']}"
-        for row in results["rates"]
+        f"streams, no server was working; lovec's (whole scores) had {after['files']} open files (before: "
+        f"{before['files']}), {after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
+        f"({before['mib']})."
     )
 
 

@@ -28,7 +28,7 @@ from common import CALIBRATION, ROOT, provenance, read_json, replace_between, te
 from world_intervals import interval_entries, records_in, tagged_path
 from world_tables import DOMAINS, full_tables, table
 
-from lovec.cli.demo import METHODS as RUNS
+from lovec.cli.demo_methods import METHODS as RUNS
 from lovec.results import read_results
 from lovec.types import Record, ResultRow, to_rating
 
@@ -58,7 +58,7 @@ def run(seed: int, variant: str, folder: Path, methods: Sequence[str], alone: bo
     folder.mkdir(parents=True, exist_ok=True)
     note, begin = provenance() | {"variant": variant}, time.monotonic()
     command = [sys.executable, "-m", "lovec.cli", "demo", "--seed", str(seed), "--out", str(folder)]
-    command += ["--methods", ",".join(methods), "--world", variant]
+    command += ["--full", "--jobs", "1", "--methods", ",".join(methods), "--world", variant]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (folder / "demo.log").open("w") as log:
         output = None if alone else log

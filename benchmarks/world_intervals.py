@@ -14,7 +14,7 @@ from typing import Any
 from common import CALIBRATION, test_folder
 from world_tables import DOMAINS, METHODS
 
-from lovec.cli.demo import METHODS as RUNS
+from lovec.cli.demo_methods import METHODS as RUNS
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import MODES, tagged_file
 from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import io
 import json
 import os
@@ -10,57 +10,26 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lovec.types import ITERATIVE, LovecError, check_seed
+from lovec.types import ITERATIVE, LovecError, check_count, check_seed
 
+from .children import children, end_children, lines_of
 from .console import locked, quiet, say, say_next
-from .errors import unknown
+from .demo_methods import FIRST, METHODS, ORDER, TRAINED, Method, chosen
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
     from lovec.types import ResultRow
 
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One run of the demo.
-
-    Attributes:
-        name: name of its recipe, of its folder, and for ``--methods``.
-        rows: the rows of its test that the demo shows, by their method.
-        description: what it does, for the line that announces it.
-        extra: whether it runs only if it is asked for.
-    """
-
-    name: str
-    rows: tuple[str, ...]
-    description: str
-    extra: bool = False
-
-
-METHODS = (
-    Method(
-        "sft",
-        ("Vanilla", "Best constant", "SFT", "SFT + isotonic"),
-        "SFT: learn to write tags, on true scores; test it, the untrained model and the best constant",
-    ),
-    Method("sft2", ("SFT-2",), "SFT, a second epoch: what the others must beat", extra=True),
-    Method("orpo", ("ORPO",), "ORPO: prefer true scores to wrong ones, without a reference", extra=True),
-    Method("dpo", ("DPO",), "DPO: prefer true scores to wrong ones"),
-    Method("grpo", ("GRPO",), "GRPO: write answers, learn from what their scores were worth", extra=True),
-    Method("expected", ("ExpectedReward",), "Expected reward: learn from what every score would be worth"),
-    Method("distil", ("Distil",), "Distil: learn to state a calibrated blend of estimates of the training answers"),
-)
-"""Runs in their order; the first writes the adapter that all others start from."""
-
-FIRST = METHODS[0].name
-ORDER = tuple(row for method in METHODS for row in method.rows)
-TRAINED = {method.rows[0] if method.name != FIRST else "SFT": method.name for method in METHODS}
-"""The run of every trained method, by the method of its rows."""
+MOST_JOBS = 4
+"""Processes that run at a time unless the user says otherwise: after SFT there are about as many trainings."""
 
 _STATE = "demo.json"
 
@@ -72,7 +41,7 @@ class State:
     Attributes:
         folder: folder of the demo.
         settings: what all its stages depend on; a demo with other settings cannot go on.
-        done: stages that are finished, such as "fit sft".
+        done: stages that are finished, such as "fit sft"; a test in domain only is "test sft in domain".
         begun: trainings that were started.
     """
 
@@ -119,13 +88,15 @@ class State:
             )
         return state
 
-    def holds(self, stage: str, file: Path) -> bool:
-        """Return whether a stage is finished, and the file that it makes is still there."""
-        return stage in self.done and file.exists()
+    def holds(self, stage: Stage) -> bool:
+        """Return whether a stage is finished, and the file that it makes is there; a full test holds the other."""
+        whole = replace(stage, full=True)
+        return (stage.name in self.done or whole.name in self.done) and stage.result(self).exists()
 
     def forget(self, name: str) -> None:
-        """Forget the test of a method that is trained anew; after the first one, all others, which start from it."""
-        self.done = [] if name == FIRST else [stage for stage in self.done if stage != f"test {name}"]
+        """Forget the tests of a method that is trained anew; after the first one, all others, which start from it."""
+        tests = [Stage("test", name, full).name for full in (False, True)]
+        self.done = [] if name == FIRST else [stage for stage in self.done if stage not in tests]
 
     def add(self, done: str | None = None, begun: str | None = None) -> None:
         """Record a stage."""
@@ -135,6 +106,33 @@ class State:
         self.begun += [begun] if begun and begun not in self.begun else []
         saved = {"settings": self.settings, "done": self.done, "begun": self.begun}
         write_text(self.folder / _STATE, json.dumps(saved, indent=1) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command of a demo.
+
+    Attributes:
+        command: "fit" or "test".
+        method: name of the method.
+        full: whether a test measures all test sets of the world, and not the one of its first domain only.
+    """
+
+    command: str
+    method: str
+    full: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the stage in the state of a demo."""
+        return f"{self.command} {self.method}" + (" in domain" if self.command == "test" and not self.full else "")
+
+    def result(self, state: State) -> Path:
+        """Return the file that the stage makes last."""
+        folder = state.folder / self.method
+        if self.command == "fit":
+            return folder / "adapter" / "adapter_model.safetensors"
+        return folder / "test" / str(state.settings["world"]) / "results.json"
 
 
 def run(words: list[str]) -> None:
@@ -155,14 +153,21 @@ def run(words: list[str]) -> None:
         dest="world",
         help="a smaller world: half as long, and worse results",
     )
-    parser.add_argument("--full", action="store_true", help="all methods; without it, those that show most")
+    parser.add_argument(
+        "--full", action="store_true", help="all methods and all test sets; without it, those that show most"
+    )
     names = ", ".join(method.name for method in METHODS)
     parser.add_argument("--methods", help=f"comma list of {names}; {FIRST} always runs")
     parser.add_argument("--seed", type=int, default=0, help="seed of training; the world itself stays the same")
+    jobs = (
+        f"trainings and tests at a time, each in a process of its own; as many as there are cores, at most {MOST_JOBS}"
+    )
+    parser.add_argument("--jobs", type=int, default=min(MOST_JOBS, cores()), help=jobs)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
     parser.add_argument("--redo", action="store_true", help="begin anew, in place of what an earlier demo has left")
     options = parser.read(words)
     check_seed("--seed", options.seed)
+    check_count("--jobs", options.jobs)
     methods = chosen(options.methods, options.full)
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
@@ -176,24 +181,16 @@ def run(words: list[str]) -> None:
     spec_of(variant)
     last = len(methods) + 2
     rows: list[ResultRow] = []
-    with locked(options.out, folder=True), quiet():
+    with locked(options.out, folder=True):
         check_writable(options.out)
         state = State.of(options.out, {"world": variant, "seed": options.seed}, options.redo)
         say(f"1/{last}  the world and its model ({variant})")
         ensure_world(variant)
-        for number, method in enumerate(methods, start=2):
-            say(f"{number}/{last}  {method.description}")
-            folder = options.out / method.name
-            results = folder / "test" / variant / "results.json"
-            if not state.holds(f"fit {method.name}", folder / "adapter" / "adapter_model.safetensors"):
-                _fit(method.name, state, variant)
-            elif state.holds(f"test {method.name}", results):
-                _note("done by an earlier call")
-            if not state.holds(f"test {method.name}", results):  # nor after another training
-                _execute("test", method.name, state, variant)
-                state.add(done=f"test {method.name}")
-            rows += [row for row in read_results(results).rows if row.method in method.rows]
+        _run_stages(methods, state, options.full, options.jobs)
         say(f"{last}/{last}  the report")
+        for method in methods:
+            measured = read_results(Stage("test", method.name, options.full).result(state)).rows
+            rows += [row for row in measured if row.method in method.rows]
         rows.sort(key=lambda row: ORDER.index(row.method))
         write_results(options.out / "results.json", rows)
         report = _report(options.out)
@@ -211,38 +208,133 @@ def run(words: list[str]) -> None:
     )
 
 
-def _execute(command: str, name: str, state: State, variant: str, *flags: str) -> None:
-    """Run a command of the trainer with a recipe."""
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) -> None:
+    """Run what an earlier call has not finished, several stages at a time; the first failure ends the others."""
+    last, announced = len(methods) + 2, count(2)
+    waiting: list[Stage] = []
+    for method in methods:
+        fit, test = Stage("fit", method.name, full), Stage("test", method.name, full)
+        if not state.holds(fit):
+            state.forget(method.name)
+        missing = [stage for stage in (fit, test) if not state.holds(stage)]
+        if fit not in missing:
+            say(f"{next(announced)}/{last}  {method.description}")
+            _note("done by an earlier call" if not missing else "trained by an earlier call")
+        waiting += missing
+    descriptions = {method.name: method.description for method in methods}
+    seconds = {method.name: method.seconds for method in methods}
+    waiting.sort(key=lambda stage: (stage.command == "test", stage.method != FIRST, -seconds[stage.method]))
+    if not waiting:
+        return
+    running: dict[Future[None], Stage] = {}
+    with _executor(min(jobs, len(waiting)), waiting[0], state) as executor:
+        while waiting or running:
+            open_fits = {stage.method for stage in (*waiting, *running.values()) if stage.command == "fit"}
+            ready = [stage for stage in waiting if not _needs(stage) & open_fits]
+            for stage in ready[: jobs - len(running)]:
+                waiting.remove(stage)
+                begun = stage.name in state.begun
+                if stage.command == "fit":
+                    say(f"{next(announced)}/{last}  {descriptions[stage.method]}")
+                    state.add(begun=stage.name)
+                else:
+                    _note(
+                        f"test of {stage.method}"
+                        + ", the untrained model and the best constant" * (stage.method == FIRST)
+                    )
+                running[executor.submit(_work, stage, state.folder, state.settings, begun, jobs > 1)] = stage
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                future.result()
+                state.add(done=running.pop(future).name)
+
+
+def _needs(stage: Stage) -> set[str]:
+    """Return the methods that must be trained before a stage can begin."""
+    return {stage.method} if stage.command == "test" else {FIRST} - {stage.method}
+
+
+class _Here(Executor):
+    """Runs everything in this process, at once."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Do the work and return its result; its error is raised here."""
+        future: Future[Any] = Future()
+        future.set_result(work(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def _executor(jobs: int, first: Stage, state: State) -> Iterator[Executor]:
+    """Yield what runs stages: this process, or children, all but one of which begin with what the first stage needs."""
+    if jobs == 1:
+        yield _Here()
+        return
+    with children(jobs) as pool:
+        for _ in range(jobs - 1):
+            pool.submit(_prepare, first, state.folder, state.settings)
+        try:
+            yield pool
+        except Exception:
+            end_children()
+            raise
+
+
+def _prepare(stage: Stage, folder: Path, settings: dict[str, Any]) -> None:
+    """Import what stages need, and help the process of a stage to make the answers of the world's model."""
+    from .training import prepare
+
+    with lines_of("world"), quiet():
+        prepare("test", _words(replace(stage, command="test"), folder, settings)).datamodule.prepare_data()
+
+
+def _work(stage: Stage, folder: Path, settings: dict[str, Any], begun: bool, named: bool) -> None:
+    """Run one stage.
+
+    Args:
+        stage: the stage.
+        folder: folder of the demo.
+        settings: those of the demo.
+        begun: whether an earlier call has begun it.
+        named: whether its lines begin with its method, since others write at the same time.
+    """
     from .training import execute
 
-    overlay = ["--config", "world-small.yaml"] if variant == "world-small" else []
-    if not overlay and variant != "world":
-        flags = ("--model.policy.model", variant, "--data.variant", variant, *flags)
-    if command == "test":
-        flags = (*flags, "--model.evaluation.vanilla", str(name == FIRST).lower())
-    home = ["--trainer.default_root_dir", str(state.folder / name), "--seed_everything", str(state.settings["seed"])]
-    execute(command, ["--config", f"{name}.yaml", *overlay, *home, *flags])
+    with lines_of(stage.method) if named else nullcontext(), quiet():
+        resumed = _resumed(folder / stage.method) if begun and stage.command == "fit" else []
+        execute(stage.command, _words(stage, folder, settings) + resumed)
+        gc.collect()  # trainer and module refer to each other, and would stay in memory
 
 
-def _fit(name: str, state: State, variant: str) -> None:
-    """Train a method; a training that was stopped goes on from its last checkpoint, or begins again without one."""
+def _words(stage: Stage, folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Return the options of a stage's command."""
+    name, variant = stage.method, settings["world"]
+    words = ["--config", f"{name}.yaml", *(["--config", "world-small.yaml"] if variant == "world-small" else [])]
+    words += ["--trainer.default_root_dir", str(folder / name), "--seed_everything", str(settings["seed"])]
+    if variant not in ("world", "world-small"):
+        words += ["--model.policy.model", variant, "--data.variant", variant]
+    if stage.command == "test":
+        words += ["--model.evaluation.vanilla", str(name == FIRST).lower()]
+        return words + ([] if stage.full else ["--data.test_sets", "[test]"])
+    words += ["--trainer.limit_val_batches", "0"]
+    return words + ([] if name == FIRST else ["--model.policy.adapter", str(folder / FIRST / "adapter")])
+
+
+def _resumed(folder: Path) -> list[str]:
+    """Return the options with which a training that was stopped goes on from its last checkpoint; none without one."""
     from .resume import checkpoints_in
 
-    stage, folder = f"fit {name}", state.folder / name
-    flags = ["--trainer.limit_val_batches", "0"]
-    if name != FIRST:
-        flags += ["--model.policy.adapter", str(state.folder / FIRST / "adapter")]
-    if stage in state.begun:
-        if found := checkpoints_in(folder):
-            path, checkpoint = found[-1]
-            _note(f"goes on from step {checkpoint['global_step']}, where an earlier call was stopped")
-            flags += ["--ckpt_path", str(path)]
-        else:
-            _note("begins again: an earlier call was stopped before its first checkpoint")
-    state.forget(name)
-    state.add(begun=stage)
-    _execute("fit", name, state, variant, *flags)
-    state.add(done=stage)
+    if not (found := checkpoints_in(folder)):
+        _note("begins again: an earlier call was stopped before its first checkpoint")
+        return []
+    path, checkpoint = found[-1]
+    _note(f"goes on from step {checkpoint['global_step']}, where an earlier call was stopped")
+    return ["--ckpt_path", str(path)]
 
 
 def _note(line: str) -> None:
@@ -253,7 +345,7 @@ def _report(folder: Path) -> Path:
     """Write the report of all runs and return its page; its table is not printed, for the demo prints its own."""
     from . import report
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with redirect_stdout(io.StringIO()):
         report.run([str(folder)], last=False)
     return folder / "report" / "index.html"
 
@@ -301,18 +393,3 @@ def story(rows: Sequence[ResultRow]) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def chosen(names: str | None, full: bool) -> list[Method]:
-    """Return the methods to run, in their order: those named, or the main ones, or all.
-
-    Raises:
-        UsageError: there is no such method.
-    """
-    if names is None:
-        return [method for method in METHODS if full or not method.extra]
-    selected = {FIRST, *names.split(",")}
-    known = [method.name for method in METHODS]
-    for name in sorted(selected - set(known)):
-        raise unknown("method", name, known, listed=True)
-    return [method for method in METHODS if method.name in selected]

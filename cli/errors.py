@@ -99,6 +99,9 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
     classes = re.findall(r"class_path[ =]'([\w.]+)'", message)
     prefix = f"{key}." if key else ""
     of_class = f" of {classes[-1].rpartition('.')[2]}" if classes else ""
+    if match := re.search(r"Multiple subclasses with name (\w+)\..*?ambiguity: ([\w., ]+)\.", message):
+        given, paths = (f"--{key} is {match[1]}, which" if key else match[1]), match[2].replace(", ", " or ")
+        return UsageError(f"{given} is the name of several classes; give one in full: {paths}")
     if match := re.search(r"(?:arguments are|is) required: ([^\n]+)", message):
         return _missing(match[1], prefix, classes, parser)
     if match := re.search(r"unrecognized arguments: (\S+)", message):

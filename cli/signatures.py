@@ -8,12 +8,46 @@ from inspect import signature
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, Namespace, _typehints
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
 
 T = TypeVar("T")
+
+_resolve = _typehints.resolve_class_path_by_name
+
+
+def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
+    """Return the path of the class that a short name stands for; any other name is returned as it is.
+
+    Of several classes with this name, the one in the package of the option's type is meant, such as PyTorch's
+    optimisers: bitsandbytes and transformers have some of the same name, and which packages are imported by now depends
+    on what is installed.
+
+    Args:
+        cls: the type of the option: a class, a union of some or a tuple of some. The package is that of the first.
+        name: what was given.
+
+    Raises:
+        ValueError: several classes have this name, and not just one of them is in that package.
+    """
+    try:
+        path: str = _resolve(cls, name)
+        return path
+    except ValueError:
+        if isinstance(cls, tuple):  # each of them has been here by itself
+            raise
+        package = _typehints.get_class_types(cls)[0].__module__.partition(".")[0]
+        same = [path for path in _typehints.get_all_subclass_paths(cls) if path.rpartition(".")[2] == name]
+        meant = [path for path in same if path.partition(".")[0] == package]
+        if len(meant) != 1:
+            raise
+        return meant[0]
+
+
+# jsonargparse refuses such names, and has no setting for it.
+_typehints.resolve_class_path_by_name = class_path
 
 
 class SignatureParser(OneLineErrors, ArgumentParser):

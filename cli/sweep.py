@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
 import re
 import shlex
 import time
@@ -317,29 +316,15 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
 
 def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:
     """Execute several runs at a time, without progress bars; after the first failure no further run is started."""
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import active_children, get_context
+    from concurrent.futures import as_completed
 
-    # Otherwise each process uses all cores, and they slow each other down.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+    from .children import children
+
+    with children(jobs, tasks_per_child=1) as pool:
         futures = {pool.submit(_execute_quietly, planned): planned for planned in runs}
-        try:
-            for number, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                say(f"{number}/{len(runs)}  {futures[future].label}, seed {futures[future].seed}: done")
-        except BrokenProcessPool as error:
-            raise LovecError(
-                "a process of the sweep died, perhaps for lack of memory; continue with the same command and fewer "
-                "--jobs"
-            ) from error
-        except (KeyboardInterrupt, SystemExit):  # of this process only: the others train on if nobody tells them
-            for process in active_children():
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for number, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            say(f"{number}/{len(runs)}  {futures[future].label}, seed {futures[future].seed}: done")
 
 
 def _execute_quietly(planned: SweepRun) -> None:

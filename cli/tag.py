@@ -40,7 +40,7 @@ from .tag_options import checked, inputs, tag_parser
 from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
 
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
-           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
+           "keep_factual", "readout", "raw", "paragraphs", "scoring")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 

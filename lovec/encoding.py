@@ -2,7 +2,7 @@
 
 An answer is encoded piece by piece (a sentence up to the opening tag word, then " X <closing tag word>"), and the same
 pieces are used in training, in scoring and in tagging. So a policy is trained on exactly the ids that it is asked
-about later, and a score is always compared as a whole string: "10" may be one token or two.
+about later, and a score is always compared as a string: "10" may be one token or two.
 
 Questions, turns, sentences and instructions are foreign text. Where one has the text of a special token in it, such as
 ``<|eot_id|>``, it is encoded as plain characters, so that no text can end its turn or begin another.
@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import LovecError, Scale
+from lovec.types import LovecError, Scale, check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MOST_LISTED = 20  # levels of a numeric scale that an instruction lists one by one at most
+
+Scoring: TypeAlias = Literal["exact", "prefix"]
+"""What is scored at a tag, see ``Encoder``."""
 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
@@ -56,6 +60,17 @@ INSTRUCTION = default_instruction(DEFAULT_TAGS)
 """The paper's instruction, word for word."""
 
 
+def distinct_prefixes(texts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the shortest beginning of every text that no other text has.
+
+    Args:
+        texts: token ids of each text; one that is the beginning of another, or equal to it, is returned whole.
+    """
+    begun = Counter(tuple(text[:end]) for text in texts for end in range(1, len(text) + 1))
+    ends = [next((end for end in range(1, len(text)) if begun[tuple(text[:end])] == 1), len(text)) for text in texts]
+    return [list(text[:end]) for text, end in zip(texts, ends, strict=True)]
+
+
 class Encoder:
     """Encodes prompts and tagged answers for one tokenizer.
 
@@ -64,12 +79,15 @@ class Encoder:
         instruction: system prompt that asks for tags; where the template knows no system role, it is put in front of
             the first user turn. None takes ``default_instruction(tags)``.
         tags: the tag words and the scale.
+        scoring: what is scored at a tag: "exact" the whole strings " X <closing tag word>", "prefix" only their first
+            tokens, as many as tell the scores apart. It changes no text that is encoded.
 
     Attributes:
         place: what the chat template writes around an answer.
         end_id: id of the token that ends an assistant turn.
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
+        choices: what engines score behind a context, one per level: the tails, or their first tokens.
 
     Raises:
         LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders what
@@ -77,12 +95,18 @@ class Encoder:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, instruction: str | None = None, tags: TagFormat = DEFAULT_TAGS
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        instruction: str | None = None,
+        tags: TagFormat = DEFAULT_TAGS,
+        scoring: Scoring = "exact",
     ) -> None:
+        check_choice("scoring", scoring, Scoring)
         self.tokenizer: Any = tokenizer
         self._controls = _ControlTokens(tokenizer, tags)
         self._ids = lru_cache(maxsize=1 << 16)(self._tokenize)  # sentences come back every epoch and tagging step
         self._prompt = lru_cache(maxsize=1 << 14)(self._encode_prompt)
+        self._token = lru_cache(maxsize=1 << 16)(lambda token: self.decode([token]))
         self.instruction = default_instruction(tags) if instruction is None else instruction
         self.tags = tags
         name = tokenizer.name_or_path or type(tokenizer).__name__
@@ -105,6 +129,7 @@ class Encoder:
                     f"{decoded!r}; choose other tag words"
                 )
 
+        self.choices = self.tails if scoring == "exact" else distinct_prefixes(self.tails)
         self._around = len(self.prompt("3")) + _JOINTS
         self._tag = len(f"  {tags.open} ".encode()) + max(map(len, self.tails))
 
@@ -124,6 +149,10 @@ class Encoder:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token by itself; part of a character is U+FFFD."""
+        return self._token(token)
 
     def prompt(self, question: str, instruct: bool = True) -> list[int]:
         """Return the ids of the prompt, with exactly one BOS, up to where the answer begins.

@@ -7,6 +7,10 @@ import signal
 import sys
 from collections.abc import Iterator
 
+# MKL keeps its buffers by thread: in a fork of a process whose other threads have multiplied matrices, as the servers
+# of the tests do, the search for a free one may never end. MKL reads this before its first product.
+os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 from tinyrun import sft_adapter, tiny

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tinyrun import tiny
 from transformers import AutoTokenizer
 
-from lovec.encoding import INSTRUCTION, QUESTION, Encoder, default_instruction
+from lovec.encoding import INSTRUCTION, QUESTION, Encoder, default_instruction, distinct_prefixes
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse
 from lovec.types import LovecError, Scale
 
@@ -83,6 +83,18 @@ def test_ten_is_a_whole_string_however_many_tokens_it_has(models: Path) -> None:
     assert len(encoder.tails[10]) == len(encoder.tails[1]) + 1  # bytes: "1", "0"
     assert encoder.tails[10][:2] == encoder.tails[1][:2]  # a first-token reading could not tell them apart
     assert [encoder.decode(tail) for tail in encoder.tails] == [f" {score} </confidence>" for score in range(11)]
+
+
+def test_first_tokens_tell_the_scores_apart(models: Path) -> None:
+    encoder = Encoder(tokenizer(models), scoring="prefix")
+    assert encoder.tails == Encoder(tokenizer(models)).tails == Encoder(tokenizer(models)).choices
+    [space], [one], [ten] = (encoder.pieces(text) for text in (" ", "1", "0"))
+    assert encoder.choices[2] == encoder.tails[2][:2]
+    assert encoder.choices[10] == [space, one, ten]
+    assert encoder.choices[1] == [space, one, encoder.tails[1][2]]  # "1" begins "10", what follows it does not
+    assert distinct_prefixes([[1, 2, 3], [1, 2], [4, 4], [4, 4], [5, 6]]) == [[1, 2, 3], [1, 2], [4, 4], [4, 4], [5]]
+    with pytest.raises(LovecError, match="scoring is 'first', expected one of exact, prefix"):
+        Encoder(tokenizer(models), scoring="first")  # type: ignore[arg-type]
 
 
 def test_tag_words_can_be_chosen(models: Path) -> None:

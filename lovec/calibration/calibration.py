@@ -157,6 +157,11 @@ class Calibration:
         """Whether a feature is computed from the log-probabilities of the sentence's tokens."""
         return any(name.startswith("logp") for name in self.features)
 
+    @property
+    def needs_distribution(self) -> bool:
+        """Whether a feature is computed from the distribution over scores."""
+        return not {"mean", "entropy"}.isdisjoint(self.features)
+
     def confidence(self, sentence: Sentence) -> float | None:
         """Return the deployed confidence of a tagged sentence in [0, 1]; None where a feature is missing.
 

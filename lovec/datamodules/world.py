@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
+
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lovec.baselines import FactsJudge, Wording
 from lovec.datamodules.base import RecordsDataModule
@@ -21,10 +24,25 @@ from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.oracles.world import WorldOracle
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence, check_count, check_range
+from lovec.types import (
+    Completion,
+    Engine,
+    LovecError,
+    Record,
+    Sampling,
+    Sentence,
+    check_choice,
+    check_count,
+    check_range,
+)
 
-_WORLD_SPLITS = {"train": ("train",), "validation": ("dev",), "test": ("test", "private", "one-fact", "companies")}
+TestSet: TypeAlias = Literal["test", "private", "one-fact", "companies"]
+
+_WORLD_SPLITS: dict[str, tuple[str, ...]] = {"train": ("train",), "validation": ("dev",), "test": get_args(TestSet)}
 _MAX_NEW_TOKENS = 224  # the longest answers of the world have about 170 tokens
+_ROWS = 256  # answers that are written together; the model is so small that fewer take longer each
+_SAMPLED, _UNLABELLED = "sampled answers", "answers without labels"  # beside the splits of the world
+_ANSWERS = "answers.jsonl"
 _TAG_WORDS = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
 WORDING = Wording(
     p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
@@ -54,6 +72,8 @@ class World(RecordsDataModule):
         unlabelled: a split of the world (see ``EmbeddedWorld.questions``) whose questions are answered like those of
             training, and added to it without labels; null adds none. It needs an objective that learns without labels
             from some answers, such as ``lovec.modules.Distil``.
+        test_sets: the splits of the world that the test split has: some of test (in-domain), private (other questions),
+            one-fact and companies (out-of-domain); null is all of them.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (also of the answers and wrong scores) of the
             datamodule.
     """
@@ -66,6 +86,7 @@ class World(RecordsDataModule):
         samples: int = 1,
         temperature: float = 0.7,
         unlabelled: str | None = None,
+        test_sets: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -80,6 +101,9 @@ class World(RecordsDataModule):
                 "split of the world, or leave it out"
             )
         self.unlabelled = unlabelled
+        for name in dict.fromkeys(() if test_sets is None else test_sets or [""]):
+            check_choice("--data.test_sets", name, TestSet)
+        self.test_sets = test_sets
         self._world: EmbeddedWorld | None = None
 
     @property
@@ -117,22 +141,32 @@ class World(RecordsDataModule):
     def questions(self, split: str) -> list[Record]:
         """Return a question about every entity of a split; this needs no model."""
         world = self._world or EmbeddedWorld(self.variant)
-        return [record for part in _WORLD_SPLITS[split] for record in world.questions(part)]
+        return [record for part in self._parts(split) for record in world.questions(part)]
 
     def prepare_data(self) -> None:
-        """Build the world and write the answers of its model, unless the cache has them."""
-        from filelock import FileLock
+        """Build the world and write the answers of its model, unless the cache has them.
 
-        for folder, answers in self._folders().items():
-            if folder.exists():
-                continue
-            with FileLock(folder.with_name(f"{folder.name}.lock")):
+        Those that a training, or a test, seldom needs are left out then, and made when they are loaded.
+        """
+        stage = None if self.trainer is None else self.trainer.state.fn
+        seldom = None if stage is None else "test" if stage == TrainerFn.FITTING else "train"
+        self._prepare(*(split for split in self.splits if split != seldom))
+
+    def _prepare(self, *splits: str) -> None:
+        """Write the answers of splits, unless the cache has them; processes that do so at the same time share them."""
+        from filelock import FileLock, Timeout
+
+        missing = {name: folder for split in splits for name, folder in self._folders(split).items()}
+        for timeout in (0, -1):  # at first what no other process is at, then what others have not finished
+            for name, folder in missing.items():
                 if folder.exists():
                     continue
-                print(f"the model of {self.variant!r} answers questions, once for seed {self.seed}", file=sys.stderr)
-                with atomic_folder(folder) as staging:
-                    for split, records in answers():
-                        write_records(staging / f"{split}.jsonl", records)
+                with suppress(Timeout), FileLock(folder.with_name(f"{folder.name}.lock"), timeout):
+                    if folder.exists():
+                        continue
+                    print(f"the model of {self.variant!r} answers questions, once: {name}", file=sys.stderr)
+                    with atomic_folder(folder) as staging:
+                        write_records(staging / _ANSWERS, self._made(name))
 
     def load(self, split: str) -> list[Record]:
         """Return the labelled answers of a split; for training, with wrong scores.
@@ -140,61 +174,63 @@ class World(RecordsDataModule):
         The untrained model has seen tags when it was pre-trained, and writes one now and then although nothing asks for
         it. Such an answer is no plain text: there is nothing to learn from it.
         """
-        answers, *added = self._folders()
-        if not all(folder.exists() for folder in (answers, *added)):
-            self.prepare_data()
-        records = list(read_records(answers / f"{split}.jsonl"))
+        self._prepare(split)
+        found = {name: list(read_records(folder / _ANSWERS)) for name, folder in self._folders(split).items()}
+        unlabelled = found.pop(_UNLABELLED, [])
+        records = [record for part in found.values() for record in part]
         if split != "train":
             return records
-        labelled = self.training_pairs(_plain(records))
-        unlabelled = [record for folder in added for record in _plain(read_records(folder / "unlabelled.jsonl"))]
-        return labelled + self.keep_unlabelled(unlabelled)
+        return self.training_pairs(_plain(records)) + self.keep_unlabelled(_plain(unlabelled))
 
-    def _folders(self) -> dict[Path, Callable[[], Iterator[tuple[str, list[Record]]]]]:
-        """Return the folders that hold answers, and what makes the files of each."""
-        found = {self._folder(): self._answers}
-        if self.unlabelled is not None:
-            found[self._folder("unlabelled", self.unlabelled)] = self._unlabelled_answers
+    def _parts(self, split: str) -> Sequence[str]:
+        """Return the splits of the world that one of ours consists of."""
+        parts = _WORLD_SPLITS[split]
+        return parts if split != "test" or self.test_sets is None else self.test_sets
+
+    def _folders(self, split: str) -> dict[str, Path]:
+        """Return the folder of each part of a split's answers, in their order.
+
+        Greedy answers depend neither on the seed nor on how others are sampled, so all runs share them.
+        """
+        found = {part: self._folder(part) for part in self._parts(split)}
+        if split == "train":
+            how = [self.samples, self.temperature, self.seed] if self.samples else []
+            if self.samples:
+                found[_SAMPLED] = self._folder(_SAMPLED, *how)
+            if self.unlabelled is not None:
+                found[_UNLABELLED] = self._folder(_UNLABELLED, self.unlabelled, *how)
         return found
 
-    def _folder(self, *more: str) -> Path:
-        """Return the folder of answers, in that of the world; its name has a digest of all they depend on."""
-        settings = [self.samples, self.temperature if self.samples else None, self.seed, _MAX_NEW_TOKENS, *more]
-        digest = hashlib.sha256(f"{json.dumps(settings)}{code_of(grading.__file__)}{code_of(text.__file__)}".encode())
+    def _folder(self, *settings: str | float) -> Path:
+        """Return a folder of answers, in that of the world; its name has a digest of all they depend on."""
+        parts = json.dumps([_MAX_NEW_TOKENS, *settings])
+        digest = hashlib.sha256(f"{parts}{code_of(grading.__file__)}{code_of(text.__file__)}".encode())
         store = self.world.store or Path()
         return store / f"answers-{digest.hexdigest()[:12]}"
 
-    def _answers(self) -> Iterator[tuple[str, list[Record]]]:
-        """Yield each split with its labelled answers."""
-        answer = self._answerer()
-        for split in self.splits:
-            yield split, self._labelled(answer(self.questions(split), split == "train"))
-
-    def _unlabelled_answers(self) -> Iterator[tuple[str, list[Record]]]:
-        """Yield the answers without labels; those without a sentence have nothing to learn from."""
+    def _made(self, name: str) -> list[Record]:
+        """Let the world's model write the answers of a part: labelled ones, or those without labels."""
+        model = self._model()
+        sampling = Sampling(_MAX_NEW_TOKENS, self.temperature, max(1, self.samples), self.seed)
+        if name == _SAMPLED:
+            return self._labelled(self._answer(self.questions("train"), *model, sampling))
+        if name != _UNLABELLED:
+            return self.greedy_answers(name, *model)
         assert self.unlabelled is not None
-        records = self._answerer()(self.world.questions(self.unlabelled), True)
-        yield "unlabelled", [record for record in records if record.sentences]
+        questions = self.world.questions(self.unlabelled)
+        records = self._answer(questions, *model, Sampling(_MAX_NEW_TOKENS))
+        records += self._answer(questions, *model, sampling) if self.samples else []
+        return [record for record in records if record.sentences]  # from the others there is nothing to learn
 
-    def _answerer(self) -> Callable[[list[Record], bool], list[Record]]:
-        """Load the world's model; return what answers questions with it, greedily and, where True, by samples too."""
+    def _model(self) -> tuple[Encoder, Engine]:
+        """Load the world's model, and return what encodes its prompts and what runs it."""
         from transformers import AutoModelForCausalLM, AutoTokenizer  # imported here because it is slow
 
         from lovec.engines import TransformersEngine
 
-        encoder = Encoder(AutoTokenizer.from_pretrained(self.world.model_path), self.instruction)
-        engine = TransformersEngine()
+        engine = TransformersEngine(_ROWS)
         engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(self.world.model_path)))
-        greedy = Sampling(_MAX_NEW_TOKENS, seed=self.seed)
-        sampled = Sampling(_MAX_NEW_TOKENS, self.temperature, max(1, self.samples), self.seed)
-
-        def answer(questions: list[Record], for_training: bool) -> list[Record]:
-            records = self._answer(questions, encoder, engine, greedy)
-            if for_training and self.samples:
-                records += self._answer(questions, encoder, engine, sampled)
-            return records
-
-        return answer
+        return Encoder(AutoTokenizer.from_pretrained(self.world.model_path), self.instruction), engine
 
     def greedy_answers(self, split: str, encoder: Encoder, engine: Engine) -> list[Record]:
         """Return the model's greedy answers to the questions of a split of the world, with exact labels.
@@ -205,7 +241,7 @@ class World(RecordsDataModule):
             engine: runs it.
         """
         questions = self.world.questions(split)
-        return self._labelled(self._answer(questions, encoder, engine, Sampling(_MAX_NEW_TOKENS, seed=self.seed)))
+        return self._labelled(self._answer(questions, encoder, engine, Sampling(_MAX_NEW_TOKENS)))
 
     def _labelled(self, records: list[Record]) -> list[Record]:
         ratings = self.oracle.rate(records)

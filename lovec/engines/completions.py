@@ -112,14 +112,15 @@ class CompletionClient:
         api: makes the calls.
         context_length: length of the model's context; None where the server does not say.
         max_calls: the most simultaneous calls.
-        prefill: counts the context tokens that the server has computed.
+        prefill: counts the context tokens that the server has computed; None counts nothing, and contexts are scored
+            together in one call, of which a server says it of one context only.
         model: name of the model or adapter that calls ask for; "" before there is one.
     """
 
     api: ApiClient
     context_length: int | None = None
     max_calls: int = 1 << 20
-    prefill: Prefill = field(default_factory=Prefill)
+    prefill: Prefill | None = field(default_factory=Prefill)
     model: str = ""
 
     def __post_init__(self) -> None:
@@ -257,7 +258,8 @@ class CompletionClient:
     async def _continue(self, queries: Sequence[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
         """Return the greedily generated tokens, and before each the log-probabilities of the query's tokens.
 
-        Queries about one context that differ in their node only go into one call.
+        Queries about one context that differ in their node only go into one call, and those about others, where
+        nothing is counted.
         """
 
         async def one(group: Sequence[TokenQuery]) -> list[ServerReply]:
@@ -267,9 +269,10 @@ class CompletionClient:
                 self._count(query.context, reply)
             return replies
 
-        groups = [
-            list(group) for _, group in groupby(queries, lambda query: (query.context, query.steps, query.tokens))
-        ]
+        def call(query: TokenQuery) -> tuple[Any, ...]:
+            return (query.steps, query.tokens, query.context if self.prefill is not None else None)
+
+        groups = [list(group) for _, group in groupby(queries, call)]
         replies = [reply for replies in await together(map(one, groups)) for reply in replies]
         try:
             return [
@@ -284,6 +287,8 @@ class CompletionClient:
 
     def _count(self, context: Sequence[int], reply: ServerReply) -> None:
         """Count the tokens of a context that the server has computed."""
+        if self.prefill is None:
+            return
         self.prefill.tokens += reply.computed(len(context))
         if reply.cached is None and not self.prefill.is_warned:
             self.prefill.is_warned = True

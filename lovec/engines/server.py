@@ -219,7 +219,8 @@ class VllmServer:
             LovecError: there is no model yet.
         """
         link = self._running()
-        return CompletionClient(self._api(retries=1), link.client.context_length, model=link.client.model)
+        context_length, model = link.client.context_length, link.client.model
+        return CompletionClient(self._api(retries=1), context_length, prefill=None, model=model)
 
     # The connection
 

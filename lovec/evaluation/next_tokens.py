@@ -49,8 +49,8 @@ def next_tokens(
         context: list[int] = []
         while (ids := passage.next_context(encoder, history, engine.context_length)) is not None:
             context = ids
-            passage.advance(encoder, history, engine.score([ids], encoder.tails)[0])
-        engine.score([], encoder.tails)  # frees what the engine kept
+            passage.advance(encoder, history, engine.score([ids], encoder.choices)[0])
+        engine.score([], encoder.choices)  # frees what the engine kept
         logps = passage.logps[-1]
         if logps is None:
             continue

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lovec.files import write_text
-from lovec.labelling.ray_files import CHUNKS, ID, RESULTS, RaySettings, read_results, write_chunk
+from lovec.labelling.ray_files import CHUNKS, ID, RESULTS, TRIES, RaySettings, read_results, write_chunk
 from lovec.labelling.stage import Chunk, Json, Stage, Written
 from lovec.types import LovecError
 
@@ -78,6 +78,8 @@ class OnRay:
             from lovec.labelling.ray_pipeline import connected, run_pipeline
         except ImportError as error:
             raise LovecError(f"--on ray needs Ray Data: pip install 'lovec[ray]' ({error})") from error
+        shutil.rmtree(self.folder / TRIES, ignore_errors=True)  # those of an earlier run do not count
+        (self.folder / TRIES).mkdir()
         with connected():
             run_pipeline(self.folder, places, self.open_stage, self.settings)
 

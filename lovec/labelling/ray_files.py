@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from lovec.labelling.stage import Chunk, Written
@@ -18,6 +19,14 @@ RESULTS = "results"
 
 CHUNKS = "chunks.jsonl"
 """File of the chunks."""
+
+TRIES = "tries"
+"""Folder with a file for every chunk that is worked on, in which every actor that began it has written a byte."""
+
+MOST_TRIES = 3
+"""How often a chunk may be begun without an end before the run stops."""
+
+_NAMED = 5  # ids of a chunk that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,34 @@ def read_results(text: str) -> list[Written]:
 def write_results(results: Sequence[Written]) -> str:
     """Return the results of a chunk as text; `read_results` is the inverse."""
     return json.dumps([[one.lines.decode(), one.failure.decode(), dict(one.counts)] for one in results])
+
+
+def begin_try(folder: Path, id_: int, records: Sequence[Record]) -> Path:
+    """Note that an actor begins to work on a chunk, and return the file to remove when it has ended.
+
+    Ray Data begins the work of an actor that has died again without end. Its own limit, ``max_task_retries``, is one of
+    blocks, also of those that have only waited for the actor, and its error names no record.
+
+    Args:
+        folder: folder of the stage on Ray.
+        id_: id of the chunk.
+        records: its records.
+
+    Raises:
+        LovecError: as many actors as are allowed have died on the chunk.
+    """
+    file = folder / TRIES / str(id_)
+    if file.exists() and file.stat().st_size >= MOST_TRIES:
+        ids = ", ".join(record.id for record in records[:_NAMED])
+        more = f" and {len(records) - _NAMED} more" if len(records) > _NAMED else ""
+        raise LovecError(
+            f"{MOST_TRIES} actors have died on the records {ids}{more}; memory may be short: give each more with fewer "
+            "--actors or more --actor_cpus, and run the same command again, which goes on from what is finished; or "
+            "leave these records out of the input, and the work begins again"
+        )
+    with open(file, "ab") as tries:
+        tries.write(b".")
+    return file
 
 
 def _restored(data: dict[str, Any]) -> Record:

@@ -23,7 +23,7 @@ from ray.data.block import BlockMetadata
 from ray.data.checkpoint import CheckpointConfig
 from ray.exceptions import RayError
 
-from lovec.labelling.ray_files import CHUNKS, ID, RESULTS, RaySettings, read_chunk, write_results
+from lovec.labelling.ray_files import CHUNKS, ID, RESULTS, RaySettings, begin_try, read_chunk, write_results
 from lovec.labelling.stage import Stage
 from lovec.types import LovecError
 
@@ -88,7 +88,7 @@ def run_pipeline(
             _Actor,
             batch_size=1,
             batch_format="pyarrow",
-            fn_constructor_args=(open_stage, os.getcwd()),
+            fn_constructor_args=(open_stage, os.getcwd(), folder),
             compute=ActorPoolStrategy(min_size=1, max_size=min(_most(settings), blocks)),
             num_cpus=settings.actor_cpus,
             num_gpus=settings.actor_gpus or None,
@@ -178,14 +178,23 @@ class _Actor:
     Args:
         open_stage: returns the stage.
         home: the working directory, from which relative paths go out and where a user's own classes lie.
+        folder: folder of the stage on Ray.
     """
 
-    def __init__(self, open_stage: Callable[[], Stage], home: str) -> None:
-        self._open_stage, self._home = open_stage, home
+    def __init__(self, open_stage: Callable[[], Stage], home: str, folder: Path) -> None:
+        self._open_stage, self._home, self._folder = open_stage, home, folder
         self._stage: Stage | None = None
 
     def __call__(self, batch: Any) -> Any:
         """Return the results of a batch of one chunk."""
+        (id_,), (line,) = batch[ID].to_pylist(), batch[_RECORDS].to_pylist()
+        records = read_chunk(line)
+        tries = begin_try(self._folder, id_, records)  # before the stage is opened, which may end the process as well
+        result = write_results(self._opened().written(records))
+        tries.unlink()
+        return pyarrow.table({ID: batch[ID], RESULTS: pyarrow.array([result], pyarrow.large_string())})
+
+    def _opened(self) -> Stage:
         if self._stage is None:  # opened here and not above, where Ray would report an error as that of a dead actor
             try:
                 os.chdir(self._home)
@@ -195,5 +204,4 @@ class _Actor:
                     "folder that all nodes share"
                 ) from None
             self._stage = self._open_stage()
-        results = [write_results(self._stage.written(read_chunk(line))) for line in batch[_RECORDS].to_pylist()]
-        return pyarrow.table({ID: batch[ID], RESULTS: pyarrow.array(results, pyarrow.large_string())})
+        return self._stage

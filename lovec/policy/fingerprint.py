@@ -34,6 +34,7 @@ MEASURED = ("base", "prompt", "objective")
 """Parts that must agree to measure or to predict with the weights of a checkpoint."""
 
 FREE = (
+    "data.test_sets",
     "model.baselines",
     "model.engine",
     "model.evaluation",
@@ -50,7 +51,7 @@ FREE = (
     "model.policy.share_prefixes",
     "model.policy.trust_remote_code",
 )
-"""Settings of a module that change memory, speed, costs or what is measured, but not what is learned."""
+"""Settings that change memory, speed, costs or what is measured, but not what is learned."""
 
 WHOLE = "lovec_weights_digest"
 """Attribute of a model with the digest that its weights had before they were split over processes."""

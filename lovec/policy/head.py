@@ -68,6 +68,30 @@ def _scaled(logits: Tensor, temperature: float, softcap: float | None) -> tuple[
     return logits, slope
 
 
+def _chunk(
+    head: nn.Linear,
+    states: Tensor,
+    at: tuple[Tensor, Tensor],
+    temperature: float,
+    softcap: float | None,
+    gradient: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return log-probabilities of a chunk's targets, slopes of the soft cap there, and E_p[W] where it is wanted.
+
+    This is a function so that nothing as large as the logits is left when those of the next chunk are made.
+    """
+    logits, slope = _scaled(F.linear(states, head.weight, head.bias), temperature, softcap)
+    total = logits.logsumexp(-1, keepdim=True)
+    logps = logits[at] - total[at[0], 0]
+    if not gradient:
+        return logps, None, None
+    probs = logits.sub_(total).exp_()
+    if slope is not None:
+        probs.mul_(slope)
+    mean = torch.mm(probs.to(head.weight.dtype), head.weight)
+    return logps, None if slope is None else slope[at], mean
+
+
 class _TargetLogps(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -87,16 +111,11 @@ class _TargetLogps(torch.autograd.Function):
         for states, first, end in zip(chunks, bounds, bounds[1:], strict=False):
             place = (rows[first:end] - start, targets[first:end])
             start += len(states)
-            logits, slope = _scaled(F.linear(states, head.weight, head.bias), temperature, softcap)
-            total = logits.logsumexp(-1, keepdim=True)
-            logps[first:end] = logits[place] - total[place[0], 0]
-            if not ctx.needs_input_grad[0]:
-                continue
-            probs = logits.sub_(total).exp_()
+            logps[first:end], slope, mean = _chunk(head, states, place, temperature, softcap, ctx.needs_input_grad[0])
             if slope is not None:
-                slopes[first:end] = slope[place]
-                probs.mul_(slope)
-            means.append(torch.mm(probs.to(head.weight.dtype), head.weight))
+                slopes[first:end] = slope
+            if mean is not None:
+                means.append(mean)
         if means:
             ctx.save_for_backward(torch.cat(means), rows, targets, *([] if softcap is None else [slopes]))
             ctx.weight, ctx.temperature, ctx.dtype = head.weight, temperature, hidden.dtype

@@ -19,8 +19,8 @@ class ScoredSpan(NamedTuple):
 
     Attributes:
         span: the span.
-        logps: log-probabilities of all scores at its tag; None where it has no valid tag, or does not fit the model's
-            context.
+        logps: log-probabilities of all scores at its tag; None where it has no valid tag, does not fit the model's
+            context, or they were not asked for.
         token_logps: log-probabilities of the sentence's own tokens; None where they are not known.
     """
 
@@ -39,6 +39,7 @@ class GrowingAnswer:
         encoder: the encoder of the model that writes it.
         prompt: token ids of its prompt.
         on_sentences: called with the spans that are complete and scored, in their order.
+        distributions: whether spans get the log-probabilities of all scores.
         likelihoods: whether spans get the log-probabilities of their tokens; they are those of the distribution that
             is sampled from, so the sampling must keep those of the model (``Sampling.keeps_logps``).
         stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
@@ -49,6 +50,7 @@ class GrowingAnswer:
     encoder: Encoder
     prompt: Sequence[int]
     on_sentences: Callable[[list[ScoredSpan]], None]
+    distributions: bool = True
     likelihoods: bool = False
     stops: Sequence[str] = ()
     stopped: bool = field(default=False, init=False)
@@ -75,10 +77,9 @@ class GrowingAnswer:
             if self._stops_in(span.raw, span.text):
                 break
             self._spans.append(span)
-            self._steps.append(
-                Step(span.raw, literal=True) if span.score is None else Step(span.text, score=span.score)
-            )
-        if self.stops and not self.stopped and self._stop_ends & set(self.encoder.decode([token])):
+            scored = self.distributions and span.score is not None
+            self._steps.append(Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
+        if self.stops and not self.stopped and self._stop_ends & set(self.encoder.token_text(token)):
             tail = self._reader.rest().tail
             opening = self.encoder.tags.open
             begun = max((n for n in range(len(opening)) if tail.endswith(opening[:n])), default=0)
@@ -171,8 +172,8 @@ def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
     answers = [job.growing for job in waited_for]
     room = engine.context_length
     while due := [(answer, ids) for answer in answers if (ids := answer.next_context(room)) is not None]:
-        tails = due[0][0].encoder.tails
-        for (answer, _), logps in zip(due, engine.score([ids for _, ids in due], tails), strict=True):
+        choices = due[0][0].encoder.choices
+        for (answer, _), logps in zip(due, engine.score([ids for _, ids in due], choices), strict=True):
             answer.advance(logps)
     for job in waited_for:
         job.growing.release(job.ids, job.logps)

@@ -104,8 +104,8 @@ def make_app(
         return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
 
     async def health(_: Request) -> Response:
-        status, code = ("ok", 200) if worker.alive else ("the engine has stopped", 503)
-        return JSONResponse({"status": status, "model": name}, code)
+        problem = await worker.problem()
+        return JSONResponse({"status": problem or "ok", "model": name}, 503 if problem else 200)
 
     async def metrics(_: Request) -> Response:
         text, media_type = counters.text()
@@ -178,7 +178,7 @@ def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | Stre
 
     engine, encoder = session.engine, session.encoder
     if isinstance(engine, VllmServer):
-        return StreamWorker(engine, encoder.stop_ids, encoder.tails, engine.max_rows + limits.max_waiting)
+        return StreamWorker(engine, encoder.stop_ids, encoder.choices, engine.max_rows + limits.max_waiting)
     return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, partial(score_answers, engine))
 
 

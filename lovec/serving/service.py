@@ -189,10 +189,12 @@ class Service:
             put(index, (growing.rest(), item) if isinstance(item, Completion) else item)
 
         sampling = request.sampling
-        likelihoods = self.session.deployment.needs_likelihoods(FREE_FORM) and sampling.keeps_logps
-        growing = GrowingAnswer(
-            self.session.encoder, prompt, lambda spans: put(index, spans), likelihoods, tuple(request.stop)
-        )
+        deployment = self.session.deployment
+        asked = deployment.needs_distributions(FREE_FORM)
+        likelihoods = deployment.needs_likelihoods(FREE_FORM) and sampling.keeps_logps
+        stops = tuple(request.stop)
+        encoder = self.session.encoder
+        growing = GrowingAnswer(encoder, prompt, lambda spans: put(index, spans), asked, likelihoods, stops)
         key = uuid.uuid4().hex if request.seed is None else f"\x1e{index}" if index else ""
         return AnswerJob(end, prompt, sampling, key, growing.on_token, growing=growing)
 

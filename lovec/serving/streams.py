@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.engines import VllmServer
 from lovec.engines.common import stream_key
-from lovec.engines.completions import ServerReply
+from lovec.engines.completions import CompletionClient, ServerReply, read_models
 from lovec.serving.answers import AnswerJob, GrowingAnswer
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
@@ -28,6 +29,66 @@ UNREACHABLE = "the server that runs the model has failed or cannot be reached; t
 """What a client learns of an error of the other server."""
 
 
+CHECK_EVERY = 2.0
+"""Seconds for which what is known of the other server's health holds; anybody may ask for it."""
+
+CHECK_TIMEOUT = 5.0
+"""Seconds that the other server has to say that it has the model."""
+
+
+class ScoreBatches:
+    """Scores contexts, with one call at a time: those that arrive during a call share the next one.
+
+    A step of the server that also reads new prompts costs more than one that only continues answers, so contexts of
+    many answers are better read in one step than in many.
+
+    Args:
+        client: an open client; its calls may hold contexts of different answers.
+        choices: token ids of every score behind a context.
+    """
+
+    def __init__(self, client: CompletionClient, choices: Sequence[Sequence[int]]) -> None:
+        self.client, self.choices = client, choices
+        self._due: list[tuple[list[int], asyncio.Future[list[float]]]] = []
+        self._calls: asyncio.Task[None] | None = None
+
+    async def score(self, context: list[int]) -> list[float]:
+        """Return the log-probability of every choice behind a context.
+
+        Raises:
+            CallFailed: see ``CompletionClient.score``; also ServerRefused and LovecError.
+        """
+        result: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+        self._due.append((context, result))
+        if self._calls is None or self._calls.done():
+            self._calls = asyncio.create_task(self._call())
+        return await result
+
+    async def _call(self) -> None:
+        while self._due:
+            waiting, self._due = [(ids, result) for ids, result in self._due if not result.done()], []
+            if not waiting:
+                return
+            contexts, results = zip(*waiting, strict=True)
+            call = asyncio.create_task(self.client.score(contexts, self.choices))
+            for result in results:
+                result.add_done_callback(partial(_cancel_unless_awaited, call, results))
+            await asyncio.wait({call})
+            for row, result in enumerate(results):
+                if result.done() or call.cancelled():
+                    continue
+                if (error := call.exception()) is not None:
+                    result.set_exception(error)
+                else:
+                    result.set_result(call.result()[row])
+
+
+def _cancel_unless_awaited(call: asyncio.Task[Any], results: Sequence[asyncio.Future[Any]], _: object) -> None:
+    """Cancel a call when nobody waits for its results any more."""
+    if all(result.done() for result in results):
+        call.cancel()
+
+
 class StreamWorker:
     """Runs every job at once, each as a task, on a vLLM server.
 
@@ -37,19 +98,24 @@ class StreamWorker:
     Args:
         engine: the engine in front of the server, with a model opened.
         stop_ids: ids that end a completion.
-        tails: token ids of every score behind a context.
+        choices: token ids of every score behind a context.
         most: the most jobs at a time.
     """
 
-    def __init__(self, engine: VllmServer, stop_ids: Sequence[int], tails: Sequence[Sequence[int]], most: int) -> None:
+    def __init__(
+        self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
+    ) -> None:
         self.client = engine.connect()
         self.stop_ids = tuple(stop_ids)
-        self.tails = tails
+        self.choices = choices
+        self.scores = ScoreBatches(self.client, choices)
         self.most = most
         self.stopping = False
         self.waiting = 0
         self.alive = True
         self._tasks: dict[asyncio.Task[None], Job] = {}
+        self._check: asyncio.Task[str | None] | None = None
+        self._checked = -CHECK_EVERY
 
     @property
     def running(self) -> int:
@@ -59,6 +125,25 @@ class StreamWorker:
     async def open(self) -> None:
         """Begin, in the running event loop."""
         await self.client.__aenter__()
+
+    async def problem(self) -> str | None:
+        """Return why jobs cannot be done, for the health check; None where they can.
+
+        The other server is asked for its models, at most every ``CHECK_EVERY`` seconds.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._check is None or (self._check.done() and now - self._checked >= CHECK_EVERY):
+            self._checked = now
+            self._check = asyncio.create_task(self._ask_for_model())
+        return await asyncio.shield(self._check)  # another may wait for it, too
+
+    async def _ask_for_model(self) -> str | None:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                cards = await self.client.api.get("/models", read_models)
+        except (TimeoutError, CallFailed, ServerRefused, LovecError):
+            return "the server that runs the model does not answer"
+        return None if self.client.model in [card["id"] for card in cards] else "the server has lost the model"
 
     async def close(self, timeout: float) -> bool:
         """End all jobs and close the connections; return whether that took no longer than ``timeout`` seconds."""
@@ -142,8 +227,7 @@ class StreamWorker:
         """Score the sentences of an answer that are complete, and hand each over."""
         while growing.is_pending:
             if (ids := growing.next_context(self.client.context_length)) is not None:
-                [logps] = await self.client.score([ids], self.tails)
-                growing.advance(logps)
+                growing.advance(await self.scores.score(ids))
             growing.release(reply.ids, reply.logps)
 
     async def _score_text(self, job: Job) -> Any:
@@ -154,10 +238,10 @@ class StreamWorker:
             while True:
                 request: ScoreRequest = job.steps.send(answer)
                 if request.starts is None:
-                    rows = await self.client.score(request.contexts, self.tails)
+                    rows = await self.client.score(request.contexts, self.choices)
                     answer = [TokenScores((), choices=tuple(row)) for row in rows]
                 else:
-                    answer = await self.client.token_logps(request.contexts, request.starts, self.tails)
+                    answer = await self.client.token_logps(request.contexts, request.starts, self.choices)
         except StopIteration as end:
             return end.value
         finally:

@@ -83,6 +83,10 @@ class EngineWorker:
         """Whether the thread runs."""
         return self.thread.is_alive()
 
+    async def problem(self) -> str | None:
+        """Return why jobs cannot be done, for the health check; None where they can."""
+        return None if self.alive else "the engine has stopped"
+
     @property
     def stopping(self) -> bool:
         """Whether the worker accepts no more jobs."""

@@ -225,7 +225,7 @@ class AnswerReader:
         self._ids.append(token)
         close = self._encoder.tags.close
         # A token may also end in the middle of a character (U+FFFD), which may be the tag word's last.
-        if not {close[-1], "\ufffd"} & set(self._encoder.decode([token])):
+        if not {close[-1], "\ufffd"} & set(self._encoder.token_text(token)):
             return []
         complete = [span for span in self._parsed().sentences if span.raw.endswith(close)]
         new, self._returned = complete[self._returned :], len(complete)

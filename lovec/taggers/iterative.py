@@ -26,7 +26,8 @@ class IterativeTagger:
     """Scores given sentences one after the other.
 
     c_i = argmax_c pi(c | q, (s_1, c_1), ..., (s_{i-1}, c_{i-1}), s_i), with pi(c | ...) the exact probability of the
-    whole string " c </confidence>". The scores in the context are always the stated ones, whatever the readout.
+    whole string " c </confidence>", or of its beginning where the encoder scores prefixes. The scores in the context
+    are always the stated ones, whatever the readout.
 
     Args:
         engine: scores contexts with the policy.
@@ -89,7 +90,7 @@ class IterativeTagger:
             on_sentence: as for ``tag``.
         """
         requests = self.requests(records, on_sentence)
-        return (yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder.tails, requests)))
+        return (yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder.choices, requests)))
 
     def requests(
         self, records: Sequence[Record], on_sentence: OnSentence | None = None

@@ -187,11 +187,11 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
         history: what a context contains of earlier sentences, see ``IterativeTagger``.
     """
     requests = score_requests(encoder, passages, engine.max_rows, engine.context_length, history)
-    run_to_end(score_steps(engine, encoder.tails, requests))
+    run_to_end(score_steps(engine, encoder.choices, requests))
 
 
 def score_steps(
-    engine: Engine, tails: Sequence[Sequence[int]], requests: Generator[ScoreRequest, list[TokenScores], T]
+    engine: Engine, choices: Sequence[Sequence[int]], requests: Generator[ScoreRequest, list[TokenScores], T]
 ) -> Generator[None, None, T]:
     """Let an engine answer requests, and yield between its calls; return what the requests return.
 
@@ -200,7 +200,7 @@ def score_steps(
 
     Args:
         engine: scores contexts.
-        tails: token ids of every choice behind a context.
+        choices: token ids of every choice behind a context.
         requests: yields what to score, and is sent the results.
 
     Raises:
@@ -210,9 +210,9 @@ def score_steps(
         request = next(requests)
         while True:
             if request.starts is None:
-                found = [TokenScores((), choices=tuple(row)) for row in engine.score(request.contexts, tails)]
+                found = [TokenScores((), choices=tuple(row)) for row in engine.score(request.contexts, choices)]
             else:
-                found = token_scorer(engine).token_logps(request.contexts, request.starts, tails)
+                found = token_scorer(engine).token_logps(request.contexts, request.starts, choices)
             request = requests.send(found)
             yield
     except StopIteration as end:
@@ -220,7 +220,7 @@ def score_steps(
         return result
     finally:
         requests.close()
-        engine.score([], tails)  # frees what the engine kept
+        engine.score([], choices)  # frees what the engine kept
 
 
 def score_requests(

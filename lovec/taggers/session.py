@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from lovec.encoding import Encoder, default_instruction
+from lovec.encoding import Encoder, Scoring, default_instruction
 from lovec.hub import SETTINGS
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
@@ -112,6 +112,7 @@ def open_session(
     trust_remote_code: bool = False,
     any_base: bool = False,
     raw: bool = False,
+    scoring: Scoring = "exact",
 ) -> Session:
     """Open a model for tagging.
 
@@ -138,6 +139,8 @@ def open_session(
         trust_remote_code: run code from the model's repository.
         any_base: use the adapter with ``model`` even if it names another base model.
         raw: leave confidences as they are, although there is a calibration for them.
+        scoring: what is scored at a tag: "exact" every score up to the closing tag word, "prefix" the first tokens that
+            tell the scores apart. That is faster, and takes for granted that the model closes a tag behind a score.
 
     Raises:
         LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base
@@ -175,12 +178,12 @@ def open_session(
     if isinstance(running, Opener):
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
-        encoder = Encoder(load_tokenizer(config), *prompting)  # first, because it may refuse the tokenizer
+        encoder = Encoder(load_tokenizer(config), *prompting, scoring)  # first, because it may refuse the tokenizer
         running.open(config.model, adapter)
         return Session(running, encoder, name, adapter, deployment=deployment)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
-    encoder = Encoder(policy.tokenizer, *prompting)
+    encoder = Encoder(policy.tokenizer, *prompting, scoring)
     policy.to(place)
     running.sync(policy)
     return Session(running, encoder, name, adapter, policy, deployment)

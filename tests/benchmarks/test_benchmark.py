@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lovec.cli.demo import METHODS as DEMO
-from lovec.cli.demo import ORDER
+from lovec.cli.demo_methods import METHODS as DEMO
+from lovec.cli.demo_methods import ORDER
 from lovec.datasets.jsonl import write_records
 from lovec.evaluation.evaluator import tagged_file
 from lovec.metrics.bootstrap import by_question, intervals, resample
@@ -220,9 +220,8 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--jobs", "2"])
     world.main()
     assert sorted(command[command.index("--seed") + 1] for command in calls) == list("01234")
-    assert all(
-        command[-4:] == ["--methods", ",".join(m.name for m in DEMO), "--world", "world-small"] for command in calls
-    )
+    named = ["--methods", ",".join(m.name for m in DEMO), "--world", "world-small"]
+    assert all(command[-7:] == ["--full", "--jobs", "1", *named] for command in calls)  # with all test sets
     assert (tmp_path / "seed-3" / "demo.log").read_text() == "a line of the demo\n"
     assert written[-1] == ("w.json", {"seeds": [0, 1, 2, 3, 4]})
     notes = [results for name, results in written if name == world.NOTE]

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,8 @@ from commandline import CPU, build, error_of
 
 from lovec.cli import main
 from lovec.cli.arguments import RECIPES, value_of
-from lovec.cli.demo import METHODS, ORDER, TRAINED, best_method, story
+from lovec.cli.demo import best_method, story
+from lovec.cli.demo_methods import METHODS, ORDER, TRAINED
 from lovec.datamodules import World
 from lovec.evaluation.places import folder_name
 from lovec.results import write_results
@@ -54,6 +60,7 @@ def demo_calls(here, monkeypatch):
         print("tables")
 
     monkeypatch.setattr(training, "execute", execute)
+    monkeypatch.setattr("lovec.cli.demo.cores", lambda: 1)  # children would train
     monkeypatch.setattr(report, "run", write_report)
     monkeypatch.setattr(lovec.datasets.world, "ensure_world", lambda variant: calls.append(("world", variant)))
     return calls
@@ -67,16 +74,17 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
     assert main(["demo", "--quick", "--seed", "3", "--out", "d", "--methods", "dpo,sft2"]) == 0
     assert demo_calls[0] == ("world", "world-small")
     runs = [(call[0], value_of(call, "--config"), value_of(call[:3], "--config")) for call in demo_calls[1:]]
-    recipes = ["sft.yaml", "sft2.yaml", "dpo.yaml"]
-    assert runs == [(command, "world-small.yaml", name) for name in recipes for command in ("fit", "test")]
+    recipes = ["sft.yaml", "dpo.yaml", "sft2.yaml"]  # the longest begin first
+    assert runs == [(command, "world-small.yaml", name) for command in ("fit", "test") for name in recipes]
     for call in demo_calls[1:]:
         build(call[0], *call[1:], *CPU)  # the flags are ones the parser takes
         assert value_of(call, "--seed_everything") == "3"
         start = os.path.join("d", "sft", "adapter") if call[0] == "fit" and call[2] != "sft.yaml" else None
         assert value_of(call, "--model.policy.adapter") == start
         assert value_of(call, "--trainer.default_root_dir") == os.path.join("d", call[2].removesuffix(".yaml"))
-    vanilla = [value_of(call, "--model.evaluation.vanilla") for call in demo_calls if call[0] == "test"]
-    assert vanilla == ["true", "false", "false"]  # the untrained model is the same for all
+    vanilla = {call[2]: value_of(call, "--model.evaluation.vanilla") for call in demo_calls if call[0] == "test"}
+    assert vanilla == {"sft.yaml": "true", "sft2.yaml": "false", "dpo.yaml": "false"}  # it is the same for all
+    assert {value_of(call, "--data.test_sets") for call in demo_calls if call[0] == "test"} == {"[test]"}
     rows = [row for row in json.loads(Path("d/results.json").read_text())["rows"] if row["domain"] == "in-domain"]
     names = [row["method"] for row in rows if row["readout"] == "mean"]
     assert names == ["Vanilla", "Best constant", "SFT", "SFT + isotonic", "SFT-2", "DPO"]
@@ -85,19 +93,33 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
     assert "mean readout" not in printed.out and "out-of-domain" not in printed.out and "tables" not in printed.out
     assert os.path.join("d", "report", "index.html") in printed.out
     lines = [line for line in printed.err.splitlines() if line]
-    assert [line[:3] for line in lines] == ["1/5", "2/5", "3/5", "4/5", "5/5", "nex", "   ", "   "]
+    said = ["1/5", "2/5", "3/5", "4/5", "   ", "   ", "   ", "5/5", "nex", "   ", "   "]
+    assert [line[:3] for line in lines] == said
     assert "lovec serve --adapter d/sft " in printed.err  # the best, here the first of equal ones
     assert all(len(line) <= 80 for line in printed.out.splitlines())
 
 
 @pytest.mark.parametrize(("flags", "runs"), [
-    ([], ["sft", "dpo", "expected", "distil"]),
-    (["--full"], ["sft", "sft2", "orpo", "dpo", "grpo", "expected", "distil"]),
+    ([], ["sft", "grpo", "distil", "dpo"]),
+    (["--full"], ["sft", "grpo", "distil", "expected", "dpo", "orpo", "sft2"]),
     (["--methods", "grpo"], ["sft", "grpo"]),
 ])  # fmt: skip
 def test_the_demo_runs_the_main_methods_or_all_or_what_is_named(demo_calls, flags, runs):
     assert main(["demo", *flags]) == 0
-    assert [call[2] for call in demo_calls[1::2]] == [f"{name}.yaml" for name in runs]
+    assert [name for command, name in stages(demo_calls) if command == "fit"] == runs
+    assert sorted(name for command, name in stages(demo_calls) if command == "test") == sorted(runs)
+    sets = {value_of(call, "--data.test_sets") for call in demo_calls if call[0] == "test"}
+    assert sets == {None if "--full" in flags else "[test]"}
+
+
+def test_a_full_demo_measures_again_what_was_measured_in_domain(demo_calls):
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo", "--full"]) == 0
+    assert stages(demo_calls) == [("test", "sft"), ("test", "dpo")]
+    demo_calls.clear()
+    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all that it shows was measured
+    assert stages(demo_calls) == []
 
 
 def test_the_demo_runs_on_any_world(demo_calls, capsys):
@@ -116,16 +138,18 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys):
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
     assert stages(demo_calls) == [("fit", "orpo"), ("test", "orpo")]
-    assert capsys.readouterr().err.count("done by an earlier call") == 2
+    said = capsys.readouterr().err
+    assert said.count("done by an earlier call") == 2 and said.count("3/5") == said.count("4/5") == 1
     Path("d/dpo/adapter/adapter_model.safetensors").unlink()
     Path("d/orpo/test/world/results.json").unlink()
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
-    assert stages(demo_calls) == [("test", "orpo"), ("fit", "dpo"), ("test", "dpo")]
+    assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("test", "dpo"), ("test", "orpo")]
+    assert "trained by an earlier call" in capsys.readouterr().err
     Path("d/sft/adapter/adapter_model.safetensors").unlink()
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
-    assert stages(demo_calls) == [("fit", "sft"), ("test", "sft"), ("fit", "dpo"), ("test", "dpo")]
+    assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("fit", "sft"), ("test", "dpo"), ("test", "sft")]
 
 
 def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys, monkeypatch):
@@ -147,13 +171,13 @@ def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys,
     found.append((Path("d/dpo/last.ckpt"), {"global_step": 80}))
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
-    assert stages(demo_calls) == [("fit", "dpo"), ("test", "dpo")]
+    assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("test", "dpo"), ("test", "sft")]
     assert value_of(demo_calls[1], "--ckpt_path") == "d/dpo/last.ckpt"
     assert "goes on from step 80" in capsys.readouterr().err
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo", "--redo"]) == 0
-    assert stages(demo_calls) == [("fit", "sft"), ("test", "sft"), ("fit", "dpo"), ("test", "dpo")]
-    assert value_of(demo_calls[3], "--ckpt_path") is None
+    assert stages(demo_calls)[:2] == [("fit", "sft"), ("fit", "dpo")]
+    assert value_of(demo_calls[2], "--ckpt_path") is None
 
 
 def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
@@ -167,6 +191,36 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
     Path("d/notes.txt").write_text("mine")
     assert main(["demo", "--out", "d", "--methods", "sft", "--redo", "--seed", "1"]) == 0
     assert Path("d/notes.txt").exists() and not Path("d/dpo").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
+    """The children of a real demo: they end with it, and their training goes on where it was."""
+
+    def ended_at(words):
+        """Start the demo, end it once a line with these words was printed, and return its exit code and its lines."""
+        command = [sys.executable, "-m", "lovec.cli", "demo", "--quick", "--methods", "dpo", "--jobs", "2"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [*command, "--out", str(tmp_path / "d")], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        lines = []
+        for line in process.stderr:  # it ends when no process has it any more
+            lines.append(line)
+            if words in line:
+                time.sleep(4)  # a few steps
+                process.send_signal(number)
+        return process.wait(30), "".join(lines)
+
+    code, said = ended_at("sft: SFT trains")
+    assert code == (143 if number == signal.SIGTERM else -9)
+    step = re.search(r"sft: ended by SIGTERM after step (\d+); resume with", said)
+    assert step and (tmp_path / "d" / "sft" / "terminated.ckpt").exists()
+    code, said = ended_at(f"sft: goes on from step {step[1]}, where an earlier call was stopped")
+    assert code == (143 if number == signal.SIGTERM else -9)
+    assert int(re.search(r"after step (\d+); resume", said)[1]) > int(step[1])
+    assert json.loads((tmp_path / "d" / "demo.json").read_text())["begun"] == ["fit sft"]
 
 
 def test_the_story_is_that_of_the_results():

@@ -16,7 +16,7 @@ from forks import Fork
 from tinyrun import tiny
 
 from lovec.cli import main
-from lovec.labelling.ray_files import RaySettings, read_chunk, write_chunk
+from lovec.labelling.ray_files import MOST_TRIES, TRIES, RaySettings, begin_try, read_chunk, write_chunk
 from lovec.labelling.stage import Chunk
 from lovec.types import LovecError, Record, Sentence
 
@@ -27,7 +27,7 @@ LIMIT = 240.0
 """Seconds after which a command is killed, or something is waited for no longer."""
 
 ORACLE = """
-import os, time
+import os, signal, time
 from collections.abc import Sequence
 from lovec.types import LovecError, Record
 class Slow:
@@ -35,6 +35,10 @@ class Slow:
         for record in records:
             if record.id == os.environ.get("REFUSED"):
                 raise LovecError(f"{record.id} is refused")
+            if os.path.exists("deadly-" + record.id):
+                with open("killed.txt", "a") as file:
+                    file.write(".")
+                os.kill(os.getpid(), signal.SIGKILL)
             with open("asked.txt", "a") as file:
                 file.write(record.id + "\\n")
             time.sleep(0.1)
@@ -192,6 +196,47 @@ def test_labelling_goes_on_from_the_checkpoints_of_a_killed_run(start: Start, he
     assert code == 0, text
     again = Path("asked.txt").read_text().split()[len(asked) :]
     assert len(again) <= len(rows) - kept and {*asked, *again} == {row["id"] for row in rows}
+    for name in ("labelled.jsonl", "pairs.jsonl", "failed.jsonl", "labelled.manifest.json"):
+        assert (here / "labels" / name).read_bytes() == (here / "whole" / name).read_bytes(), name
+
+
+def test_a_chunk_is_begun_a_few_times(tmp_path: Path) -> None:
+    (tmp_path / TRIES).mkdir()
+    records = [Record(f"r{i}", "?") for i in range(7)]
+    for number in range(MOST_TRIES):
+        assert begin_try(tmp_path, 3, records).stat().st_size == number + 1
+    begin_try(tmp_path, 10, records).unlink()
+    with pytest.raises(LovecError, match=r"3 actors have died on the records r0, r1, r2, r3, r4 and 2 more; "):
+        begin_try(tmp_path, 3, records)
+    assert begin_try(tmp_path, 10, records).stat().st_size == 1
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_record_that_kills_every_actor_stops_the_run(start: Start, here: Path) -> None:
+    """What is finished stays: where the record kills no longer, the same command goes on."""
+    Path("my_slow.py").write_text(ORACLE)
+    rows = [{"id": f"r{i}", "question": "Who?", "answer": f"Ada wrote note {i}."} for i in range(12)]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["label", "--answers", "in.jsonl", "--oracle", "my_slow.Slow", "--chunk", "2"]
+    code, text = ended(start(*words, "--out", "whole"))
+    assert code == 0, text
+    Path("asked.txt").unlink()
+    deadly = Path("deadly-r9")
+    deadly.touch()
+    ray = [*words, "--out", "labels", "--on", "ray", "--actors", "1"]
+    code, text = ended(start(*ray))
+    (line,) = [line for line in text.splitlines() if line.startswith("lovec: error")]
+    assert code == 1 and "3 actors have died on the records r8, r9; " in line and "Traceback" not in text, text
+    assert len(Path("killed.txt").read_text()) == MOST_TRIES
+    done = here / "labels" / "labelled.ray" / "done"
+    kept = 2 * len([path for path in done.glob("*.parquet") if ".pending" not in path.name])
+    asked = Path("asked.txt").read_text().split()
+    deadly.unlink()
+    code, text = ended(start(*ray))
+    assert code == 0, text
+    again = Path("asked.txt").read_text().split()[len(asked) :]
+    assert kept and len(again) <= len(rows) - kept
     for name in ("labelled.jsonl", "pairs.jsonl", "failed.jsonl", "labelled.manifest.json"):
         assert (here / "labels" / name).read_bytes() == (here / "whole" / name).read_bytes(), name
 

@@ -140,22 +140,71 @@ def test_base_yaml_is_the_packaged_one_and_needs_no_recipe(here):
 
 
 def test_other_classes_drop_what_they_do_not_have(here):
-    words = [
-        "--data",
-        "Preferences",
-        "--data.path",
-        "p.jsonl",
-        "--model.optimizer",
-        "torch.optim.SGD",
-        "--model.optimizer.lr",
-        "1",
-    ]
+    words = ["--data", "Preferences", "--data.path", "p.jsonl", "--model.optimizer", "SGD", "--model.optimizer.lr", "1"]
     words += ["--model.policy.model", "world"]
     config = build("fit", "--config", "dpo.yaml", *words, *CPU).config
     assert config.data.init_args.batch_size == 8
     assert "samples" not in config.data.init_args
     assert config.model.init_args.optimizer.init_args.weight_decay == 0.0
     assert "betas" not in config.model.init_args.optimizer.init_args
+
+
+TWICE = """
+import torch, torchmetrics
+from lightning.pytorch.callbacks import Callback
+class SGD(torch.optim.SGD): pass
+class MyRate(torch.optim.lr_scheduler.LinearLR): pass
+class LinearLR(MyRate): pass
+class MeanSquaredError(torchmetrics.MeanSquaredError): pass
+class Same(Callback): pass
+"""
+
+
+def test_a_short_name_is_that_of_the_library_whatever_else_is_imported(here):
+    """So a recipe is read alike with and without extras, such as bitsandbytes with its own SGD and AdamW."""
+    Path("my_twice.py").write_text(TWICE)
+    recipe = {"optimizer": {"class_path": "SGD", "init_args": {"momentum": 0.5}}, "lr_scheduler": "ReduceLROnPlateau"}
+    Path("r.yaml").write_text(yaml.safe_dump({"model": {"class_path": "SFT", "init_args": recipe}}))
+
+    def classes(*words):
+        own = ("--trainer.callbacks+", "my_twice.Same")  # from here on its classes are known
+        settings = build("fit", "--config", "sft.yaml", *own, *words, *CPU).config.model.init_args
+        metrics = [metric.class_path for metric in settings.evaluation.metrics or []]
+        return settings.optimizer.class_path, settings.lr_scheduler.class_path, metrics
+
+    schedules = "torch.optim.lr_scheduler."
+    assert classes("--config", "r.yaml") == ("torch.optim.SGD", f"{schedules}ReduceLROnPlateau", [])
+    words = [
+        "--model.optimizer",
+        "SGD",
+        "--model.lr_scheduler",
+        "LinearLR",
+        "--model.evaluation.metrics+",
+        "MeanSquaredError",
+    ]
+    assert classes(*words) == ("torch.optim.SGD", f"{schedules}LinearLR", ["torchmetrics.MeanSquaredError"])
+    words = ["--model.optimizer", "my_twice.SGD", "--model.lr_scheduler", "MyRate"]
+    assert classes(*words) == ("my_twice.SGD", "my_twice.MyRate", [])
+
+
+def test_a_short_name_of_several_classes_is_refused_with_their_full_names(here, capsys):
+    """Neither is from the library of the option; a name in full is taken."""
+    Path("my_twice.py").write_text(TWICE)
+    Path("my_other.py").write_text(TWICE)
+    words = ["--trainer.callbacks+", "my_twice.Same", "--trainer.callbacks+", "my_other.Same"]
+    _, error = error_of(capsys, "fit", "--config", "sft.yaml", *words, "--trainer.callbacks+", "Same", *CPU)
+    assert "--trainer.callbacks is Same, which is the name of several classes; give one in full: " in error
+    assert "my_twice.Same" in error and "my_other.Same" in error
+    _, error = error_of(capsys, "fit", "--config", "sft.yaml", *words, "--model.lr_scheduler", "MyRate", *CPU)
+    assert "--model.lr_scheduler is MyRate, which is the name of several classes" in error
+
+
+@pytest.mark.quant
+def test_optimisers_of_bitsandbytes_have_their_full_names(here):
+    pytest.importorskip("bitsandbytes.optim", reason="needs the extra quant")
+    for given in ("AdamW", "SGD", "bitsandbytes.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit"):
+        config = build("fit", "--config", "sft.yaml", "--model.optimizer", given, *CPU).config
+        assert config.model.init_args.optimizer.class_path == (given if "." in given else f"torch.optim.{given}")
 
 
 def test_the_printed_configuration_is_complete(here, capsys):

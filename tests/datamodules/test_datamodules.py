@@ -1,13 +1,16 @@
 """Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
 import gzip
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from filelock import FileLock
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lovec.datamodules import Demonstrations, Preferences, Prompts, RecordBatch, RecordsDataModule, World
 from lovec.datasets import stored
@@ -463,7 +466,7 @@ def worlds(invented, monkeypatch):
 def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
     data = World(samples=2, seed=4)
     data.prepare_data()
-    monkeypatch.setattr(World, "_answers", None)  # they were written once; from here on files are read
+    monkeypatch.setattr(World, "_made", None)  # they were written once; from here on files are read
     data.prepare_data()
     data.setup("fit")
     data.setup("test")
@@ -491,12 +494,12 @@ def test_world_has_exactly_labelled_answers_of_its_model(invented, monkeypatch):
 
 
 @pytest.mark.usefixtures("worlds")
-def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(monkeypatch):
+def test_answers_with_tags_of_the_untrained_model_are_not_learned_from(tmp_path, monkeypatch):
     plain = labelled("plain", 0.5)
     tagged = replace(labelled("tagged", 0.5), answer="S0. <confidence> 4 </confidence>")
-    splits = [(split, [plain, tagged]) for split in World.splits]
-    monkeypatch.setattr(World, "_answers", lambda self: iter(splits))
-    data = World(samples=1, seed=77)
+    monkeypatch.setattr(World, "_folder", lambda self, *settings: tmp_path / "-".join(map(str, settings)))
+    monkeypatch.setattr(World, "_made", lambda self, name: [plain, tagged])
+    data = World(samples=0, test_sets=["test"])
     assert [row.id for row in data.load("train")] == ["plain"]
     assert [row.id for row in data.load("test")] == ["plain", "tagged"]
 
@@ -542,12 +545,49 @@ def test_demonstrations_add_answers_without_labels(tmp_path):
 
 @pytest.mark.usefixtures("worlds")
 def test_world_answers_depend_on_the_settings():
-    folders = {
-        World(samples=n, temperature=t, seed=s)._folder()
+    found = [
+        World(samples=n, temperature=t, seed=s)._folders("train")
         for n, t, s in [(0, 0.7, 0), (1, 0.7, 0), (1, 1.0, 0), (1, 0.7, 1)]
-    }
-    assert len(folders) == 4
-    assert World(batch_size=1)._folder() == World(batch_size=2)._folder()
+    ]
+    assert len({tuple(folders.values()) for folders in found}) == 4
+    assert len({folders["train"] for folders in found}) == 1  # greedy answers depend on none of them
+    assert World(batch_size=1)._folders("train") == World(batch_size=2)._folders("train")
+
+
+@pytest.mark.usefixtures("worlds")
+def test_world_answers_what_is_needed(invented, monkeypatch):
+    data = World(samples=0, test_sets=["one-fact", "test"])
+    assert list(dict.fromkeys(row.meta["domain"] for row in data.load("test"))) == ["one fact", "in-domain"]
+    assert {row.meta["domain"] for row in data.questions("test")} == {"one fact", "in-domain"}
+    made = []
+    monkeypatch.setattr(World, "_prepare", lambda self, *splits: made.append(" ".join(splits)))
+    for fn in (TrainerFn.FITTING, TrainerFn.TESTING, None):
+        data.trainer = None if fn is None else SimpleNamespace(state=SimpleNamespace(fn=fn))
+        data.prepare_data()
+    assert made == ["train validation", "validation test", "train validation test"]
+    with pytest.raises(LovecError, match=r"--data\.test_sets is 'moons', expected one of test, private"):
+        World(test_sets=["test", "moons"])
+    with pytest.raises(LovecError, match=r"--data\.test_sets is '', expected one of"):
+        World(test_sets=[])
+
+
+@pytest.mark.usefixtures("worlds")
+def test_processes_share_the_answers_that_are_missing(invented, monkeypatch):
+    data = World(samples=1, seed=98)
+    folder = data._folders("train")["train"]
+    shutil.rmtree(folder, ignore_errors=True)
+    made = []
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))  # as of another process, which answers these questions
+    lock.acquire()
+
+    def answers(self, name):
+        made.append(name)
+        lock.release()
+        return [Record(id="r", question="Who?", answer="An ox.")]
+
+    monkeypatch.setattr(World, "_made", answers)
+    data.prepare_data()
+    assert made[0] == "sampled answers" and made[-1] == "train"  # the other process has died
 
 
 @pytest.mark.usefixtures("worlds")
@@ -564,11 +604,11 @@ def test_cut_off_answers_keep_finished_sentences():
 def test_an_interrupted_preparation_leaves_nothing(invented, monkeypatch):
     data = World(samples=1, seed=99)
 
-    def die(self):
+    def die(self, name):
         raise KeyboardInterrupt
 
     before = sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock"))
-    monkeypatch.setattr(World, "_answers", die)
+    monkeypatch.setattr(World, "_made", die)
     with pytest.raises(KeyboardInterrupt):
         data.prepare_data()
     assert sorted(p.name for p in invented.path.iterdir() if not p.name.endswith(".lock")) == before

@@ -43,6 +43,7 @@ class CompletionServer:
         most: the most calls that were in progress at the same time.
         now: the calls that are in progress.
         answer: returns the ids that it writes after a prompt, in place of what the model would; None asks the model.
+        waits: whether a call waits before it is answered, given its body; {} is that of a call for models.
         held: whether the event of a stream with this number, from 0, waits, given the prompt and the number.
     """
 
@@ -59,6 +60,7 @@ class CompletionServer:
     most: int = 0
     now: int = 0
     answer: Callable[[list[int]], list[int]] | None = None
+    waits: Callable[[dict[str, Any]], bool] = lambda _: False
     held: Callable[[list[int], int], bool] = lambda *_: False
 
     def __enter__(self) -> CompletionServer:
@@ -183,6 +185,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             server.calls.append((self.path, {}))
+            self.wait({})
             self.reply(*((200, server.models()) if self.has_key() else (401, error("Unauthorized"))))
 
         def do_POST(self) -> None:
@@ -211,6 +214,7 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             if fault == "hang up":
                 self.close_connection = True
                 return None
+            self.wait(body)
             with server.lock:
                 status, reply = server.complete(body)
             if fault == "garbage":
@@ -239,6 +243,12 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
             if not broken:
                 self.wfile.write(b"data: [DONE]\n\n")
             return None
+
+        def wait(self, body: dict[str, Any]) -> None:
+            begin = time.monotonic()
+            while server.waits(body):
+                assert time.monotonic() < begin + 120, "a call waited for two minutes"
+                time.sleep(0.02)
 
         def has_key(self) -> bool:
             return not server.key or self.headers.get("Authorization") == f"Bearer {server.key}"

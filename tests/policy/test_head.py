@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from tinyrun import tiny
@@ -10,6 +13,10 @@ from torch import nn
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.policy import head as head_module
 from lovec.policy.head import target_logps
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from allocated import allocated
 
 
 def naive(hidden, rows, targets, head, temperature, softcap):
@@ -48,6 +55,19 @@ def test_no_logits_are_kept():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         target_logps(hidden * 1, rows, rows, head, 1.0, None)
     assert max(kept) <= 20 * 8
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logits_of_one_chunk_are_in_memory_at_a_time(gradient, dtype, temperature, monkeypatch):
+    """In float32, with the copy that their sum takes: 8 bytes each."""
+    chunk = 16 * 20_000
+    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", chunk)
+    head = nn.Linear(8, 20_000, bias=False, dtype=dtype).requires_grad_(False)
+    hidden, rows = torch.randn(64, 8, dtype=dtype, requires_grad=gradient), torch.arange(64)
+    peak = allocated(lambda: target_logps(hidden, rows, rows, head, temperature, None))
+    assert peak == pytest.approx(8 * chunk, rel=0.02)
 
 
 def test_an_output_layer_with_an_adapter_is_trained(tmp_path):

@@ -6,11 +6,13 @@ The server behind is a stand-in on loopback that answers as vLLM does; benchmark
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +25,10 @@ from tinyrun import tiny
 from writer import Writer
 
 from lovec import calls
-from lovec.calibration import calibrate
+from lovec.calibration import Promised, calibrate
 from lovec.engines import VllmServer
+from lovec.metrics.functional import mean_confidence
+from lovec.serving import streams
 from lovec.serving.streams import STREAM_INTERVAL
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.deployment import Deployment
@@ -140,6 +144,115 @@ def test_likelihoods_come_with_the_stream(session: Session, local: Session, upst
     found = [entry["confidence"] for entry in entries if entry["confidence"] is not None]
     assert found == pytest.approx(expected, abs=1e-5)
     assert 0.05 < found[0] < 0.95  # not at an end of the scale, where all log-probabilities would do
+
+
+def stated(local: Session) -> Deployment:
+    """A calibration of the stated score, with a guarantee."""
+    sentences = tuple(Sentence("Ada ran.", score=score, levels=11) for score in range(11))
+    labels = [float(score > 7) for score in range(11)]
+    records = [Record(f"q{i}", "Who?", sentences=sentences).with_factuality(labels) for i in range(12)]
+    options: Any = {"readout": "stated", "maps": ("platt",), "draws": 50, "promised": [Promised.keep_factual(0.5)]}
+    return Deployment({m: calibrate(records, adapter="-", base="tiny", mode=m, **options)[0] for m in MODES})
+
+
+def test_a_calibration_of_the_stated_score_needs_no_scores(
+    session: Session, local: Session, upstream: CompletionServer
+) -> None:
+    deployment = stated(local)
+    with running(replace(session, deployment=deployment)) as server:
+        message = post(server, chat("Who was Ada?", max_tokens=90))[1]["choices"][0]["message"]
+        assert [body.get("stream") for body in upstream.paths("/v1/completions")] == [True]
+        kept = post(server, chat("Who was Ada?", max_tokens=90, keep_factual=0.5))[1]["choices"][0]["message"]
+    [record] = FreeFormTagger(local.engine, local.encoder, Sampling(90)).tag([Record("a", "Who was Ada?")])
+    expected = [deployment.sentence(sentence, "free-form") for sentence in record.sentences]
+    assert [e["confidence"] for e in message["confidence"]] == pytest.approx([s.confidence for s in expected])
+    assert {entry["confidence"] is None for entry in message["confidence"]} == {True, False}
+    keeps = deployment.keeps("free-form", keep_factual=0.5)
+    assert [entry["kept"] for entry in kept["confidence"]] == list(map(keeps, expected))
+    assert {entry["kept"] for entry in kept["confidence"]} == {True, False}
+    assert kept["content"] == " ".join(s.text for s in expected if keeps(s)) != message["content"]
+
+
+def test_first_tokens_cost_one_prompt_where_they_tell_the_scores_apart(
+    model: str, upstream: CompletionServer, local: Session
+) -> None:
+    tag_words = ("<c>", "</c>")  # and a scale of letters, which are single tokens here
+    options: Any = {"instruction": "Rate.", "tag_words": tag_words, "scale": ("a", "b", "c"), "scoring": "prefix"}
+    session = open_session(model, engine=VllmServer(upstream.url, max_rows=3), **options)
+    assert [len(choice) for choice in session.encoder.choices] == [2, 2, 2]  # the space before them is the first
+    body = json.dumps({"text": TEXT, "question": "Who was Ada?"}).encode()
+    with running(session) as server:
+        tagged = post(server, body, "/v1/tag")[1]["confidence"]
+    bodies = upstream.paths("/v1/completions")
+    context = session.encoder.prompt("Who was Ada?") + session.encoder.head("Ada ran.", True)
+    with open_session(model, device="cpu", **options) as whole:
+        [logps] = whole.engine.score([context], session.encoder.choices)
+    assert tagged[0]["confidence"] == pytest.approx(mean_confidence([math.exp(x) for x in logps]), abs=1e-5)
+    prompts = [p for b in bodies for p in (b["prompt"] if isinstance(b["prompt"][0], list) else [b["prompt"]])]
+    assert len(prompts) == 2 * 2  # per sentence: the root and the space, which the model does not write by itself
+
+
+def test_sentences_that_wait_share_a_call(session: Session, upstream: CompletionServer) -> None:
+    """The first call is held, so that the sentences of the others are complete when it ends."""
+    with running(session) as server:
+        alone = [post(server, chat(question, max_tokens=80))[1]["choices"] for question in QUESTIONS[:3]]
+        upstream.calls.clear()
+        released = threading.Event()
+        upstream.waits = lambda body: not body.get("stream") and not released.is_set()
+        open_ones = [server.send(chat(question, max_tokens=80)) for question in QUESTIONS[:3]]
+        until(lambda: sum(not body.get("stream") for body in upstream.paths("/v1/completions")) == 1)
+        until(lambda: upstream.now == 1)  # all three are written
+        released.set()
+        together = [json.loads(reply(connection)[2])["choices"] for connection in open_ones]
+        for one, other in zip(together, alone, strict=True):
+            same(one[0]["message"]["confidence"], other[0]["message"]["confidence"])
+            assert one[0]["message"]["content"] == other[0]["message"]["content"]
+        starts = {tuple(session.encoder.prompt(question)) for question in QUESTIONS[:3]}
+        scored = [body["prompt"] for body in upstream.paths("/v1/completions") if not body.get("stream")]
+        shared = [
+            {start for start in starts for prompt in prompts if tuple(prompt[: len(start)]) == start}
+            for prompts in scored
+            if isinstance(prompts[0], list)
+        ]
+        assert max(map(len, shared)) >= 2
+        released.clear()  # whoever leaves takes nothing away from the others, and a call that nobody waits for ends
+        leaving = [server.send(chat(question, max_tokens=80)) for question in QUESTIONS[:2]]
+        until(lambda: upstream.now == 1)
+        for connection in leaving:
+            connection.close()
+        until(lambda: not server.metric("lovec_running"))
+        released.set()
+        until(lambda: not upstream.now)
+        assert post(server, chat(QUESTIONS[0], max_tokens=80))[0] == 200
+
+
+def test_health_is_that_of_the_server_behind(
+    session: Session, upstream: CompletionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def health() -> tuple[int, str]:
+        try:
+            return 200, json.loads(server.get("/health"))["status"]
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["status"]
+
+    monkeypatch.setattr(streams, "CHECK_EVERY", 0.2)
+    with running(session) as server:
+        assert health() == (200, "ok")
+        before = len(upstream.paths("/v1/models"))
+        monkeypatch.setattr(streams, "CHECK_EVERY", 60.0)
+        assert [health() for _ in range(5)] == [(200, "ok")] * 5
+        assert len(upstream.paths("/v1/models")) <= before + 1  # anybody may ask; the server behind is spared
+        monkeypatch.setattr(streams, "CHECK_EVERY", 0.0)
+        upstream.name = "another"
+        assert health() == (503, "the server has lost the model")
+        upstream.name = "tiny"
+        assert health() == (200, "ok")
+        monkeypatch.setattr(streams, "CHECK_TIMEOUT", 0.3)
+        hung = threading.Event()
+        upstream.waits = lambda body: not body and not hung.is_set()
+        assert health() == (503, "the server that runs the model does not answer")
+        hung.set()
+        assert health() == (200, "ok")
 
 
 def test_a_request_begins_beside_a_long_one(session: Session, upstream: CompletionServer) -> None:

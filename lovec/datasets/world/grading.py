@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from string import Formatter
 
 from lovec.datasets.world.facts import COUNTS, MONTHS, Entity, group_of
@@ -74,15 +74,19 @@ def fact_credits(entity: Entity, slots: dict[str, str]) -> list[float]:
     return credits
 
 
-def readings(kind: str, sentence: str) -> list[dict[str, str]]:
-    """Return the values of a sentence by slot, for every form and order that matches the sentence."""
+@lru_cache(maxsize=1 << 16)
+def readings(kind: str, sentence: str) -> tuple[dict[str, str], ...]:
+    """Return the values of a sentence by slot, for every form and order that matches the sentence.
+
+    They are not to be changed: sentences come back, as in answers that are compared with each other, and are read once.
+    """
     framed = _FRAME.fullmatch(sentence)
     if framed is None:
-        return []
+        return ()
     text = framed["text"]
     fronted = text[0].lower() + text[1:]  # a detail in front may begin with a capital
     found = (pattern.fullmatch(fronted if front else text) for front, pattern in _patterns(kind))
-    return [match.groupdict() for match in found if match]
+    return tuple(match.groupdict() for match in found if match)
 
 
 def _closeness(value: str, truth: str, order: tuple[str, ...], cyclic: bool) -> float:

@@ -165,7 +165,7 @@ class Reader:
             if command.name == "lovec" and not command.code and not wrong:
                 wrong += self._missing(command, folder, begin, printed)
         for problem in wrong:
-            end = "\n      ".join(printed.splitlines()[-8:])
+            end = "\n      ".join(telling_lines(printed))
             found.failures.append(f"{block.place}: {problem}\n      {end}")
 
     def _missing(self, command: Ran, folder: Path, begin: float, printed: str) -> list[str]:
@@ -189,6 +189,16 @@ class Reader:
         if finished and any(folder.glob(pattern)):
             return []
         return [f"`lovec {' '.join(words)}` wrote no {pattern}"]
+
+
+def telling_lines(printed: str) -> list[str]:
+    """Return the first traceback in what a block printed, up to its error, and the last lines of it all."""
+    lines = printed.splitlines()
+    begin = next((at for at, line in enumerate(lines) if line.startswith("Traceback")), None)
+    if begin is None:
+        return lines[-8:]
+    end = next((at + 1 for at in range(begin + 1, len(lines)) if not lines[at].startswith(" ")), len(lines))
+    return [*lines[begin:end], *lines[max(end, len(lines) - 8) :]]
 
 
 def prepared(home: Path, url: str, quick: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -94,7 +95,8 @@ class TransformersEngine:
             renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
-            LovecError: a prompt is empty or leaves no room for a token, or a setting is out of range.
+            LovecError: a prompt is empty or leaves no room for a token, a setting is out of range, or the model
+                computes NaN.
         """
         rows = sample_rows(prompts, sampling, keys, on_token, self.context_length)
         self._kept = None  # its memory is better used here
@@ -120,7 +122,8 @@ class TransformersEngine:
             choices: token ids of each choice, at least one; choices may share first tokens and differ in length.
 
         Raises:
-            LovecError: a context or choice is empty, or the longest choice does not fit after a context.
+            LovecError: a context or choice is empty, the longest choice does not fit after a context, or the model
+                computes NaN.
         """
         found = self.token_logps(contexts, list(map(len, contexts)), choices)
         return [list(scores.choices) for scores in found]
@@ -145,7 +148,7 @@ class TransformersEngine:
 
         Raises:
             LovecError: a context or choice is empty, the longest choice does not fit after a context, a start lies
-                outside its context, or ``top`` is out of range.
+                outside its context, ``top`` is out of range, or the model computes NaN.
         """
         tree = ChoiceTree(choices)
         texts = checked_texts(contexts, room=tree.longest, limit=self.context_length, name="context")
@@ -164,6 +167,7 @@ class TransformersEngine:
                 logits, scores = self._prefill(kept, chunk, tree, [first[text] for text in chunk], top)
                 sums = tree.logps(logits).tolist() if tree.longest else [[]] * len(chunk)
                 for text, tokens, choice_logps in zip(chunk, scores, sums, strict=True):
+                    self._refuse_nan([*tokens.logps, *choice_logps])
                     found[text] = replace(tokens, choices=tuple(choice_logps))
         if order:
             self._kept, self._kept_for = kept, weights
@@ -236,8 +240,10 @@ class TransformersEngine:
         live = list(range(len(rows)))
         while True:
             tokens, logp = _draw(logits, sampling, uniforms[:, len(ids[live[0]])])
+            values = logp.tolist()
+            self._refuse_nan(values)
             done = []
-            for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), logp.tolist(), strict=True)):
+            for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), values, strict=True)):
                 row = rows[index]
                 ids[index].append(token)
                 logps[index].append(value)
@@ -322,6 +328,15 @@ class TransformersEngine:
                 "(attribute layers); use one of these"
             )
         return list(layers)
+
+    def _refuse_nan(self, logps: Sequence[float]) -> None:
+        if any(map(math.isnan, logps)):
+            model = self._synced()
+            raise LovecError(
+                f"the model {model.config.name_or_path} computes NaN in {str(model.dtype).removeprefix('torch.')}: "
+                "weights of it or of the adapter are NaN, or its numbers are too large for this dtype; check the "
+                "weights, or give another dtype"
+            )
 
     def _empty_rows(self) -> CachedRows:
         assert self._kind is not None

@@ -663,3 +663,18 @@ def test_attention_that_cannot_be_exact_is_refused(folders: dict[str, Path]) -> 
     llama.config.layer_types = ["full_attention", "chunked_attention"]
     with pytest.raises(LovecError, match="chunked_attention"):
         AttentionKind.of(llama.config)
+
+
+def test_a_model_that_computes_nan_is_refused(llama: TinyPolicy) -> None:
+    engine = TransformersEngine()
+    engine.sync(llama)
+    with torch.no_grad():
+        next(p for name, p in llama.model.named_parameters() if "lora_B" in name)[0] = math.nan
+    for call in (
+        lambda: engine.score([[1, 2, 3]], CHOICES),
+        lambda: engine.token_logps([[1, 2, 3]], [1]),
+        lambda: engine.generate([[1, 2, 3]], Sampling(4, 0.0), STOPS),
+        lambda: engine.generate([[1, 2, 3]], Sampling(4, 1.0), STOPS),
+    ):
+        with pytest.raises(LovecError, match=r"the model .*llama computes NaN in float32: .*, or give another dtype"):
+            call()

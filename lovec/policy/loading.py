@@ -155,8 +155,9 @@ def _has_sdpa(settings: Any) -> bool:
     # Of soft-capped attention (Gemma-2) transformers would silently leave out the cap.
     if getattr(settings.get_text_config(), "attn_logit_softcapping", None):
         return False
-    known = AutoModelForCausalLM._model_mapping
-    return type(settings) not in known.keys() or bool(known[type(settings)]._supports_sdpa)  # attention sinks: gpt-oss
+    # `get` and not `keys`, which would import the modules of all models.
+    known = AutoModelForCausalLM._model_mapping.get(type(settings), None)
+    return known is None or bool(known._supports_sdpa)  # attention sinks: gpt-oss
 
 
 def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:

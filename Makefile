@@ -19,7 +19,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray vllm-env lint types wheel house models plots clean
+.PHONY: demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray vllm-env lint types wheel house models results plots clean
 
 demo: $(READY)  ## the whole method on the embedded world; ARGS=--quick for the small one
 	$(VENV)/bin/lovec demo $(ARGS)
@@ -84,6 +84,9 @@ house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
 
 models: $(READY)  ## docs/models.md, the table of model families, from what the tests try
 	$(OFFLINE) $(VENV)/bin/python tests/helpers/families.py
+
+results: $(READY)  ## pages, tables and plots of results, written anew from benchmarks/results
+	$(OFFLINE) $(VENV)/bin/python benchmarks/pages.py
 
 plots: $(READY)  ## docs/rewards.svg, the rewards of the paper
 	$(VENV)/bin/python docs/rewards.py

@@ -1,7 +1,7 @@
 """Vary the options that the objectives leave open, on the embedded world.
 
     python benchmarks/ablation.py            # -> benchmarks/results/ablation.json, docs/results/ablation.md
-    python benchmarks/ablation.py --table    # only write the page from that file, and from that of diagnosis.py
+    python benchmarks/ablation.py --page     # only write the page from that file, and from that of diagnosis.py
     python benchmarks/ablation.py --quick    # the small world and two steps: only shows that it runs
 
 All runs start from one SFT adapter, or from one of a second epoch of SFT. They are compared on the things of the dev
@@ -222,11 +222,11 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="measure all runs on the test things as well")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "ablation", help="folder of the runs")
-    parser.add_argument("--table", action="store_true", help="only write the page from the results")
+    parser.add_argument("--page", action="store_true", help="only write the page from the results")
     parser.add_argument("--quick", action="store_true", help="try it out; results and page go to --out")
     flags = parser.parse_args()
     results, written = (flags.out / RESULTS.name, flags.out / PAGE.name) if flags.quick else (RESULTS, PAGE)
-    if not flags.table:
+    if not flags.page:
         write_json(results, run(flags))
     diagnosis = read_json(DIAGNOSIS) if DIAGNOSIS.exists() and not flags.quick else None
     written.write_text(page(read_json(results), diagnosis), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 python benchmarks/data.py                        # -> benchmarks/results/data.json and the table in docs/data.md
 python benchmarks/data.py --against ../older     # measures another checkout of lovec as well
-python benchmarks/data.py --table                # only writes the table anew
+python benchmarks/data.py --page                 # only writes the table anew
 
 Training records are answers of 8 sentences in JSON Lines, a tenth of them held out; the model is tiny, with a context
 of 4,096 tokens. Each measurement is a process of its own with one thread. Seconds are those of the processor, after
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, metavar="PATH", help="another checkout of lovec to measure as well")
     parser.add_argument("--runs", type=int, default=3, help="processes per measurement")
-    parser.add_argument("--table", action="store_true", help="only write the table anew")
+    parser.add_argument("--page", action="store_true", help="only write the table anew")
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "OF"), help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -171,7 +171,7 @@ def main() -> None:
         what, of = flags.measure
         print(json.dumps(measure_records(of) if what == "records" else measure_bootstrap(int(of))))
         return
-    if not flags.table:
+    if not flags.page:
         checkouts, before = {"this": ROOT}, None
         if flags.against:
             checkouts["before"] = flags.against.resolve()

@@ -2,7 +2,7 @@
 
     python benchmarks/deployed.py --runs FOLDER        # runs of benchmarks/world.py -> benchmarks/results/deployed.json
     python benchmarks/deployed.py --runs FOLDER --from-runs    # only collect what finished tests have written
-    python benchmarks/deployed.py --readme             # only write docs/results/deployed.md and README from that file
+    python benchmarks/deployed.py --page             # only write docs/results/deployed.md and README from that file
 
 FOLDER has ``seed-N/METHOD/adapter`` for every seed and method. Each adapter is calibrated (`lovec calibrate`) and
 tested (`lovec test`); on the first seed the same answers go through `lovec tag` and `lovec serve`, too.
@@ -324,10 +324,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark", help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished tests have written")
-    parser.add_argument("--readme", action="store_true", help="only write the page from the file")
+    parser.add_argument("--page", action="store_true", help="only write the page from the file")
     flags = parser.parse_args()
     runs = flags.runs.resolve()
-    if not flags.readme:
+    if not flags.page:
         for seed in flags.seeds if not flags.from_runs else ():
             for method in flags.methods:
                 measure(runs / f"seed-{seed}", method, seed)

@@ -2,7 +2,7 @@
 
     python benchmarks/diagnosis.py --world runs/world            # -> benchmarks/results/diagnosis.json
     python benchmarks/diagnosis.py --world runs/world --quick    # the small world, two steps: only shows that it runs
-    python benchmarks/ablation.py --table                        # writes what was found into docs/results/ablation.md
+    python benchmarks/ablation.py --page                         # writes what was found into docs/results/ablation.md
 
 It needs the adapters of SFT, the second epoch of SFT, DPO and expected reward of some seeds, as ``benchmarks/world.py``
 leaves them in its folder. From the SFT adapter of the first seed it trains the runs of ``RUNS`` while ``ScoreTrace``

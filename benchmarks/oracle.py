@@ -1,7 +1,7 @@
 """Compare training labels: from the exact oracle, from the model judging itself, or from its own other answers.
 
     python benchmarks/oracle.py            # -> benchmarks/results/oracle.json, docs/results/oracle.md
-    python benchmarks/oracle.py --table    # only write the page from that file
+    python benchmarks/oracle.py --page     # only write the page from that file
     python benchmarks/oracle.py --quick    # the small world and two steps: only shows that it runs
 
 SFT and then DPO learn from the labels of one oracle; nothing else differs. Every result is measured with exact labels,
@@ -275,11 +275,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of answers, samples and runs")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "oracle", help="folder of the runs")
-    parser.add_argument("--table", action="store_true", help="only write the page from the results")
+    parser.add_argument("--page", action="store_true", help="only write the page from the results")
     parser.add_argument("--quick", action="store_true", help="try it out; results and page go to --out")
     flags = parser.parse_args()
     results, written = (flags.out / RESULTS.name, flags.out / PAGE.name) if flags.quick else (RESULTS, PAGE)
-    if not flags.table:
+    if not flags.page:
         write_json(results, run(flags))
     written.write_text(page(read_json(results)), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Measure sampling and tagging with the transformers engine against another version of lovec: processor seconds.
 
     python benchmarks/rollouts.py --against ../before    # -> benchmarks/results/rollouts.json, docs/results/rollouts.md
-    python benchmarks/rollouts.py --table                # only write the page from that file
+    python benchmarks/rollouts.py --page                 # only write the page from that file
 
 Each version works in a process of its own with one thread, and both take turns, so that a busy machine slows both. The
 ids, scores and log-probabilities of both are compared before anything is written.
@@ -182,14 +182,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="checkout of the version to compare with")
     parser.add_argument("--pairs", type=int, default=7, help="runs of each version and kind of work")
-    parser.add_argument("--table", action="store_true", help="only write the page from the results")
+    parser.add_argument("--page", action="store_true", help="only write the page from the results")
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.worker:
         work()
         return
-    if not flags.table:
+    if not flags.page:
         if flags.against is None:
             parser.error("--against is missing, expected the folder of a checkout of lovec to compare with")
         rows = measure(flags.against, flags.pairs)

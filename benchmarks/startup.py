@@ -121,12 +121,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout of lovec")
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
+    parser.add_argument("--page", action="store_true", help="only write the table from the file")
     options = parser.parse_args()
-    found = {"rounds": options.rounds, "scikit_learn": find_spec("sklearn") is not None}
-    if options.against:
-        git = ["git", "-C", str(options.against), "rev-parse", "--short", "HEAD"]
-        found["against"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    publish(RESULTS, found | {"calls": measure(options.rounds, options.against)}, options.print)
+    if not options.page:
+        found = {"rounds": options.rounds, "scikit_learn": find_spec("sklearn") is not None}
+        if options.against:
+            git = ["git", "-C", str(options.against), "rev-parse", "--short", "HEAD"]
+            found["against"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        publish(RESULTS, found | {"calls": measure(options.rounds, options.against)}, options.print)
     if not options.print:
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(replace_between(text, BEGIN, END, table(read_json(RESULTS))), encoding="utf-8")

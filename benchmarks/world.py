@@ -3,7 +3,7 @@
     python benchmarks/world.py                # five seeds -> benchmarks/results/world.json, docs, README
     python benchmarks/world.py --jobs 2       # two seeds at a time
     python benchmarks/world.py --from-runs    # only collect what finished runs have written
-    python benchmarks/world.py --readme       # only write README's tables and docs/results/world.md from that file
+    python benchmarks/world.py --page       # only write README's tables and docs/results/world.md from that file
 
 A seed changes the answers sampled for training and their order, the wrong scores of the pairs and the start of the
 adapters; the base model of the world is the same for all of them.
@@ -184,9 +184,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, one thread each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--readme", action="store_true", help="only write README and docs from the file")
+    parser.add_argument("--page", action="store_true", help="only write README and docs from the file")
     flags = parser.parse_args()
-    if not flags.readme:
+    if not flags.page:
         if not flags.from_runs:
             with ThreadPoolExecutor(flags.jobs) as pool:
                 jobs = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -255,3 +256,20 @@ def test_the_page_on_sampling_and_tagging_is_of_its_results():
 def test_the_page_shows_the_stored_start_up_times():
     startup = load("startup")
     assert startup.table(common.read_json(startup.RESULTS)) in startup.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_all_pages_are_written_from_their_results(tmp_path):
+    root = common.ROOT
+    for name in ("benchmarks", "docs", "README.md", "pyproject.toml"):
+        path = root / name
+        skipped = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(path, tmp_path / name, ignore=skipped) if path.is_dir() else shutil.copy(path, tmp_path)
+    (tmp_path / "lovec").symlink_to(root / "lovec")
+    pages = [*sorted((tmp_path / "docs").rglob("*.md")), tmp_path / "README.md"]
+    readme = pages[-1].read_text(encoding="utf-8")
+    pages[-1].write_text(readme.replace("| Distil |", "| Other |"), encoding="utf-8")  # which is mended
+    subprocess.run([sys.executable, tmp_path / "benchmarks" / "pages.py"], cwd=tmp_path, check=True)
+    for page in pages:
+        committed = root / page.relative_to(tmp_path)
+        assert page.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), f"{committed}: make results"

@@ -50,7 +50,7 @@ newest: $(READY)  ## the tests with the newest releases, in .venv-newest; prints
 bench: $(READY)  ## cost of a step against the padded path and TRL (pip install -e ".[parity]"), on the CPU; ARGS="--only DPO" picks
 	$(OFFLINE) $(VENV)/bin/python benchmarks/speed.py $(ARGS)
 
-bench-gpu:  ## a step of each objective in Llama-3-8B's shape on a CUDA device, ten minutes; GPU_PYTHON says which python
+bench-gpu:  ## a step of SFT, DPO, GRPO and expected reward in Llama-3-8B's shape on a CUDA device, ten minutes; GPU_PYTHON says which python
 	@HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) benchmarks/gpu.py $(ARGS)
 
 test-gpu:  ## tests that need a CUDA device, then bench-gpu; GPU_PYTHON says which python

@@ -30,11 +30,13 @@ PAGE = ROOT / "docs" / "results" / "ablation.md"
 REWARDS = VariedOption("model.reward", tuple(f"lovec.rewards.{name}Reward" for name in ("Log", "Quadratic", "Linear")))
 GRPO = (
     REWARDS,
+    VariedOption("model.credit", ("answer", "sentence", "tag")),
+    VariedOption("model.loss_temperature", ("null", "1.0")),
+    VariedOption("model.scale_rewards", ("group", "batch")),
+)
+SAMPLING = (
     VariedOption("model.group_size", ("4", "8", "16")),
     VariedOption("model.temperature", ("0.4", "0.7", "1.0")),
-    VariedOption("model.loss_temperature", ("null", "1.0")),
-    VariedOption("model.credit", ("answer", "sentence", "tag")),
-    VariedOption("model.scale_rewards", ("group", "batch")),
     VariedOption("model.normalisation", ("sequence", "token", "constant")),
 )
 DPO = (
@@ -82,6 +84,7 @@ PARTS = {
     "SFT-2": Part("sft2.yaml"),
     "DPO": Part("dpo.yaml", DPO),
     "GRPO": Part("grpo.yaml", GRPO),
+    "GRPO, samples": Part("grpo.yaml", SAMPLING),
     "GRPO, 3 times the steps": Part("grpo.yaml", epochs=3),
     "GRPO, 3 times the steps, quadratic reward, credit on tags, scaled by the batch, loss at temperature 1": Part(
         "grpo.yaml",

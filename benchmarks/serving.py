@@ -416,7 +416,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from (
         "",
-        "| Streams | Server | requests/s | by vLLM alone | calls of vLLM per request | processor ms per request: vLLM "
+        "| Streams | Server | requests/s | share of vLLM's rate | calls of vLLM per request | processor ms per request: vLLM "
         "| lovec |",
         "|---|---|---|---|---|---|---|",
     )
@@ -427,18 +427,18 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
         cells += [f"{1000 * row['vllm_seconds']:.0f}", own]
         yield f"| {' | '.join(cells)} |"
-    yield from ("", f"Aimed at was {LEAST_RATIO} or more by vLLM alone:", "")
+    yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
     for name in WAYS:
         missed = [str(r["streams"]) for r in results["rates"] if r["server"] == name and r["ratio"] < LEAST_RATIO]
         verdict = f"**missed** at {', '.join(missed)} streams" if missed else "reached"
         yield f"- {SERVERS[name]}: {verdict}"
-    yield from ("", "| Time to the first sentence | Server | seconds | by alone | times |", "|---|---|---|---|---|")
+    yield from ("", "| Time to the first sentence | Server | seconds | relative to alone | times |", "|---|---|---|---|---|")
     for beside, label in BESIDE.items():
         for row in results["waits"]:
             if row["beside"] == beside:
                 cells = [label, SERVERS[row["server"]], f"{row['seconds']:.3f}", f"{row['by_alone']:.2f}"]
                 yield f"| {' | '.join([*cells, str(row['times'])])} |"
-    yield from ("", f"Aimed at was {MOST_WAIT} times the time alone or less:", "")
+    yield from ("", f"Target: at most {MOST_WAIT} times the time alone.", "")
     for name in WAYS:
         late = [r for r in results["waits"] if r["server"] == name and r["by_alone"] > MOST_WAIT]
         verdict = f"**missed** {' and '.join(BESIDE[row['beside']] for row in late)}" if late else "reached"

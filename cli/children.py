@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import active_children, connection, get_context, parent_process
+from typing import Any
 
+from lovec.signals import Terminated
 from lovec.types import LovecError
 
 _GRACE = 20.0  # seconds that a child has, once this process is gone, to end a step and write a checkpoint
@@ -22,8 +24,8 @@ _GRACE = 20.0  # seconds that a child has, once this process is gone, to end a s
 def children(jobs: int, tasks_per_child: int | None = None) -> Iterator[ProcessPoolExecutor]:
     """Yield an executor of child processes, all of which have ended at the end of the block.
 
-    Where the block ends by an error, children finish what they are at, and begin nothing else. Where it ends by Ctrl-C
-    or a signal, they get SIGTERM, at which a training writes a checkpoint; so they do when this process is killed.
+    Where the block ends by an error, children finish what was submitted to them. Where it ends by Ctrl-C or a signal,
+    they get SIGTERM, at which a training writes a checkpoint; so they do when this process is killed.
 
     Args:
         jobs: number of children.
@@ -35,7 +37,7 @@ def children(jobs: int, tasks_per_child: int | None = None) -> Iterator[ProcessP
     # Otherwise each process uses all cores, and they slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _begin, max_tasks_per_child=tasks_per_child) as pool:
+    with _Pool(jobs, context, _begin, max_tasks_per_child=tasks_per_child) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -53,6 +55,25 @@ def end_children() -> None:
     """Send SIGTERM to all children of this process."""
     for process in active_children():
         process.terminate()
+
+
+class _Pool(ProcessPoolExecutor):
+    """An executor whose children end at a signal, also where their work has taken the time to save something."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Submit work."""
+        return super().submit(_work, work, *args, **kwargs)
+
+
+def _work(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Do work and return its result; where a signal has ended it, end this process.
+
+    The executor would take the exception for a result, and wait for more work of a parent that waits for its end.
+    """
+    try:
+        return work(*args, **kwargs)
+    except Terminated as end:
+        os._exit(128 + end.number)
 
 
 @contextmanager
@@ -89,6 +110,7 @@ class _NamedLines(io.TextIOBase):
 def _begin() -> None:
     """Prepare a child: Ctrl-C, which reaches all processes of a terminal, is left to the parent, which ends its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that is ending ignores it, and children inherit that
     parent = parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -95,8 +95,11 @@ class State:
 
     def forget(self, name: str) -> None:
         """Forget the tests of a method that is trained anew; after the first one, all others, which start from it."""
-        tests = [Stage("test", name, full).name for full in (False, True)]
-        self.done = [] if name == FIRST else [stage for stage in self.done if stage not in tests]
+        if name == FIRST:
+            self.done, self.begun = [], [stage for stage in self.begun if stage == Stage("fit", FIRST, False).name]
+        else:
+            tests = [Stage("test", name, full).name for full in (False, True)]
+            self.done = [stage for stage in self.done if stage not in tests]
 
     def add(self, done: str | None = None, begun: str | None = None) -> None:
         """Record a stage."""
@@ -249,7 +252,8 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
                         + ", the untrained model and the best constant" * (stage.method == FIRST)
                     )
                 running[executor.submit(_work, stage, state.folder, state.settings, begun, jobs > 1)] = stage
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            for future in sorted(ended, key=lambda future: future.exception() is not None):  # done is recorded first
                 future.result()
                 state.add(done=running.pop(future).name)
 

@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -316,15 +316,21 @@ def _digest(settings: dict[str, Any], seed: int) -> str:
 
 def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:
     """Execute several runs at a time, without progress bars; after the first failure no further run is started."""
-    from concurrent.futures import as_completed
+    from concurrent.futures import FIRST_COMPLETED, Future, wait
 
     from .children import children
 
+    waiting, done = list(runs), count(1)
+    running: dict[Future[None], SweepRun] = {}
     with children(jobs, tasks_per_child=1) as pool:
-        futures = {pool.submit(_execute_quietly, planned): planned for planned in runs}
-        for number, future in enumerate(as_completed(futures), start=1):
-            future.result()
-            say(f"{number}/{len(runs)}  {futures[future].label}, seed {futures[future].seed}: done")
+        while waiting or running:
+            while waiting and len(running) < jobs:  # no more: children begin whatever was submitted
+                planned = waiting.pop(0)
+                running[pool.submit(_execute_quietly, planned)] = planned
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                planned = running.pop(future)
+                future.result()
+                say(f"{next(done)}/{len(runs)}  {planned.label}, seed {planned.seed}: done")
 
 
 def _execute_quietly(planned: SweepRun) -> None:

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 # of the tests do, the search for a free one may never end. MKL reads this before its first product.
 os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
+# Forks of the tests load models in one thread: the pool of threads in which transformers does it otherwise is one more
+# thing that a fork of a process with threads may lack.
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 from tinyrun import sft_adapter, tiny

@@ -187,21 +187,24 @@ class _Actor:
 
     def __call__(self, batch: Any) -> Any:
         """Return the results of a batch of one chunk."""
+        self._go_home()  # the folder of the tries may be below it
         (id_,), (line,) = batch[ID].to_pylist(), batch[_RECORDS].to_pylist()
         records = read_chunk(line)
         tries = begin_try(self._folder, id_, records)  # before the stage is opened, which may end the process as well
         result = write_results(self._opened().written(records))
-        tries.unlink()
+        tries.unlink(missing_ok=True)  # another actor may have done this chunk, too
         return pyarrow.table({ID: batch[ID], RESULTS: pyarrow.array([result], pyarrow.large_string())})
+
+    def _go_home(self) -> None:
+        try:
+            os.chdir(self._home)
+        except OSError as error:
+            raise LovecError(
+                f"a node of the Ray cluster has no folder {self._home} ({error.strerror}); run the command in a folder "
+                "that all nodes share"
+            ) from None
 
     def _opened(self) -> Stage:
         if self._stage is None:  # opened here and not above, where Ray would report an error as that of a dead actor
-            try:
-                os.chdir(self._home)
-            except OSError as error:
-                raise LovecError(
-                    f"a node of the Ray cluster has no folder {self._home} ({error.strerror}); run the command in a "
-                    "folder that all nodes share"
-                ) from None
             self._stage = self._open_stage()
         return self._stage

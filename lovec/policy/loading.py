@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from lovec.imports import without_collection
 from lovec.policy.quantization import (
@@ -166,7 +167,7 @@ def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:
     try:
         with without_collection():  # the class of the model is imported here
             return auto.from_pretrained(name, trust_remote_code=policy.trust_remote_code, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error)
         if "gated" in reason.lower() or "401" in reason or "403" in reason:
             fix = "it needs a licence accepted on its page and a token: run `hf auth login` or set HF_TOKEN"

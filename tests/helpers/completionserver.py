@@ -190,13 +190,15 @@ def handler(server: CompletionServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            server.calls.append((self.path, body))
+            if self.path != "/v1/completions" or not self.has_key():
+                server.calls.append((self.path, body))
             if not self.has_key():
                 return self.reply(401, error("Unauthorized"))
             if self.path != "/v1/completions":
                 answer = {"/v1/load_lora_adapter": server.load, "/v1/unload_lora_adapter": server.unload}[self.path]
                 return self.reply(*answer(body))
-            with server.lock:
+            with server.lock:  # a call that is listed is counted, too
+                server.calls.append((self.path, body))
                 fault = server.faults.pop(0) if server.faults else ""
                 server.now += 1
                 server.most = max(server.most, server.now)

@@ -416,8 +416,8 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from (
         "",
-        "| Streams | Server | requests/s | share of vLLM's rate | calls of vLLM per request | processor ms per request: vLLM "
-        "| lovec |",
+        "| Streams | Server | requests/s | share of vLLM's rate | calls of vLLM per request "
+        "| processor ms per request: vLLM | lovec |",
         "|---|---|---|---|---|---|---|",
     )
     for row in results["rates"]:
@@ -432,7 +432,8 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         missed = [str(r["streams"]) for r in results["rates"] if r["server"] == name and r["ratio"] < LEAST_RATIO]
         verdict = f"**missed** at {', '.join(missed)} streams" if missed else "reached"
         yield f"- {SERVERS[name]}: {verdict}"
-    yield from ("", "| Time to the first sentence | Server | seconds | relative to alone | times |", "|---|---|---|---|---|")
+    yield from ("", "| Time to the first sentence | Server | seconds | relative to alone | times |")
+    yield "|---|---|---|---|---|"
     for beside, label in BESIDE.items():
         for row in results["waits"]:
             if row["beside"] == beside:

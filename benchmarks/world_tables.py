@@ -58,7 +58,8 @@ FINDINGS = """
   saw no company. Free-form none is, and every method's answers are less true there than those of the untrained model.
 - **Other questions about the same people are answered badly**: about a third of what is stated is true. SFT hardly
   notices; all but SFT, SFT-2 and ORPO state low scores, and are better than the best constant. **Answers about one
-  fact**, of one sentence with no text before it, are rated too high by all methods; no stated score is below the best constant.
+  fact**, of one sentence with no text before it, are rated too high by all methods; no stated score is below the best
+  constant.
 """
 """What the tables do not show by themselves; to be read again whenever the benchmark is run again."""
 

@@ -133,7 +133,7 @@ def test_the_demo_runs_on_any_world(demo_calls, capsys):
     assert code == 1 and error.startswith("the world variant is 'moon', expected one of world, world-1, world-2")
 
 
-def test_a_second_call_does_what_is_left(demo_calls, capsys):
+def test_a_second_call_does_what_is_left(demo_calls, capsys, monkeypatch):
     assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
@@ -147,9 +147,12 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys):
     assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("test", "dpo"), ("test", "orpo")]
     assert "trained by an earlier call" in capsys.readouterr().err
     Path("d/sft/adapter/adapter_model.safetensors").unlink()
+    monkeypatch.setattr("lovec.cli.resume.checkpoints_in", lambda folder: [(folder / "last.ckpt", {"global_step": 80})])
     demo_calls.clear()
     assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
     assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("fit", "sft"), ("test", "dpo"), ("test", "sft")]
+    resumed = {call[2]: value_of(call, "--ckpt_path") for call in demo_calls if call[0] == "fit"}
+    assert resumed == {"sft.yaml": "d/sft/last.ckpt", "dpo.yaml": None}  # none goes on from what began elsewhere
 
 
 def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys, monkeypatch):
@@ -198,8 +201,8 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
 def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
     """The children of a real demo: they end with it, and their training goes on where it was."""
 
-    def ended_at(words):
-        """Start the demo, end it once a line with these words was printed, and return its exit code and its lines."""
+    def ended_in_training():
+        """Start the demo, end it some seconds after training has begun, and return its exit code and its lines."""
         command = [sys.executable, "-m", "lovec.cli", "demo", "--quick", "--methods", "dpo", "--jobs", "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
@@ -208,17 +211,18 @@ def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
         lines = []
         for line in process.stderr:  # it ends when no process has it any more
             lines.append(line)
-            if words in line:
-                time.sleep(4)  # a few steps
+            if "sft: SFT trains" in line:
+                time.sleep(6)  # a few steps
                 process.send_signal(number)
-        return process.wait(30), "".join(lines)
+        return process.wait(60), "".join(lines)
 
-    code, said = ended_at("sft: SFT trains")
+    code, said = ended_in_training()
     assert code == (143 if number == signal.SIGTERM else -9)
     step = re.search(r"sft: ended by SIGTERM after step (\d+); resume with", said)
     assert step and (tmp_path / "d" / "sft" / "terminated.ckpt").exists()
-    code, said = ended_at(f"sft: goes on from step {step[1]}, where an earlier call was stopped")
+    code, said = ended_in_training()
     assert code == (143 if number == signal.SIGTERM else -9)
+    assert f"sft: goes on from step {step[1]}, where an earlier call was stopped" in said
     assert int(re.search(r"after step (\d+); resume", said)[1]) > int(step[1])
     assert json.loads((tmp_path / "d" / "demo.json").read_text())["begun"] == ["fit sft"]
 

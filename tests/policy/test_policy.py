@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from pathlib import Path
 
@@ -233,6 +234,14 @@ def test_bad_settings_are_one_clear_line(models: Path, config: dict[str, object]
     with pytest.raises(LovecError) as error:
         Policy(PolicyConfig(**{"model": tiny(models, "llama"), **config}))  # type: ignore[arg-type]
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_weights_that_were_cut_off_are_one_clear_line(models: Path, tmp_path: Path) -> None:
+    whole, cut = Path(tiny(models, "llama")), tmp_path / "cut"
+    shutil.copytree(whole, cut)
+    (cut / "model.safetensors").write_bytes((whole / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(LovecError, match=r"^cannot load the model .*cut': the folder does not hold a whole model"):
+        Policy(PolicyConfig(model=str(cut)))
 
 
 def test_an_adapter_of_another_base_is_refused(models: Path, tmp_path: Path) -> None:

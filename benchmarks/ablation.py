@@ -54,8 +54,8 @@ EXPECTED = (
     VariedOption("model.optimizer.init_args.lr", ("2.0e-3", "6.0e-3")),
 )
 FINDINGS = """\
-One seed, on the things on which options are chosen: differences of a point of BS may be chance. The seconds are those of
-runs beside others.
+One seed, on the things on which options are chosen: differences of a point of BS may be chance. The seconds are those
+of runs beside others.
 
 - **Expected reward gains most from a weight on the entropy** of its distribution over the scores. With 0.05 the stated
   BS falls from 8.5 to 6.2 on given texts and from 8.1 to 5.8 free-form, and the ranks improve. `expected.yaml` has a

@@ -86,7 +86,7 @@ models: $(READY)  ## docs/models.md, the table of model families, from what the 
 	$(OFFLINE) $(VENV)/bin/python tests/helpers/families.py
 
 results: $(READY)  ## pages, tables and plots of results, written anew from benchmarks/results
-	$(OFFLINE) $(VENV)/bin/python benchmarks/pages.py
+	$(OFFLINE) $(VENV)/bin/python benchmarks/all_pages.py
 
 plots: $(READY)  ## docs/rewards.svg, the rewards of the paper
 	$(VENV)/bin/python docs/rewards.py

@@ -269,7 +269,7 @@ def test_all_pages_are_written_from_their_results(tmp_path):
     pages = [*sorted((tmp_path / "docs").rglob("*.md")), tmp_path / "README.md"]
     readme = pages[-1].read_text(encoding="utf-8")
     pages[-1].write_text(readme.replace("| Distil |", "| Other |"), encoding="utf-8")  # which is mended
-    subprocess.run([sys.executable, tmp_path / "benchmarks" / "pages.py"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, tmp_path / "benchmarks" / "all_pages.py"], cwd=tmp_path, check=True)
     for page in pages:
         committed = root / page.relative_to(tmp_path)
         assert page.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), f"{committed}: make results"

@@ -1,6 +1,6 @@
 """Write all pages, tables and plots of results anew, from the files in benchmarks/results.
 
-    python benchmarks/pages.py    # or: make results
+    python benchmarks/all_pages.py    # or: make results
 
 Runs every benchmark that has a page with the option ``--page``, so that nothing is measured. Pictures that show single
 runs, such as the reliability diagrams, are drawn where these runs are made, and stay as they are.

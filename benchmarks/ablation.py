@@ -223,7 +223,8 @@ def page(results: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None)
         table = sweep_table(test, "Sentences of the test things, stated scores")
         notes = (table.notes[0].replace("Validation records", "Test records"), *table.notes[1:])
         lines += ["Options were chosen on the dev things alone.", "", markdown(replace(table, notes=notes), True)]
-    lines += [FINDINGS, f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {world_text(results)}.", ""]
+    lines += [FINDINGS] if results["variant"] == "world" else []
+    lines += [f"Seeds: {', '.join(map(str, seeds_of(rows)))}. {world_text(results)}.", ""]
     if diagnosis is not None:
         lines.append(section(diagnosis))
     return "\n".join(lines)

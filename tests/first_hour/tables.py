@@ -193,7 +193,7 @@ def write_tests(folder: Path) -> None:
     records = [replace(row, meta={"domain": "in-domain"}) for row in read_records(folder / "tagged.jsonl")]
     metrics: dict[str, float | None] = {"brier": 0.1, "ece_m": 0.1, "spearman": 0.5, "mean_factuality": 0.5}
     for run in ("comparison", "dpo"):
-        test = folder / "runs" / run / "test"
+        test = folder / "runs" / run / "test" / "world"
         test.mkdir(parents=True, exist_ok=True)
         name = "dpo.iterative.jsonl"
         write_records(test / name, records)

@@ -341,12 +341,14 @@ def test_the_page_of_the_ablations_is_the_table(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     ablation = importlib.import_module("ablation")
     rows = [row("GRPO: base", "iterative", 0.1)]
-    text = ablation.page({"rows": rows, "steps": 60, "versions": {"lovec": "1", "torch": "2"}, "date": "today",
-                          "commit": "abc", "machine": "one core"})  # fmt: skip
+    origin = {"versions": {"lovec": "1", "torch": "2"}, "date": "today", "commit": "abc", "machine": "one core"}
+    text = ablation.page({**origin, "rows": rows, "steps": 60, "variant": "small-world"})
     assert markdown(sweep_table(rows), title=False) in text
     assert "60 steps" in text
     assert "today, commit abc, torch 2; one core." in text
     assert "Test records" not in text and "## Why" not in text
+    assert ablation.FINDINGS not in text, "what the whole world showed, of runs on the small one"
+    assert ablation.FINDINGS in ablation.page({**origin, "rows": rows, "steps": 60, "variant": "world"})
 
 
 def test_the_page_of_the_ablations_has_the_test_things_and_the_diagnosis(monkeypatch):
@@ -376,7 +378,7 @@ def test_the_page_of_the_ablations_has_the_test_things_and_the_diagnosis(monkeyp
     }
     dev = replace(row("DPO: base", "iterative", 0.1), kind="variation")
     rows = [dev, replace(dev, kind="method", metrics={**dev.metrics, "brier": 0.07})]
-    text = ablation.page({**origin, "rows": rows, "steps": 60}, {**origin, **lines})
+    text = ablation.page({**origin, "rows": rows, "steps": 60, "variant": "world"}, {**origin, **lines})
     assert "Test records." in text and "Options were chosen on the dev things alone." in text
     assert "| SFT | 0: 33, 1: 33, 2: 33 | 0.6 | 0.0 | 10.0 | 8.3 | 100.0 |" in text
     assert "| 0.3 | 0 | 20 | 2: 100 | 0.4 | 41.7 | - |" in text

@@ -18,7 +18,7 @@ WRITER = "DPO"
 Entry = Mapping[str, Any]
 
 
-CALIBRATED = ("Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
+CALIBRATED = ("p(true)-ft", "Self-Cons", "LUQ", "Sem-Entropy", "Likelihood", "CCP", "Probe")
 """Baselines of README's table, each with and without a map."""
 
 
@@ -57,8 +57,8 @@ def baseline_table(results: Mapping[str, Any]) -> str:
         lines.append(f"| {method} | {' | '.join(cells)} |")
     seeds = len(seeds_of(results["rows"]))
     note = (
-        f"Percent; means over {seeds} seeds, text given. CCP gives 0 to a sentence that states no fact which the judge "
-        f"can read. {world_text(results)}."
+        f"Percent; means over {seeds} seeds, text given. p(true)-ft is trained on the labels. CCP gives 0 to a "
+        f"sentence that states no fact which the judge can read. {world_text(results)}."
     )
     return "\n".join([*lines, "", note])
 

@@ -6,9 +6,10 @@
     python benchmarks/speed.py --page              # only the page and the plot, from that file
 
 Every case runs in a process of its own, on one thread. A row is written only if both sides have the same weights and
-agree on log-probabilities, loss and gradients. Rows whose peer is TRL need the extra ``parity``. Operations are those
-of a whole step: of TRL with micro-batches of one example or of all, whichever needs fewer; of lovec with a single one,
-as by default. CPU time is compared with lovec's own padded path only: on a CPU, TRL runs slow stand-ins of its kernels.
+agree on log-probabilities, loss and gradients. Rows whose peer is TRL need the extra ``parity``, without which the
+results are printed only. Operations are those of a whole step: of TRL with micro-batches of one example or of all,
+whichever needs fewer; of lovec with a single one, as by default. CPU time is compared with lovec's own padded path
+only: on a CPU, TRL runs slow stand-ins of its kernels.
 """
 
 from __future__ import annotations
@@ -109,12 +110,12 @@ def differences(case: Case, sides: Mapping[str, Side]) -> dict[str, dict[str, fl
     return found
 
 
-def at_8b(case: Case, side: Lovec) -> dict[str, Any]:
+def at_8b(case: Case, side: Lovec, peer: str) -> dict[str, Any]:
     """Return what the model of costs says of a step in Llama-3-8B's shape, with checkpointing: lovec's over TRL's."""
-    options = {"reference": side.reference, "checkpointing": True}
-    ours = least_flops(LLAMA_3_8B, side.sequences, **options)
-    theirs = trl_flops(LLAMA_3_8B, case.objective, side.examples, **options)
-    return {"objective": case.objective, "setting": case.setting, "flops_ratio": ours / theirs}
+    ours = least_flops(LLAMA_3_8B, side.sequences, reference=side.reference, checkpointing=True)
+    reference = side.reference and peer != PRECOMPUTED
+    theirs = trl_flops(LLAMA_3_8B, case.objective, side.examples, reference=reference, checkpointing=True)
+    return {"objective": case.objective, "setting": case.setting, "peer": peer, "flops_ratio": ours / theirs}
 
 
 def measure(case: Case, pairs: int, folder: Path) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def measure(case: Case, pairs: int, folder: Path) -> dict[str, Any]:
                 "cpu_seconds": statistics.median(seconds[OURS]) if ratios else None,
             }
         )
-    return {"rows": rows, "at_8b": [at_8b(case, lovec)] if TRL in sides else []}
+    return {"rows": rows, "at_8b": [at_8b(case, lovec, peer) for peer in (TRL, PRECOMPUTED) if peer in sides]}
 
 
 def curve(length: int, folder: Path) -> dict[str, Any]:
@@ -255,10 +256,14 @@ def main() -> None:
         write_page(RESULTS)
         return
     if flags.case is None and flags.length is None:
+        printed = flags.print or flags.only != names
+        if not printed and importlib.util.find_spec("trl") is None:
+            printed = True  # the file keeps its rows of TRL
+            print("TRL is not installed (pip install '.[parity]'): the results are printed, not written")
         results = run(flags.only, flags.pairs, flags.jobs)
-        if not flags.print and flags.only == names:
+        if not printed:
             origin = provenance()
-            origin["versions"]["trl"] = version("trl") if importlib.util.find_spec("trl") else None
+            origin["versions"]["trl"] = version("trl")
             write_json(RESULTS, origin | results)
             write_page(RESULTS)
         return

@@ -49,8 +49,8 @@ def parts(results: Mapping[str, Any]) -> dict[str, str]:
             curve,
         ),
         "8b": table(
-            ("Objective", "Setting", "operations"),
-            [(row["objective"], row["setting"], f"{row['flops_ratio']:.2f}") for row in results["at_8b"]],
+            ("Objective", "Setting", "Compared with", "operations"),
+            [(row["objective"], row["setting"], row["peer"], f"{row['flops_ratio']:.2f}") for row in results["at_8b"]],
         ),
     }  # fmt: skip
 

@@ -201,7 +201,7 @@ RESULTS = {
     "date": "2026-01-01", "commit": "abc", "versions": {"lovec": "0", "torch": "2"}, "machine": "a PC",
     "tokens": {"prompt": 190, "instruction": 139, "llama_3": None},
     "curve": [{"length": 256, "tags": 2, "lovec": 1.1, "lovec padded": 2.0}],
-    "at_8b": [{"objective": "DPO", "setting": "mix", "flops_ratio": 0.634}],
+    "at_8b": [{"objective": "DPO", "setting": "mix", "peer": "TRL", "flops_ratio": 0.634}],
     "rows": [
         row("DPO", "lovec padded", cpu_seconds_ratio=0.5, interval=[0.4, 0.61], pairs=7),
         row("DPO", "TRL"),
@@ -214,7 +214,7 @@ def test_tables_show_the_ratios():
     assert "| DPO | mix | TRL | 0.600 | 3.4 % | 0.50 | 0.50 | 0.50 |" in parts["trl"].splitlines()
     assert "| DPO | mix | 0.600 | 3.4 % | 0.50 | 0.50 | 0.50 | 0.50 (0.40 to 0.61) |" in parts["padded"].splitlines()
     assert "| 256 | 2 | 1.10 | 2.00 |" in parts["expected"].splitlines()
-    assert "| DPO | mix | 0.63 |" in parts["8b"].splitlines()
+    assert "| DPO | mix | TRL | 0.63 |" in parts["8b"].splitlines()
     assert "medians of 7 pairs" in parts["setting"] and "own tokenizer" not in parts["setting"]
 
 

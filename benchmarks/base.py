@@ -136,10 +136,10 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     worlds = results["worlds"]
     yield "# The models of the embedded world"
     yield ""
+    others = "; the others have the same facts, and other documents, initial weights and order"
     yield (
         "The criteria were written down before any method was trained on these models, and have not changed since. "
-        "`world` comes with the package; the others have the same facts, and other documents, initial weights and "
-        "order."
+        f"`world` comes with the package{others if len(worlds) > 1 else ''}."
     )
     yield ""
     yield f"| Criterion | Bound | {' | '.join(worlds)} |"

@@ -51,10 +51,13 @@ class SampleRow:
     stream: int
     on_token: TokenCallback | None
 
-    @property
-    def seed(self) -> int:
-        """The stream as a seed of 63 bits, the most that vLLM takes."""
-        return self.stream % 2**63
+    def vllm_options(self, sampling: Sampling, stop_ids: Iterable[int]) -> dict[str, Any]:
+        """Return the parameters that vLLM samples the completion with, in this process or behind a server."""
+        options: dict[str, Any] = {"max_tokens": self.max_new_tokens, "stop_token_ids": sorted(set(stop_ids))}
+        options |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        if sampling.temperature:
+            options["seed"] = self.stream % 2**63  # vLLM takes seeds of 63 bits
+        return options
 
 
 def sample_rows(
@@ -146,6 +149,11 @@ class TokenReply:
     cached: int | None = None
     prompt_logps: list[float | None] = field(default_factory=list)
     prompt_candidates: list[dict[int, float]] = field(default_factory=list)
+
+    def keep_prompt(self, tokens: Sequence[int], candidates: list[dict[int, float]]) -> None:
+        """Keep what is known of the prompt's last tokens, given their ids and the log-probabilities in their places."""
+        self.prompt_candidates = candidates
+        self.prompt_logps = [found.get(token) for found, token in zip(candidates, tokens, strict=True)]
 
     def completion(self, stop_ids: Iterable[int]) -> Completion:
         """Return the sampled tokens as a completion, which is finished if it ends with one of the stop ids."""

@@ -9,13 +9,14 @@ import math
 import socket
 from collections import Counter
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lovec.serving.limits import RequestLimits
-from lovec.serving.wire import error_body, error_kind
+from lovec.serving.wire import RequestRefused, error_body
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -59,7 +60,7 @@ class Connection(H11Protocol):
         if self.all.admit(self):
             self._update()
         else:
-            transport.write(_error(503, "Service Unavailable", "too many connections are open; try again later"))
+            transport.write(_error(503, "too many connections are open; try again later"))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -97,7 +98,7 @@ class Connection(H11Protocol):
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-        self.transport.write(_error(400, "Bad Request", msg))
+        self.transport.write(_error(400, msg))
         self.transport.close()
 
     def abort(self) -> None:
@@ -233,9 +234,9 @@ def _most_files() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def _error(status: int, reason: str, message: str) -> bytes:
+def _error(status: int, message: str) -> bytes:
     """Return a whole response that closes the connection."""
-    body = json.dumps(error_body(message, error_kind(status))).encode()
-    head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    body = json.dumps(error_body(RequestRefused(message, status=status))).encode()
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
     retry = "retry-after: 1\r\n" if status == 503 else ""
-    return f"{head}{retry}connection: close\r\n\r\n".encode() + body
+    return f"{head}content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n".encode() + body

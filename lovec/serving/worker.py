@@ -44,6 +44,7 @@ class EngineWorker:
 
     Attributes:
         queue: the jobs that wait for their first turn.
+        stopping: whether the worker accepts no more jobs.
         thread: runs the engine.
     """
 
@@ -59,13 +60,13 @@ class EngineWorker:
         self.max_waiting = max_waiting
         self.on_paused = on_paused
         self.queue: list[Job] = []
+        self.stopping = False
         self._current: list[Job] = []
         self._paused: list[Job] = []  # completions that go on
         self._turns = count()
         self._begun: deque[Job] = deque()  # jobs in steps that gave way
         self._begun_next = False
         self._changed = threading.Condition()
-        self._stopping = False
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
 
     @property
@@ -87,18 +88,9 @@ class EngineWorker:
         """Return why jobs cannot be done, for the health check; None where they can."""
         return None if self.alive else "the engine has stopped"
 
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker accepts no more jobs."""
-        return self._stopping
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     async def open(self) -> None:
         """Start the thread."""
-        self.start()
+        self.thread.start()
 
     async def close(self, timeout: float) -> bool:
         """Cancel all jobs and end the thread; see ``stop`` for argument and result."""
@@ -108,7 +100,7 @@ class EngineWorker:
     def refuse(self) -> None:
         """Accept no more jobs; the thread ends once those that were accepted are done."""
         with self._changed:
-            self._stopping = True
+            self.stopping = True
             self._changed.notify()
 
     def cancel(self) -> None:
@@ -139,7 +131,7 @@ class EngineWorker:
             RequestRefused: the queue has no room for them, or the worker is stopping.
         """
         with self._changed:
-            if self._stopping:
+            if self.stopping:
                 raise shutting_down()
             if len(self.queue) + len(self._begun) + len(jobs) > self.max_waiting:
                 raise queue_full(self.max_waiting)
@@ -176,7 +168,7 @@ class EngineWorker:
                 ready = [*self._paused, *self.queue]
                 if ready or self._begun:
                     break
-                if self._stopping:
+                if self.stopping:
                     return []
                 self._changed.wait()
             if self._begun and (self._begun_next or not ready):

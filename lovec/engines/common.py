@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
@@ -80,7 +81,7 @@ def sample_rows(
         room = sampling.max_new_tokens if context_length is None else context_length - len(ids)
         for sample in range(sampling.n):
             stream = stream_key(sampling.seed, names[prompt], sample)
-            callback = None if on_token is None else _token_callback(on_token, prompt, sample)
+            callback = None if on_token is None else partial(on_token, prompt, sample)
             rows.append(SampleRow(ids, min(sampling.max_new_tokens, room), stream, callback))
     return rows
 
@@ -183,7 +184,3 @@ def reply_scores(reply: TokenReply, top: int) -> TokenScores | None:
 def with_choices(found: Sequence[TokenScores], scores: Sequence[Sequence[float]]) -> list[TokenScores]:
     """Return the log-probabilities of tokens together with those of choices."""
     return [replace(tokens, choices=tuple(row)) for tokens, row in zip(found, scores, strict=True)]
-
-
-def _token_callback(on_token: OnToken, prompt: int, sample: int) -> TokenCallback:
-    return lambda token: on_token(prompt, sample, token)

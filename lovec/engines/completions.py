@@ -80,8 +80,7 @@ class ServerReply(TokenReply):
         for candidates in logprobs.get("top_logprobs") or ():
             self.candidates.append({int(k.removeprefix("token_id:")): float(v) for k, v in (candidates or {}).items()})
         for entries in choice.get("prompt_logprobs") or ():
-            found = {int(token): float(entry["logprob"]) for token, entry in (entries or {}).items()}
-            self.prompt_candidates.append(found)
+            self.prompt_candidates.append({int(k): float(v["logprob"]) for k, v in (entries or {}).items()})
 
 
 @dataclass(slots=True)

@@ -218,9 +218,8 @@ class VllmServer:
         Raises:
             LovecError: there is no model yet.
         """
-        link = self._running()
-        context_length, model = link.client.context_length, link.client.model
-        return CompletionClient(self._api(min(1, self.retries)), context_length, prefill=None, model=model)
+        own = self._running().client
+        return CompletionClient(self._api(min(1, self.retries)), own.context_length, prefill=None, model=own.model)
 
     # The connection
 

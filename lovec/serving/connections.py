@@ -111,7 +111,7 @@ class Connection(H11Protocol):
         if self._is_busy():
             self._stop("read")
             self.all.waiting.pop(self, None)
-        elif "read" not in self._timers and self in self.all:
+        elif "read" not in self._timers and self in self.all.members:
             self._start("read")
             self.all.waiting[self] = None
 
@@ -135,7 +135,8 @@ class Connections:
     Attributes:
         limits: as given.
         most: the most connections, with the number of files that the process may open.
-        open: number of connections by address.
+        members: the open connections.
+        open: their number by address.
         waiting: connections that wait for a request; the keys are in the order in which they began to.
     """
 
@@ -144,7 +145,7 @@ class Connections:
         self.most = min(limits.max_connections, max(1, _most_files() - _OTHER_FILES))
         self.open: Counter[str] = Counter()
         self.waiting: dict[Connection, None] = {}
-        self._members: set[Connection] = set()
+        self.members: set[Connection] = set()
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection, and return whether there is room for it.
@@ -152,29 +153,22 @@ class Connections:
         At a limit the connection that has waited longest for a request is cut off: of the same address at the limit of
         an address, of all addresses at the limit of all.
         """
-        oldest: Connection | None = None
-        full = len(self._members) >= self.most
-        if self.open[connection.address] >= self.limits.max_client_connections:
-            oldest = next((other for other in self.waiting if other.address == connection.address), None)
-            full = True
-        elif full:
-            oldest = next(iter(self.waiting), None)
-        if oldest is not None:
+        address = connection.address
+        at_its_limit = self.open[address] >= self.limits.max_client_connections
+        if at_its_limit or len(self.members) >= self.most:
+            replaceable = (other for other in self.waiting if other.address == address or not at_its_limit)
+            if (oldest := next(replaceable, None)) is None:
+                return False
             oldest.abort()
-        elif full:
-            return False
-        self._members.add(connection)
-        self.open[connection.address] += 1
+        self.members.add(connection)
+        self.open[address] += 1
         return True
-
-    def __contains__(self, connection: Connection) -> bool:
-        return connection in self._members
 
     def discard(self, connection: Connection) -> None:
         """Forget a connection."""
         self.waiting.pop(connection, None)
-        if connection in self._members:
-            self._members.remove(connection)
+        if connection in self.members:
+            self.members.remove(connection)
             self.open[connection.address] -= 1
             if not self.open[connection.address]:
                 del self.open[connection.address]

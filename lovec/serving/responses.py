@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from lovec.serving.answers import ScoredSpan
@@ -38,12 +38,11 @@ class Response(ABC):
         RequestRefused: the request asks for a guarantee that there is no threshold for.
     """
 
-    request: ChatRequest | TagRequest
     prompt: Sequence[int] = ()
     parts = 1
 
     def __init__(self, request: ChatRequest | TagRequest, deployment: Deployment, mode: str, name: str) -> None:
-        self.request = request
+        self.request: ChatRequest | TagRequest = request
         self._deployment, self._mode, self._name = deployment, mode, name
         try:
             self._keeps = deployment.keeps(mode, request.min_score, request.keep_factual)
@@ -84,15 +83,6 @@ class Response(ABC):
         return entry | {"kept": self._keeps(deployed)} | ({} if problem is None else {"problem": problem})
 
 
-@dataclass(slots=True)
-class _Answer:
-    """One of the answers to a chat request, as far as it is known."""
-
-    content: str = ""
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    finish: str = ""
-
-
 class ChatResponse(Response):
     """The response to a chat request, with an id of its own.
 
@@ -112,7 +102,15 @@ class ChatResponse(Response):
         super().__init__(request, deployment, FREE_FORM, name)
         self.prompt, self.parts = prompt, request.n
         self._scale = scale
-        self._answers = [_Answer() for _ in range(request.n)]
+        self._choices: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": "", "refusal": None, "confidence": []},
+                "finish_reason": None,
+                "logprobs": None,
+            }
+            for index in range(request.n)
+        ]
         self._tokens = 0
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
 
@@ -122,20 +120,20 @@ class ChatResponse(Response):
 
     def add(self, part: int, sentences: Sequence[ScoredSpan], end: Completion | None) -> list[Chunk]:
         """Add sentences of an answer, and its end, see ``Response``."""
-        answer = self._answers[part]
+        message = self._choices[part]["message"]
         chunks = []
         for scored in sentences:
             entry = self._entry(self._sentence(scored), scored.span.problem)
             raw = scored.span.raw
-            space = raw[: len(raw) - len(raw.lstrip())] if answer.content else ""
+            space = raw[: len(raw) - len(raw.lstrip())] if message["content"] else ""
             content = f"{space}{entry['text']}" if entry["kept"] else ""
-            answer.content += content
-            answer.entries.append(entry)
+            message["content"] += content
+            message["confidence"].append(entry)
             chunks.append(self._chunk(part, {"content": content, "confidence": [entry]}))
         if end is not None:
-            answer.finish = "stop" if end.finished else "length"
+            reason = self._choices[part]["finish_reason"] = "stop" if end.finished else "length"
             self._tokens += len(end.ids)
-            chunks.append(self._chunk(part, {}, answer.finish))
+            chunks.append(self._chunk(part, {}, reason))
         return chunks
 
     def last(self) -> list[Chunk]:
@@ -144,21 +142,7 @@ class ChatResponse(Response):
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
-        choices = [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": answer.content,
-                    "refusal": None,
-                    "confidence": answer.entries,
-                },
-                "finish_reason": answer.finish,
-                "logprobs": None,
-            }
-            for index, answer in enumerate(self._answers)
-        ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
+        return {**self._head, "object": "chat.completion", "choices": self._choices, "usage": self._usage()}
 
     def _sentence(self, scored: ScoredSpan) -> Sentence:
         """Return a span as a sentence whose confidence is the mean readout; None where it has no distribution."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lovec.calls import CallFailed, ServerRefused
@@ -15,8 +15,8 @@ from lovec.serving.answers import AnswerJob, GrowingAnswer
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
 from lovec.taggers import IterativeTagger
-from lovec.taggers.scoring import OnSentence, ScoreRequest
-from lovec.types import Completion, LovecError, Record, TokenScores
+from lovec.taggers.scoring import ScoreRequest
+from lovec.types import Completion, LovecError, TokenScores
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,9 @@ class StreamWorker:
         most: the most jobs at a time.
     """
 
+    steps = staticmethod(IterativeTagger.requests)
+    """Returns the work of a tagger for a ``StepsJob``, which yields what to score."""
+
     def __init__(
         self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
     ) -> None:
@@ -175,12 +178,6 @@ class StreamWorker:
             job.on_cancel = task.cancel
             self._tasks[task] = job
             task.add_done_callback(self._tasks.pop)
-
-    def steps(
-        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
-    ) -> Generator[ScoreRequest, list[TokenScores], list[Record]]:
-        """Return the work of a tagger for a ``StepsJob``."""
-        return tagger.requests(records, on_sentence)
 
     async def _run(self, job: Job) -> None:
         """Do a job, and hand over its result or the error."""

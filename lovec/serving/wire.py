@@ -23,9 +23,6 @@ MOST_STOPS = 4
 _MOST_PARTS = 1000
 """The most messages of a conversation, and the most parts of a message."""
 
-FAILED = "the server failed; its log says how"
-"""What a client learns of an error that is not its own: no paths, no addresses."""
-
 _LONGEST_MESSAGE = 500
 """Characters of an error message: it may quote what a client has sent."""
 
@@ -265,5 +262,7 @@ def error_body(error: RequestRefused) -> dict[str, Any]:
 
 
 def visible(error: Exception) -> RequestRefused:
-    """Return what a client learns of an error: of the server's own errors only that there was one."""
-    return error if isinstance(error, RequestRefused) else RequestRefused(FAILED, status=500)
+    """Return what a client learns of an error: of the server's own only that there was one, no path and no address."""
+    if isinstance(error, RequestRefused):
+        return error
+    return RequestRefused("the server failed; its log says how", status=500)

@@ -7,14 +7,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
 from lovec.serving.jobs import CompletionJob, Job, StepsJob, queue_full, shutting_down
 from lovec.taggers import IterativeTagger
-from lovec.taggers.scoring import OnSentence
-from lovec.types import Completion, Engine, LovecError, Record
+from lovec.types import Completion, Engine, LovecError
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +46,9 @@ class EngineWorker:
         stopping: whether the worker accepts no more jobs.
         thread: runs the engine.
     """
+
+    steps = staticmethod(IterativeTagger.steps)
+    """Returns the work of a tagger for a ``StepsJob``, which yields after every call of the engine."""
 
     def __init__(
         self,
@@ -140,12 +142,6 @@ class EngineWorker:
             self.queue += jobs
             self._changed.notify()
 
-    def steps(
-        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
-    ) -> Generator[None, None, list[Record]]:
-        """Return the work of a tagger for a ``StepsJob``: it yields after every call of the engine."""
-        return tagger.steps(records, on_sentence)
-
     def _work(self) -> None:
         while jobs := self._next_jobs():
             try:
@@ -202,7 +198,7 @@ class EngineWorker:
 
     def _complete(self, jobs: Sequence[CompletionJob]) -> None:
         """Sample a batch of completions until each of them pauses or ends."""
-        paused: set[int] = set()
+        paused: set[CompletionJob] = set()
 
         def on_token(prompt: int, sample: int, token: int) -> bool:
             job = jobs[prompt]
@@ -210,8 +206,8 @@ class EngineWorker:
             if job.cancelled.is_set():
                 return False
             if not job.on_token(token):
-                paused.add(prompt)
-            return prompt not in paused and len(job.ids) < job.sampling.max_new_tokens
+                paused.add(job)
+            return job not in paused and len(job.ids) < job.sampling.max_new_tokens
 
         completions = self.engine.generate(
             [[*job.prompt, *job.ids] for job in jobs],
@@ -223,9 +219,9 @@ class EngineWorker:
         for job, (completion,) in zip(jobs, completions, strict=True):
             job.logps += completion.logps
         if paused:
-            self.on_paused([jobs[at] for at in sorted(paused)])
-        for at, (job, (completion,)) in enumerate(zip(jobs, completions, strict=True)):
-            if at in paused and not completion.finished and not job.stopped and self._has_room(job):
+            self.on_paused([job for job in jobs if job in paused])
+        for job, (completion,) in zip(jobs, completions, strict=True):
+            if job in paused and not completion.finished and not job.stopped and self._has_room(job):
                 with self._changed:
                     job.turn = next(self._turns)
                     self._paused.append(job)

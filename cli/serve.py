@@ -69,9 +69,7 @@ def run(words: list[str]) -> None:
     key = os.environ.get(KEY) or None
     app = make_app(session, name, limits, key, cors)
     host, port = listener.getsockname()[:2]
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-        host, host
-    )  # all addresses of this machine: this one can be opened
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # "all addresses of this machine" cannot be opened
     address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):

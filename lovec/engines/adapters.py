@@ -28,7 +28,6 @@ class AdapterFolders:
 
     Attributes:
         current: folder of the newest adapter; None before there is one.
-        outdated: folders of replaced adapters, which ``clean`` removes.
     """
 
     def __init__(self, root: str | Path | None = None) -> None:
@@ -40,7 +39,6 @@ class AdapterFolders:
         self._count = 0
         self._written: bytes | None = None  # fingerprint of the newest adapter
         self.current: Path | None = None
-        self.outdated: list[Path] = []
 
     def write(self, policy: Any) -> Path | None:
         """Return the folder with the policy's adapter as it is now; it is written only if the adapter has changed.
@@ -65,16 +63,14 @@ class AdapterFolders:
         self._count += 1
         folder = self._parent / f"adapter-{self._count}"
         _write(folder, config, tensors)
-        if self.current is not None:
-            self.outdated.append(self.current)
         self.current, self._written = folder, fingerprint
         return folder
 
     def clean(self) -> None:
         """Remove the folders of replaced adapters."""
-        for folder in self.outdated:
-            shutil.rmtree(folder, ignore_errors=True)
-        self.outdated = []
+        for folder in self._parent.glob("adapter-*"):
+            if folder != self.current:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """Remove all folders."""

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
@@ -51,10 +52,13 @@ class SampleRow:
     stream: int
     on_token: TokenCallback | None
 
-    @property
-    def seed(self) -> int:
-        """The stream as a seed of 63 bits, the most that vLLM takes."""
-        return self.stream % 2**63
+    def vllm_options(self, sampling: Sampling, stop_ids: Iterable[int]) -> dict[str, Any]:
+        """Return the parameters that vLLM samples the completion with, in this process or behind a server."""
+        options: dict[str, Any] = {"max_tokens": self.max_new_tokens, "stop_token_ids": sorted(set(stop_ids))}
+        options |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        if sampling.temperature:
+            options["seed"] = self.stream % 2**63  # vLLM takes seeds of 63 bits
+        return options
 
 
 def sample_rows(
@@ -77,7 +81,7 @@ def sample_rows(
         room = sampling.max_new_tokens if context_length is None else context_length - len(ids)
         for sample in range(sampling.n):
             stream = stream_key(sampling.seed, names[prompt], sample)
-            callback = None if on_token is None else _token_callback(on_token, prompt, sample)
+            callback = None if on_token is None else partial(on_token, prompt, sample)
             rows.append(SampleRow(ids, min(sampling.max_new_tokens, room), stream, callback))
     return rows
 
@@ -147,6 +151,11 @@ class TokenReply:
     prompt_logps: list[float | None] = field(default_factory=list)
     prompt_candidates: list[dict[int, float]] = field(default_factory=list)
 
+    def keep_prompt(self, tokens: Sequence[int], candidates: list[dict[int, float]]) -> None:
+        """Keep what is known of the prompt's last tokens, given their ids and the log-probabilities in their places."""
+        self.prompt_candidates = candidates
+        self.prompt_logps = [found.get(token) for found, token in zip(candidates, tokens, strict=True)]
+
     def completion(self, stop_ids: Iterable[int]) -> Completion:
         """Return the sampled tokens as a completion, which is finished if it ends with one of the stop ids."""
         return Completion(tuple(self.ids), tuple(self.logps), self.ids[-1] in stop_ids)
@@ -175,7 +184,3 @@ def reply_scores(reply: TokenReply, top: int) -> TokenScores | None:
 def with_choices(found: Sequence[TokenScores], scores: Sequence[Sequence[float]]) -> list[TokenScores]:
     """Return the log-probabilities of tokens together with those of choices."""
     return [replace(tokens, choices=tuple(row)) for tokens, row in zip(found, scores, strict=True)]
-
-
-def _token_callback(on_token: OnToken, prompt: int, sample: int) -> TokenCallback:
-    return lambda token: on_token(prompt, sample, token)

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lovec.calls import ApiClient, CallFailed, MalformedReply
 from lovec.choices import ChoiceTree
@@ -80,15 +80,7 @@ class ServerReply(TokenReply):
         for candidates in logprobs.get("top_logprobs") or ():
             self.candidates.append({int(k.removeprefix("token_id:")): float(v) for k, v in (candidates or {}).items()})
         for entries in choice.get("prompt_logprobs") or ():
-            found = {int(token): float(entry["logprob"]) for token, entry in (entries or {}).items()}
-            self.prompt_candidates.append(found)
-
-    def keep_prompt(self, prompt: Sequence[int], start: int) -> None:
-        """Keep the log-probabilities of the prompt's tokens from an index on, for ``reply_scores``."""
-        known = len(self.prompt_candidates) == len(prompt)
-        candidates = self.prompt_candidates[start:] if known else [{}] * (len(prompt) - start)
-        self.prompt_candidates = candidates
-        self.prompt_logps = [found.get(token) for found, token in zip(candidates, prompt[start:], strict=True)]
+            self.prompt_candidates.append({int(k): float(v["logprob"]) for k, v in (entries or {}).items()})
 
 
 @dataclass(slots=True)
@@ -106,10 +98,10 @@ class Prefill:
 
 @dataclass
 class CompletionClient:
-    """Calls for the completions of one model of a vLLM server, from one event loop; an async context manager.
+    """Calls for the completions of one model of a vLLM server, from one event loop.
 
     Args:
-        api: makes the calls.
+        api: makes the calls; whoever uses the client enters it before and leaves it afterwards.
         context_length: length of the model's context; None where the server does not say.
         max_calls: the most simultaneous calls.
         prefill: counts the context tokens that the server has computed; None counts nothing, and contexts are scored
@@ -126,27 +118,19 @@ class CompletionClient:
     def __post_init__(self) -> None:
         self._free = asyncio.Semaphore(self.max_calls)
 
-    async def __aenter__(self) -> Self:
-        await self.api.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.api.__aexit__()
-
     async def sample(self, rows: Sequence[SampleRow], sampling: Sampling, stop_ids: Sequence[int]) -> list[ServerReply]:
         """Return the completions of rows, as streams where the rows have a callback.
 
         Raises:
             CallbackFailed: a callback has raised an exception, which has ended all calls.
         """
-        options = _sampling_options(sampling, stop_ids)
 
         async def one(row: SampleRow) -> ServerReply:
-            more: dict[str, Any] = {**options, "max_tokens": row.max_new_tokens, "seed": row.seed}
+            options = row.vllm_options(sampling, stop_ids)
             if row.on_token is None:
-                [reply] = await self.complete([row.ids], logprobs=0, **more)
+                [reply] = await self.complete([row.ids], **options)
             else:
-                await self.stream(row.ids, reply := ServerReply(), row.on_token, **more)
+                await self.stream(row.ids, reply := ServerReply(), row.on_token, **options)
             self._count(row.ids, reply)
             return reply
 
@@ -172,9 +156,10 @@ class CompletionClient:
         async def one(text: tuple[int, ...], start: int) -> TokenScores:
             if start == len(text):
                 return TokenScores(())
-            [reply] = await self.complete([text], max_tokens=1, temperature=0.0, logprobs=0, prompt_logprobs=top)
+            [reply] = await self.complete([text], max_tokens=1, temperature=0.0, prompt_logprobs=top)
             self._count(text, reply)
-            reply.keep_prompt(text, start)
+            known = reply.prompt_candidates if len(reply.prompt_candidates) == len(text) else [{}] * len(text)
+            reply.keep_prompt(text[start:], known[start:])
             if (scores := reply_scores(reply, top)) is None:
                 raise self._too_old("of the prompt (prompt_logprobs)")
             return scores
@@ -188,7 +173,7 @@ class CompletionClient:
 
         async def spread(temperature: float) -> float:
             options = {"temperature": temperature, "seed": 0, "logprob_token_ids": list(range(64))}
-            [reply] = await self.complete([[1]], max_tokens=1, logprobs=0, **options)
+            [reply] = await self.complete([[1]], max_tokens=1, **options)
             logps = reply.candidates[0].values()
             return max(logps) - min(logps)
 
@@ -196,7 +181,7 @@ class CompletionClient:
         return half >= 1.5 * whole
 
     async def complete(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[ServerReply]:
-        """Return the completions of prompts that go into one call.
+        """Return the completions of prompts that go into one call, with log-probabilities.
 
         Args:
             prompts: token ids of each prompt.
@@ -206,14 +191,12 @@ class CompletionClient:
             CallFailed: there is no usable reply.
             ServerRefused: no call to this server will succeed.
         """
-        body = self._body([list(prompt) for prompt in prompts] if len(prompts) > 1 else list(prompts[0]), options)
+        prompt = [list(prompt) for prompt in prompts] if len(prompts) > 1 else list(prompts[0])
         async with self._free:
-            read = partial(read_completions, count=len(prompts), with_logps="logprobs" in options)
-            return await self.api.post("/completions", body, read)
+            body = self._body(prompt, {"logprobs": 0, **options})
+            return await self.api.post("/completions", body, partial(read_completions, count=len(prompts)))
 
-    async def stream(
-        self, prompt: Sequence[int], reply: ServerReply, on_token: TokenCallback, **options: Any
-    ) -> ServerReply:
+    async def stream(self, prompt: Sequence[int], reply: ServerReply, on_token: TokenCallback, **options: Any) -> None:
         """Let a completion grow until it is complete, or until a callback ends it.
 
         Args:
@@ -227,7 +210,6 @@ class CompletionClient:
             CallFailed: see ``complete``; also where the stream breaks off.
             ServerRefused: see ``complete``.
         """
-        raised: list[BaseException] = []
 
         def on_event(data: Any) -> bool:
             before = len(reply.ids)
@@ -236,24 +218,20 @@ class CompletionClient:
                 try:
                     going = on_token(reply.ids[place])
                 except BaseException as error:  # must neither count as a fault of the server nor end the event loop
-                    raised.append(error)
-                    going = False
+                    raise CallbackFailed(error) from error
                 if not going:
                     del reply.ids[place + 1 :], reply.logps[place + 1 :]
                     reply.ended = True
                     return False
             return True
 
-        body = self._body(list(prompt), {"logprobs": 0, **options} if reply.with_logps else options)
-        reply.cached = 0
+        reply.cached = 0  # until the last event says more, which does not come where a callback ends the stream
+        options |= {"stream": True, "stream_options": {"include_usage": True}}
+        options |= {"logprobs": 0} if reply.with_logps else {}
         async with self._free:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-            await self.api.stream("/completions", body, on_event)
-        if raised:
-            raise CallbackFailed(raised[0])
+            await self.api.stream("/completions", self._body(list(prompt), options), on_event)
         if not (reply.ids and reply.ended):
             raise CallFailed("the stream of a completion broke off")
-        return reply
 
     async def _continue(self, queries: Sequence[TokenQuery]) -> list[list[tuple[int, list[float]]]]:
         """Return the greedily generated tokens, and before each the log-probabilities of the query's tokens.
@@ -264,7 +242,7 @@ class CompletionClient:
 
         async def one(group: Sequence[TokenQuery]) -> list[ServerReply]:
             options = {"max_tokens": group[0].steps, "logprob_token_ids": list(group[0].tokens)}
-            replies = await self.complete([query.prompt for query in group], temperature=0.0, logprobs=0, **options)
+            replies = await self.complete([query.prompt for query in group], temperature=0.0, **options)
             for query, reply in zip(group, replies, strict=True):
                 self._count(query.context, reply)
             return replies
@@ -314,18 +292,17 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
 
 
-def read_completions(text: str, count: int = 1, with_logps: bool = True) -> list[ServerReply]:
+def read_completions(text: str, count: int = 1) -> list[ServerReply]:
     """Return the completions in the reply to a call.
 
     Args:
         text: the reply.
         count: number of prompts of the call.
-        with_logps: whether log-probabilities were asked for.
 
     Raises:
         MalformedReply: they are not all there.
     """
-    replies = [ServerReply(with_logps=with_logps) for _ in range(count)]
+    replies = [ServerReply() for _ in range(count)]
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -362,8 +339,3 @@ def _add(replies: Sequence[ServerReply], data: Any) -> None:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         message = f"no completion with token ids and log-probabilities ({error!r}); is it vLLM?"
         raise MalformedReply(message) from None
-
-
-def _sampling_options(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, Any]:
-    top_p = {"top_p": sampling.top_p}
-    return {"temperature": sampling.temperature, **top_p, "stop_token_ids": sorted(set(stop_ids))}

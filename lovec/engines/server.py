@@ -218,15 +218,13 @@ class VllmServer:
         Raises:
             LovecError: there is no model yet.
         """
-        link = self._running()
-        context_length, model = link.client.context_length, link.client.model
-        return CompletionClient(self._api(retries=1), context_length, prefill=None, model=model)
+        own = self._running().client
+        return CompletionClient(self._api(min(1, self.retries)), own.context_length, prefill=None, model=own.model)
 
     # The connection
 
-    def _api(self, retries: int | None = None) -> ApiClient:
-        most = self.retries if retries is None else min(retries, self.retries)
-        return ApiClient(self.url, read_key(KEY), self.timeout, most, _ADVICE)
+    def _api(self, retries: int) -> ApiClient:
+        return ApiClient(self.url, read_key(KEY), self.timeout, retries, _ADVICE)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of calls; the first exception of a callback is raised here.
@@ -252,7 +250,8 @@ class VllmServer:
         if self._link is not None and (name is None or name in self._link.names):
             return self._link
         self.close()
-        link = Link(CompletionClient(self._api(), max_calls=self.max_rows, prefill=self._prefill), self._adapter_dir)
+        client = CompletionClient(self._api(self.retries), max_calls=self.max_rows, prefill=self._prefill)
+        link = Link(client, self._adapter_dir)
         try:
             cards = link.run(link.client.api.get("/models", read_models))
         except (CallFailed, ServerRefused) as error:

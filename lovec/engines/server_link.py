@@ -24,7 +24,7 @@ class Link:
     """A connection to a server, with an event loop in a thread of its own, so that it outlives a call.
 
     Args:
-        client: makes the calls; entered here, and left by ``end``. Its ``model`` is what calls ask for.
+        client: makes the calls; its ``api`` is entered here, and left by ``end``. Its ``model`` is what calls ask for.
         adapter_dir: where to create adapter folders, see ``AdapterFolders``.
 
     Attributes:
@@ -47,7 +47,7 @@ class Link:
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="lovec-server-engine", daemon=True).start()
-        self.run(client.__aenter__())
+        self.run(client.api.__aenter__())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, which runs in the event loop; Ctrl-C cancels it.
@@ -77,6 +77,6 @@ class Link:
         """Unload the adapter, close the connection and remove the adapter folders."""
         with suppress(RuntimeError):  # new connections are refused while Python shuts down
             self.unload_adapter()
-            self.run(self.client.__aexit__())
+            self.run(self.client.api.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self.folders.close()

@@ -255,9 +255,8 @@ def _add_output(output: Any, request: VllmRequest, reply: TokenReply) -> bool:
     if output.num_cached_tokens is not None:
         reply.cached = output.num_cached_tokens
     if request.scored and output.prompt_logprobs is not None:
-        reply.prompt_candidates = _prompt_candidates(request, output.prompt_logprobs, reply.cached or 0)
-        tokens = request.prompt[-request.scored :]
-        reply.prompt_logps = [found.get(token) for found, token in zip(reply.prompt_candidates, tokens, strict=True)]
+        known = _prompt_candidates(request, output.prompt_logprobs, reply.cached or 0)
+        reply.keep_prompt(request.prompt[-request.scored :], known)
     [sampled] = output.outputs
     for token, position in zip(map(int, sampled.token_ids), sampled.logprobs or (), strict=True):
         candidates = {int(other): float(entry.logprob) for other, entry in position.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from lovec.encoding import Encoder
@@ -110,15 +111,15 @@ class GrowingAnswer:
             tokens = [None if place is None else tuple(logps[place]) for place in places]
         self.on_sentences(list(map(ScoredSpan, spans, self._passage.logps[first:], tokens)))
 
-    def rest(self) -> TaggedText:
+    def rest(self) -> list[ScoredSpan]:
         """Return what follows the spans that were handed over, up to a stop; for the end of the answer."""
-        if self.stopped:
-            return TaggedText((), self._kept)
-        rest = self._reader.rest()
-        for number, span in enumerate(rest.sentences):
-            if self._stops_in(span.raw, span.text):
-                return TaggedText(rest.sentences[:number], self._kept)
-        return TaggedText(rest.sentences, self._kept if self._stops_in(rest.tail, rest.tail.strip()) else rest.tail)
+        rest = TaggedText((), "") if self.stopped else self._reader.rest()
+        spans = list(takewhile(lambda span: not self._stops_in(span.raw, span.text), rest.sentences))
+        is_cut = self.stopped or self._stops_in(rest.tail, rest.tail.strip())
+        tail = self._kept if is_cut else rest.tail
+        if tail.strip():
+            spans.append(TaggedSentence(tail.strip(), None, "cut by stop" if is_cut else "untagged tail", tail))
+        return [ScoredSpan(span, None) for span in spans]
 
     def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
         """Return whether a stop ends in a sentence, and keep what stands before it.

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ import lovec.serving.wire as wire
 from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
 from lovec.serving.page import PAGE_HEADERS, render_page
-from lovec.serving.service import FAILED, PendingAnswers, PendingText, Service
+from lovec.serving.service import Pending, Service
 from lovec.serving.worker import EngineWorker
 from lovec.taggers import Session
 from lovec.types import MODES, LovecError
@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 
 CLOSING = 5.0
 """Seconds that the engine has to stop in when the server ends; a single call of it cannot be interrupted."""
-
-_PATHS = ("/", "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/tag")
-
 
 CORS: Mapping[str, Any] = {
     "allow_methods": ["GET", "POST"],
@@ -118,9 +115,10 @@ def make_app(
         return JSONResponse({"object": "list", "data": [model]})
 
     class EventStream(StreamingResponse):
-        """Sends events; however that ends, the engine need not go on."""
+        """Sends the response to a request as events; however that ends, the engine need not go on."""
 
-        def __init__(self, events: AsyncIterator[str], pending: PendingAnswers | PendingText) -> None:
+        def __init__(self, pending: Pending) -> None:
+            events = service.stream(pending)
             super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
             self.pending = pending
 
@@ -130,41 +128,43 @@ def make_app(
             finally:
                 self.pending.cancel()
 
-    async def chat(request: Request) -> Response:
-        body = await service.read_body(request)
-        answers = await _unless_disconnected(request, service.start_answers(body))
-        if answers.request.stream:
-            return EventStream(service.stream(answers), answers)
-        return JSONResponse(await _unless_disconnected(request, service.whole(answers)))
+    def answering(start: Callable[[bytes], Coroutine[Any, Any, Pending]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body = await service.read_body(request)
+            pending = await _unless_disconnected(request, start(body))
+            if pending.response.request.stream:
+                return EventStream(pending)
+            try:
+                whole = await _unless_disconnected(request, service.whole(pending))
+            finally:
+                pending.cancel()
+            return Response(whole, media_type="application/json")
 
-    async def tag(request: Request) -> Response:
-        body = await service.read_body(request)
-        text = await _unless_disconnected(request, service.start_text(body))
-        if text.request.stream:
-            return EventStream(service.stream_text(text), text)
-        tagged = await _unless_disconnected(request, service.whole_text(text))
-        return Response(tagged, media_type="application/json")
+        return answer
 
     async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, wire.RequestRefused)
-        return _error_response(error.status, str(error), error.parameter, error.code)
+        return _error_response(wire.visible(error))
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.scope['path']}: {error.detail}"
-        return _error_response(error.status_code, message, headers=error.headers)
+        return _error_response(wire.RequestRefused(message, status=error.status_code), error.headers)
 
-    async def server_error(_: Request, error: Exception) -> Response:
-        return _error_response(500, FAILED)
-
-    handlers = zip(_PATHS, (page, health, metrics, models, chat, tag), strict=True)
+    routes = [
+        Route("/", page),
+        Route("/health", health),
+        Route("/metrics", metrics),
+        Route("/v1/models", models),
+        Route("/v1/chat/completions", answering(service.start_answers), methods=["POST"]),
+        Route("/v1/tag", answering(service.start_text), methods=["POST"]),
+    ]
     app = Starlette(
-        routes=[Route(path, do, methods=["POST" if do in (chat, tag) else "GET"]) for path, do in handlers],
+        routes=routes,
         middleware=[  # a browser asks without the key whether it may send the request
             *([Middleware(CORSMiddleware, **CORS, allow_origins=list(cors))] if cors else ()),
-            Middleware(_KeyAndCounters, counters=counters, key=key),
+            Middleware(_KeyAndCounters, counters=counters, key=key, paths={route.path for route in routes}),
         ],
-        exception_handlers={wire.RequestRefused: refused, HTTPException: http_error, Exception: server_error},
+        exception_handlers={wire.RequestRefused: refused, HTTPException: http_error, Exception: refused},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # the address of a redirection would come from the client's Host header
@@ -182,27 +182,19 @@ def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | Stre
     return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, partial(score_answers, engine))
 
 
-def _error_response(
-    status: int,
-    message: str,
-    parameter: str | None = None,
-    code: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
+def _error_response(error: wire.RequestRefused, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error in OpenAI's format."""
     from starlette.responses import JSONResponse
 
-    more = {429: {"Retry-After": "1"}, 503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status, {})
-    return JSONResponse(
-        wire.error_body(message, wire.error_kind(status), parameter, code), status, {**(headers or {}), **more}
-    )
+    more = {429: {"Retry-After": "1"}, 503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
+    return JSONResponse(wire.error_body(error), error.status, {**(headers or {}), **more.get(error.status, {})})
 
 
 class _KeyAndCounters:
     """Middleware that refuses requests without the API key before their bodies are read, and counts all requests."""
 
-    def __init__(self, app: ASGIApp, counters: Counters, key: str | None) -> None:
-        self.app, self.counters = app, counters
+    def __init__(self, app: ASGIApp, counters: Counters, key: str | None, paths: Container[str]) -> None:
+        self.app, self.counters, self.paths = app, counters, paths
         self.expected = None if key is None else f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,24 +202,26 @@ class _KeyAndCounters:
             await self.app(scope, receive, send)
             return
         begin = time.monotonic()
-        path = scope["path"] if scope["path"] in _PATHS else "other"  # metrics must not grow with unknown paths
+        path = scope["path"] if scope["path"] in self.paths else "other"  # metrics must not grow with unknown paths
 
         async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters.count_request(path, message["status"], time.monotonic() - begin)
             await send(message)
 
+        await (self._refusal(scope) or self.app)(scope, receive, count_and_send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the response to a request that must not be read; None for others."""
         headers = dict(scope["headers"])
-        guarded = self.expected is not None and scope["path"].startswith("/v1/")
         if {b"content-length", b"transfer-encoding"} <= headers.keys():  # a proxy may have read another request
             message = "the length of the body is given twice, by Content-Length and by Transfer-Encoding"
-            response = _error_response(400, message, headers={"Connection": "close"})
-            await response(scope, receive, count_and_send)
-        elif guarded and not hmac.compare_digest(headers.get(b"authorization", b""), self.expected or b""):
-            response = _error_response(401, "the API key is missing or wrong", code="invalid_api_key")
-            await response(scope, receive, count_and_send)
-        else:
-            await self.app(scope, receive, count_and_send)
+            return _error_response(wire.RequestRefused(message), {"Connection": "close"})
+        given = headers.get(b"authorization", b"")
+        if self.expected and scope["path"].startswith("/v1/") and not hmac.compare_digest(given, self.expected):
+            message = "the API key is missing or wrong"
+            return _error_response(wire.RequestRefused(message, status=401, code="invalid_api_key"))
+        return None
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -9,13 +9,14 @@ import math
 import socket
 from collections import Counter
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lovec.serving.limits import RequestLimits
-from lovec.serving.wire import error_body, error_kind
+from lovec.serving.wire import RequestRefused, error_body
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -59,7 +60,7 @@ class Connection(H11Protocol):
         if self.all.admit(self):
             self._update()
         else:
-            transport.write(_error(503, "Service Unavailable", "too many connections are open; try again later"))
+            transport.write(_error(503, "too many connections are open; try again later"))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -97,7 +98,7 @@ class Connection(H11Protocol):
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-        self.transport.write(_error(400, "Bad Request", msg))
+        self.transport.write(_error(400, msg))
         self.transport.close()
 
     def abort(self) -> None:
@@ -110,7 +111,7 @@ class Connection(H11Protocol):
         if self._is_busy():
             self._stop("read")
             self.all.waiting.pop(self, None)
-        elif "read" not in self._timers and self in self.all:
+        elif "read" not in self._timers and self in self.all.members:
             self._start("read")
             self.all.waiting[self] = None
 
@@ -134,7 +135,8 @@ class Connections:
     Attributes:
         limits: as given.
         most: the most connections, with the number of files that the process may open.
-        open: number of connections by address.
+        members: the open connections.
+        open: their number by address.
         waiting: connections that wait for a request; the keys are in the order in which they began to.
     """
 
@@ -143,7 +145,7 @@ class Connections:
         self.most = min(limits.max_connections, max(1, _most_files() - _OTHER_FILES))
         self.open: Counter[str] = Counter()
         self.waiting: dict[Connection, None] = {}
-        self._members: set[Connection] = set()
+        self.members: set[Connection] = set()
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection, and return whether there is room for it.
@@ -151,29 +153,22 @@ class Connections:
         At a limit the connection that has waited longest for a request is cut off: of the same address at the limit of
         an address, of all addresses at the limit of all.
         """
-        oldest: Connection | None = None
-        full = len(self._members) >= self.most
-        if self.open[connection.address] >= self.limits.max_client_connections:
-            oldest = next((other for other in self.waiting if other.address == connection.address), None)
-            full = True
-        elif full:
-            oldest = next(iter(self.waiting), None)
-        if oldest is not None:
+        address = connection.address
+        at_its_limit = self.open[address] >= self.limits.max_client_connections
+        if at_its_limit or len(self.members) >= self.most:
+            replaceable = (other for other in self.waiting if other.address == address or not at_its_limit)
+            if (oldest := next(replaceable, None)) is None:
+                return False
             oldest.abort()
-        elif full:
-            return False
-        self._members.add(connection)
-        self.open[connection.address] += 1
+        self.members.add(connection)
+        self.open[address] += 1
         return True
-
-    def __contains__(self, connection: Connection) -> bool:
-        return connection in self._members
 
     def discard(self, connection: Connection) -> None:
         """Forget a connection."""
         self.waiting.pop(connection, None)
-        if connection in self._members:
-            self._members.remove(connection)
+        if connection in self.members:
+            self.members.remove(connection)
             self.open[connection.address] -= 1
             if not self.open[connection.address]:
                 del self.open[connection.address]
@@ -233,9 +228,9 @@ def _most_files() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def _error(status: int, reason: str, message: str) -> bytes:
+def _error(status: int, message: str) -> bytes:
     """Return a whole response that closes the connection."""
-    body = json.dumps(error_body(message, error_kind(status))).encode()
-    head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    body = json.dumps(error_body(RequestRefused(message, status=status))).encode()
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
     retry = "retry-after: 1\r\n" if status == 503 else ""
-    return f"{head}{retry}connection: close\r\n\r\n".encode() + body
+    return f"{head}content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n".encode() + body

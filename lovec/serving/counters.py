@@ -29,15 +29,10 @@ class Counters:
             registry=self._registry,
         )
         self._tokens = Counter("lovec_tokens", "Tokens of completed answers.", ("kind",), registry=self._registry)
-        for name, text, read in (
-            (
-                "lovec_running",
-                "Answers and texts that have begun.",
-                lambda: worker.running,
-            ),
-            ("lovec_waiting", "Answers and texts that wait for their turn.", lambda: worker.waiting),
-        ):
-            Gauge(name, text, registry=self._registry).set_function(read)
+        running = Gauge("lovec_running", "Answers and texts that have begun.", registry=self._registry)
+        running.set_function(lambda: worker.running)
+        waiting = Gauge("lovec_waiting", "Answers and texts that wait for their turn.", registry=self._registry)
+        waiting.set_function(lambda: worker.waiting)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request when its response starts."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.engines import VllmServer
-from lovec.engines.common import stream_key
+from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
 from lovec.serving.answers import AnswerJob, GrowingAnswer
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
 from lovec.taggers import IterativeTagger
-from lovec.taggers.scoring import OnSentence, ScoreRequest
-from lovec.types import Completion, LovecError, Record, TokenScores
+from lovec.taggers.scoring import ScoreRequest
+from lovec.types import Completion, LovecError, TokenScores
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class ScoreBatches:
     many answers are better read in one step than in many.
 
     Args:
-        client: an open client; its calls may hold contexts of different answers.
+        client: makes the calls, which may hold contexts of different answers.
         choices: token ids of every score behind a context.
     """
 
@@ -61,32 +60,28 @@ class ScoreBatches:
         result: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
         self._due.append((context, result))
         if self._calls is None or self._calls.done():
-            self._calls = asyncio.create_task(self._call())
+            self._calls = asyncio.create_task(self._score_due())
         return await result
 
-    async def _call(self) -> None:
+    async def _score_due(self) -> None:
         while self._due:
             waiting, self._due = [(ids, result) for ids, result in self._due if not result.done()], []
-            if not waiting:
-                return
-            contexts, results = zip(*waiting, strict=True)
-            call = asyncio.create_task(self.client.score(contexts, self.choices))
-            for result in results:
-                result.add_done_callback(partial(_cancel_unless_awaited, call, results))
-            await asyncio.wait({call})
-            for row, result in enumerate(results):
-                if result.done() or call.cancelled():
-                    continue
-                if (error := call.exception()) is not None:
-                    result.set_exception(error)
-                else:
-                    result.set_result(call.result()[row])
+            if waiting:
+                await self._call(*zip(*waiting, strict=True))
 
-
-def _cancel_unless_awaited(call: asyncio.Task[Any], results: Sequence[asyncio.Future[Any]], _: object) -> None:
-    """Cancel a call when nobody waits for its results any more."""
-    if all(result.done() for result in results):
-        call.cancel()
+    async def _call(self, contexts: Sequence[list[int]], results: Sequence[asyncio.Future[list[float]]]) -> None:
+        """Score contexts in one call, which ends when nobody waits for its results any more."""
+        call = asyncio.create_task(self.client.score(contexts, self.choices))
+        for result in results:
+            result.add_done_callback(lambda _: all(one.done() for one in results) and call.cancel())
+        [found] = await asyncio.gather(call, return_exceptions=True)
+        for row, result in enumerate(results):
+            if result.done():
+                continue
+            if isinstance(found, BaseException):
+                result.set_exception(found)
+            else:
+                result.set_result(found[row])
 
 
 class StreamWorker:
@@ -101,6 +96,9 @@ class StreamWorker:
         choices: token ids of every score behind a context.
         most: the most jobs at a time.
     """
+
+    steps = staticmethod(IterativeTagger.requests)
+    """Returns the work of a tagger for a ``StepsJob``, which yields what to score."""
 
     def __init__(
         self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
@@ -124,7 +122,7 @@ class StreamWorker:
 
     async def open(self) -> None:
         """Begin, in the running event loop."""
-        await self.client.__aenter__()
+        await self.client.api.__aenter__()
 
     async def problem(self) -> str | None:
         """Return why jobs cannot be done, for the health check; None where they can.
@@ -150,7 +148,7 @@ class StreamWorker:
         self.cancel()
         tasks = list(self._tasks)
         left = (await asyncio.wait(tasks, timeout=timeout))[1] if tasks else ()
-        await self.client.__aexit__()
+        await self.client.api.__aexit__()
         self.alive = bool(left)
         return not self.alive
 
@@ -181,12 +179,6 @@ class StreamWorker:
             self._tasks[task] = job
             task.add_done_callback(self._tasks.pop)
 
-    def steps(
-        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
-    ) -> Generator[ScoreRequest, list[TokenScores], list[Record]]:
-        """Return the work of a tagger for a ``StepsJob``."""
-        return tagger.requests(records, on_sentence)
-
     async def _run(self, job: Job) -> None:
         """Do a job, and hand over its result or the error."""
         result: Any
@@ -199,7 +191,7 @@ class StreamWorker:
 
     async def _write(self, job: AnswerJob) -> Completion:
         """Return an answer, whose sentences are scored and handed over while it is written."""
-        growing, sampling = job.growing, job.sampling
+        growing = job.growing
         reply = ServerReply(with_logps=growing.likelihoods)
         scoring: asyncio.Task[None] | None = None
 
@@ -210,18 +202,14 @@ class StreamWorker:
                 scoring = tasks.create_task(self._score(growing, reply))
             return not growing.stopped
 
-        room = self.client.context_length
-        most = sampling.max_new_tokens if room is None else min(sampling.max_new_tokens, room - len(job.prompt))
-        options: dict[str, Any] = {"max_tokens": most, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        if sampling.temperature:
-            options["seed"] = stream_key(sampling.seed, job.key, 0) % 2**63
-        options |= {"stop_token_ids": list(self.stop_ids), "stream_interval": STREAM_INTERVAL}
+        [row] = sample_rows([job.prompt], job.sampling, [job.key], None, self.client.context_length)
+        options = row.vllm_options(job.sampling, self.stop_ids)
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self.client.stream(job.prompt, reply, on_token, **options)
+                await self.client.stream(row.ids, reply, on_token, **options, stream_interval=STREAM_INTERVAL)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        return Completion(tuple(reply.ids), tuple(reply.logps), reply.ids[-1] in self.stop_ids)
+        return reply.completion(self.stop_ids)
 
     async def _score(self, growing: GrowingAnswer, reply: ServerReply) -> None:
         """Score the sentences of an answer that are complete, and hand each over."""

@@ -1,12 +1,9 @@
-"""Requests and responses over HTTP: OpenAI's chat format, with a confidence for every sentence beside the text."""
+"""Requests and errors over HTTP, in OpenAI's format."""
 
 from __future__ import annotations
 
 import json
-import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,11 +11,11 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from lovec.types import LovecError, Sampling, Scale, Sentence
+from lovec.types import LovecError, Sampling, Scale
 
-_PARAMETERS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8"))
-"""Parameters of OpenAI's that are ignored, and values of others and of fields of messages that ask for nothing; null
-in place of values ignores a field."""
+_OTHERS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text("utf-8"))
+"""Fields of OpenAI's requests and messages that are not supported, and their values that ask for nothing; null in place
+of values: the field does not change the answer."""
 
 MOST_STOPS = 4
 """The most texts that may end an answer, as in OpenAI's API."""
@@ -178,17 +175,11 @@ class ChatRequest(_Request):
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
         """
-        body = {name: value for name, value in body.items() if value is not None and name not in _PARAMETERS["ignored"]}
-        neutral = _PARAMETERS["neutral"]
-        for name in [name for name in body if name not in cls.model_fields]:
-            if name not in neutral:
-                near = get_close_matches(name[:_MOST_PARTS], [*cls.model_fields, *neutral], 1)
-                advice = f"; did you mean {near[0]!r}?" if near else ""
-                raise RequestRefused(f"unknown parameter {name!r}{advice}", name, code="unknown_parameter")
-            _refuse_unless_neutral(name, body.pop(name), neutral[name])
+        _refuse_unsupported(body, cls.model_fields)
         for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
-            _check_fields(message, f"messages[{number}]")
-        request = cls.read(body, model, scale)
+            if isinstance(message, dict):
+                _refuse_unsupported(message, _Message.model_fields, f"messages[{number}]")
+        request = cls.read({name: value for name, value in body.items() if value is not None}, model, scale)
         if 0 < request.temperature < 0.01:
             text = f"temperature is {request.temperature}, expected 0 or a number between 0.01 and 2"
             raise RequestRefused(text, "temperature", code="invalid_value")
@@ -213,21 +204,31 @@ class ChatRequest(_Request):
         return Sampling(self.max_tokens, self.temperature, seed=seed, top_p=self.top_p)
 
 
-def _check_fields(message: Any, place: str) -> None:
-    """Refuse a field of a message that would change its meaning, and is neither role nor content."""
-    fields: dict[str, list[Any] | None] = _PARAMETERS["messages"]
-    for name in [*message] if isinstance(message, dict) else ():
-        if name in ("role", "content") or message[name] is None:
+def _refuse_unsupported(fields: dict[str, Any], supported: Collection[str], message: str = "") -> None:
+    """Refuse fields that are not supported, unless they ask for nothing or do not change the answer.
+
+    Args:
+        fields: the parameters of a request, or the fields of one of its messages.
+        supported: names of those that are supported.
+        message: where the message stands; "" for a request.
+    """
+    others: dict[str, list[Any] | None] = _OTHERS["message" if message else "request"]
+    for name, value in fields.items():
+        if value is None or name in supported:
             continue
-        if name not in fields:
-            raise RequestRefused(f"unknown field {name!r} of {place}", f"{place}.{name}", code="unknown_parameter")
-        if (neutral := fields[name]) is not None:
-            _refuse_unless_neutral(f"{place}.{name}", message[name], neutral)
+        place = f"{message}.{name}" if message else name
+        if name not in others:
+            near = get_close_matches(name[:_MOST_PARTS], [*supported, *others], 1)
+            advice = f"; did you mean {near[0]!r}?" if near else ""
+            text = f"unknown field {name!r} of {message}" if message else f"unknown parameter {name!r}{advice}"
+            raise RequestRefused(text, place, code="unknown_parameter")
+        if (neutral := others[name]) is not None:
+            _refuse_unless_neutral(place, value, neutral)
 
 
 def _refuse_unless_neutral(name: str, value: Any, neutral: Sequence[Any]) -> None:
     """Refuse a parameter that is not supported, unless its value asks for nothing."""
-    if any(_equal(value, other) for other in neutral):
+    if any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral):  # true is not 1
         return
     if not neutral:
         raise RequestRefused(f"{name} is not supported here; leave it out", name, code="unsupported_parameter")
@@ -242,122 +243,26 @@ def _code(kind: str) -> str:
     return codes.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
 
 
-def _equal(value: Any, neutral: Any) -> bool:
-    """Return whether two JSON values are equal; true is not 1."""
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A sentence of an answer that is ready to be sent.
-
-    Attributes:
-        content: the text with the white space before it; "" where it is left out.
-        entry: the sentence's entry in the list of confidences.
-    """
-
-    content: str
-    entry: dict[str, Any]
-
-
-class AnswerPieces:
-    """Makes pieces of the sentences of one answer.
-
-    Args:
-        keeps: whether a sentence has content, given the sentence with its score and confidence.
-    """
-
-    def __init__(self, keeps: Callable[[Sentence], bool]) -> None:
-        self._keeps = keeps
-        self._has_content = False
-
-    def piece(self, raw: str, sentence: Sentence, problem: str | None = None) -> Piece:
-        """Return a sentence as a piece.
-
-        Args:
-            raw: the sentence as it was written, tag and white space included.
-            sentence: its text, score and confidence.
-            problem: what is wrong with its tag; None if nothing is.
-        """
-        entry = confidence_entry(sentence, self._keeps(sentence), problem)
-        space = raw[: len(raw) - len(raw.lstrip())]
-        content = f"{space if self._has_content else ''}{sentence.text}" if entry["kept"] else ""
-        self._has_content = self._has_content or bool(content)
-        return Piece(content, entry)
-
-
-def confidence_entry(sentence: Sentence, kept: bool, problem: str | None = None) -> dict[str, Any]:
-    """Return the entry of a sentence in the list of confidences; a problem says what is wrong with its tag."""
-    entry = {"text": sentence.text, "score": sentence.score, "confidence": sentence.confidence, "kept": kept}
-    return entry if problem is None else entry | {"problem": problem}
-
-
-class ResponseBuilder:
-    """Builds the response to one chat request, in one piece or as a stream, with an id of its own.
-
-    Args:
-        model: name of the model that answers.
-    """
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-
-    def whole(self, answers: Sequence[tuple[Sequence[Piece], str]], usage: dict[str, int]) -> dict[str, Any]:
-        """Return the response as one object.
-
-        Args:
-            answers: the pieces of every answer, and why it ended.
-            usage: what ``count_usage`` has returned.
-        """
-        choices = [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": "".join(piece.content for piece in pieces),
-                    "refusal": None,
-                    "confidence": [piece.entry for piece in pieces],
-                },
-                "finish_reason": finish,
-                "logprobs": None,
-            }
-            for index, (pieces, finish) in enumerate(answers)
-        ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
-
-    def chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> str:
-        """Return an event of a stream that adds to the answer with this index."""
-        return self._event({"choices": [{"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}]})
-
-    def usage_chunk(self, usage: dict[str, int]) -> str:
-        """Return the event of a stream that counts its tokens."""
-        return self._event({"choices": [], "usage": usage})
-
-    def _event(self, data: dict[str, Any]) -> str:
-        return event({**self._head, "object": "chat.completion.chunk", **data})
-
-
 def event(data: dict[str, Any]) -> str:
     """Return an object as a server-sent event."""
     return f"data: {json.dumps(data)}\n\n"
 
 
-def count_usage(prompt: Sequence[int], tokens: int) -> dict[str, int]:
-    """Return the token counts of a request, in OpenAI's format: of the prompt, and of all its answers together."""
+def error_body(error: RequestRefused) -> dict[str, Any]:
+    """Return an error in OpenAI's format; it quotes no more than the beginning of what was sent."""
+    text, status = str(error), error.status
     return {
-        "prompt_tokens": len(prompt),
-        "completion_tokens": tokens,
-        "total_tokens": len(prompt) + tokens,
+        "error": {
+            "message": text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}...",
+            "type": "requests" if status == 429 else "invalid_request_error" if status < 500 else "server_error",
+            "param": error.parameter and error.parameter[:_LONGEST_MESSAGE],
+            "code": error.code,
+        }
     }
 
 
-def error_kind(status: int) -> str:
-    """Return OpenAI's type of an error with this HTTP status."""
-    return "requests" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
-
-
-def error_body(message: str, kind: str, parameter: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return an error in OpenAI's format; it quotes no more than the beginning of what was sent."""
-    cut = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
-    parameter = parameter and parameter[:_LONGEST_MESSAGE]
-    return {"error": {"message": cut, "type": kind, "param": parameter, "code": code}}
+def visible(error: Exception) -> RequestRefused:
+    """Return what a client learns of an error: of the server's own only that there was one, no path and no address."""
+    if isinstance(error, RequestRefused):
+        return error
+    return RequestRefused("the server failed; its log says how", status=500)

@@ -7,14 +7,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
 from lovec.serving.jobs import CompletionJob, Job, StepsJob, queue_full, shutting_down
 from lovec.taggers import IterativeTagger
-from lovec.taggers.scoring import OnSentence
-from lovec.types import Completion, Engine, LovecError, Record
+from lovec.types import Completion, Engine, LovecError
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +43,12 @@ class EngineWorker:
 
     Attributes:
         queue: the jobs that wait for their first turn.
+        stopping: whether the worker accepts no more jobs.
         thread: runs the engine.
     """
+
+    steps = staticmethod(IterativeTagger.steps)
+    """Returns the work of a tagger for a ``StepsJob``, which yields after every call of the engine."""
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class EngineWorker:
         self.max_waiting = max_waiting
         self.on_paused = on_paused
         self.queue: list[Job] = []
+        self.stopping = False
         self._current: list[Job] = []
         self._paused: list[Job] = []  # completions that go on
         self._turns = count()
         self._begun: deque[Job] = deque()  # jobs in steps that gave way
         self._begun_next = False
         self._changed = threading.Condition()
-        self._stopping = False
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
 
     @property
@@ -87,18 +90,9 @@ class EngineWorker:
         """Return why jobs cannot be done, for the health check; None where they can."""
         return None if self.alive else "the engine has stopped"
 
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker accepts no more jobs."""
-        return self._stopping
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     async def open(self) -> None:
         """Start the thread."""
-        self.start()
+        self.thread.start()
 
     async def close(self, timeout: float) -> bool:
         """Cancel all jobs and end the thread; see ``stop`` for argument and result."""
@@ -108,7 +102,7 @@ class EngineWorker:
     def refuse(self) -> None:
         """Accept no more jobs; the thread ends once those that were accepted are done."""
         with self._changed:
-            self._stopping = True
+            self.stopping = True
             self._changed.notify()
 
     def cancel(self) -> None:
@@ -139,7 +133,7 @@ class EngineWorker:
             RequestRefused: the queue has no room for them, or the worker is stopping.
         """
         with self._changed:
-            if self._stopping:
+            if self.stopping:
                 raise shutting_down()
             if len(self.queue) + len(self._begun) + len(jobs) > self.max_waiting:
                 raise queue_full(self.max_waiting)
@@ -147,12 +141,6 @@ class EngineWorker:
                 job.turn = next(self._turns)
             self.queue += jobs
             self._changed.notify()
-
-    def steps(
-        self, tagger: IterativeTagger, records: Sequence[Record], on_sentence: OnSentence
-    ) -> Generator[None, None, list[Record]]:
-        """Return the work of a tagger for a ``StepsJob``: it yields after every call of the engine."""
-        return tagger.steps(records, on_sentence)
 
     def _work(self) -> None:
         while jobs := self._next_jobs():
@@ -176,7 +164,7 @@ class EngineWorker:
                 ready = [*self._paused, *self.queue]
                 if ready or self._begun:
                     break
-                if self._stopping:
+                if self.stopping:
                     return []
                 self._changed.wait()
             if self._begun and (self._begun_next or not ready):
@@ -210,7 +198,7 @@ class EngineWorker:
 
     def _complete(self, jobs: Sequence[CompletionJob]) -> None:
         """Sample a batch of completions until each of them pauses or ends."""
-        paused: set[int] = set()
+        paused: set[CompletionJob] = set()
 
         def on_token(prompt: int, sample: int, token: int) -> bool:
             job = jobs[prompt]
@@ -218,8 +206,8 @@ class EngineWorker:
             if job.cancelled.is_set():
                 return False
             if not job.on_token(token):
-                paused.add(prompt)
-            return prompt not in paused and len(job.ids) < job.sampling.max_new_tokens
+                paused.add(job)
+            return job not in paused and len(job.ids) < job.sampling.max_new_tokens
 
         completions = self.engine.generate(
             [[*job.prompt, *job.ids] for job in jobs],
@@ -231,9 +219,9 @@ class EngineWorker:
         for job, (completion,) in zip(jobs, completions, strict=True):
             job.logps += completion.logps
         if paused:
-            self.on_paused([jobs[at] for at in sorted(paused)])
-        for at, (job, (completion,)) in enumerate(zip(jobs, completions, strict=True)):
-            if at in paused and not completion.finished and not job.stopped and self._has_room(job):
+            self.on_paused([job for job in jobs if job in paused])
+        for job, (completion,) in zip(jobs, completions, strict=True):
+            if job in paused and not completion.finished and not job.stopped and self._has_room(job):
                 with self._changed:
                     job.turn = next(self._turns)
                     self._paused.append(job)

@@ -42,6 +42,6 @@ def test_jobs_of_one_batch_have_one_temperature_and_one_seed(
     for temperature, seed in settings:
         sampling = Sampling(1, temperature, seed=seed)
         worker.submit(CompletionJob(ended.append, [1], sampling, "", lambda token: True))
-    worker.start()
+    worker.thread.start()
     assert worker.stop(60)  # waits for all accepted jobs
     assert engine.batches == batches and len(ended) == len(settings)

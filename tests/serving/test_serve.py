@@ -23,11 +23,11 @@ from tinyrun import tiny
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.answers import GrowingAnswer
-from lovec.serving.wire import AnswerPieces, ChatRequest, Piece, RequestRefused
+from lovec.serving.responses import ChatResponse
+from lovec.serving.wire import ChatRequest, RequestRefused
 from lovec.taggers.deployment import Deployment
-from lovec.taggers.freeform import read_sentence
 from lovec.tags import TagFormat, parse
-from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale, Sentence
+from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
 
 WAITING = 24
 
@@ -299,29 +299,33 @@ ANSWER = (
     [(None, "One.\n\nTwo. Three. Four."), (0, "One. Three."), (2, "One. Three."), (3, "One."), (9, "One."), (10, "")],
 )
 def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | None, content: str) -> None:
-    came = cut(encoder, ANSWER, Deployment().keeps("free-form", least))
-    assert [len(new) for new in came[:-1]] == [1, 1, 1]  # each as soon as its tag is closed
-    all_pieces = [piece for new in came for piece in new]
-    assert "".join(piece.content for piece in all_pieces).lstrip() == content
-    assert [piece.entry["score"] for piece in all_pieces] == [9, None, 2, None]
-    assert [piece.entry.get("problem") is None for piece in all_pieces] == [True, False, True, False]
-    assert [piece.entry["text"] for piece in all_pieces][:3] == [s.text for s in parse(ANSWER).sentences]
+    came = cut(encoder, ANSWER, least)
+    assert [len(new) for new in came] == [1, 1, 1, 1]  # each as soon as its tag is closed, and what follows at the end
+    deltas = [delta for new in came for delta in new]
+    entries = [entry for delta in deltas for entry in delta["confidence"]]
+    assert "".join(delta["content"] for delta in deltas).lstrip() == content
+    assert [entry["score"] for entry in entries] == [9, None, 2, None]
+    assert [entry.get("problem") is None for entry in entries] == [True, False, True, False]
+    assert [entry["text"] for entry in entries][:3] == [s.text for s in parse(ANSWER).sentences]
 
 
-def cut(encoder: Encoder, answer: str, keeps: Any) -> list[list[Piece]]:
-    """The pieces of an answer, as its tokens arrive; the last list is of what follows its last tag."""
+def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
+    """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
+    request = ChatRequest.parse(json.loads(chat(min_score=least)), NAME, 100, encoder.scale)
+    response = ChatResponse(request, [1], encoder.scale, Deployment(), NAME)
     scored: list[Any] = []
-    growing, pieces = GrowingAnswer(encoder, [1], scored.append), AnswerPieces(keeps)
+    growing = GrowingAnswer(encoder, [1], scored.append)
+    scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
     came = []
     for token in encoder.pieces(answer):
         if not growing.on_token(token):
             while growing.next_context(None) is not None:
-                growing.advance([-1.0] * encoder.scale.size)
+                score = next(scores)
+                growing.advance([0.0 if level == score else -1000.0 for level in range(encoder.scale.size)])
             growing.release([], [])
-            spans = [new.span for new in scored.pop()]
-            came.append([pieces.piece(s.raw, read_sentence(s, encoder.scale), s.problem) for s in spans])
-    rest = growing.rest()
-    return [*came, [pieces.piece(rest.tail, Sentence(rest.tail.strip()), "untagged tail")] if rest.tail.strip() else []]
+            came.append(response.add(0, scored.pop(), None))
+    came.append(response.add(0, growing.rest(), None))
+    return [[chunk["choices"][0]["delta"] for chunk in new] for new in came]
 
 
 def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:
@@ -352,8 +356,7 @@ def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:
     tags = TagFormat(scale=Scale(("no", "perhaps", "yes")))
     encoder = Encoder(AutoTokenizer.from_pretrained(tiny(tmp_path, "llama")), tags=tags)
     text = "One. <confidence> perhaps </confidence> Two. <confidence> no </confidence>"
-    pieces = [piece for new in cut(encoder, text, Deployment().keeps("free-form", 1)) for piece in new]
-    assert [piece.entry for piece in pieces] == [
+    assert [entry for new in cut(encoder, text, 1) for delta in new for entry in delta["confidence"]] == [
         {"text": "One.", "score": 1, "confidence": 0.5, "kept": True},
         {"text": "Two.", "score": 0, "confidence": 0.0, "kept": False},
     ]

@@ -76,7 +76,7 @@ def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[Completi
 def test_the_worker_batches_limits_and_cancels_jobs() -> None:
     engine: Any = Slow()
     worker = EngineWorker(engine, (), max_waiting=6)
-    worker.start()
+    worker.thread.start()
     first, first_ended = job(2)
     worker.submit(first)
     until(lambda: worker.running == 1)
@@ -112,7 +112,7 @@ def test_the_worker_batches_limits_and_cancels_jobs() -> None:
 def worker() -> Iterator[EngineWorker]:
     engine: Any = Slow()
     worker = EngineWorker(engine, (), max_waiting=6)
-    worker.start()
+    worker.thread.start()
     yield worker
     worker.cancel()
     engine.go.release(100)
@@ -228,7 +228,7 @@ def test_a_paused_completion_is_scored_and_goes_on() -> None:
     worker.submit(paused_at(True, 100, 17, ends[0]))
     worker.submit(paused_at(True, 100, 28, ends[1]))
     worker.submit(paused_at(False, 2, 3, ends[2]))
-    worker.start()
+    worker.thread.start()
     assert worker.stop(60)
     assert scored == [[20, 30]]
     assert [[*end[0].ids] for end in ends] == [[*range(18, 26)], [*range(29, 36)], [4, 5]]
@@ -250,7 +250,7 @@ def test_a_completion_that_pauses_at_its_last_token_ends(limit: int, room: int |
     ended: list[Any] = []
     worker = EngineWorker(engine, (), 8, lambda jobs: scored.extend(job.ids[-1] for job in jobs))
     worker.submit(paused_at(True, limit, 17, ended))
-    worker.start()
+    worker.thread.start()
     assert worker.stop(60)
     assert ended[0].ids[-1] == last and not ended[0].finished and scored == [20]
 
@@ -269,7 +269,7 @@ def test_completions_that_cannot_run_together_take_turns_at_their_pauses() -> No
     for temperature in (0.5, 0.6, 0.7):
         sampling = Sampling(30, temperature)
         worker.submit(CompletionJob(ended.append, [0], sampling, "", lambda token: token % 10 != 0))
-    worker.start()
+    worker.thread.start()
     assert worker.stop(60)
     assert order == [0.5, 0.6, 0.7] * 3 and len(ended) == 3
 
@@ -282,6 +282,6 @@ def test_an_error_while_scoring_ends_the_batch() -> None:
     worker = EngineWorker(engine, (), 8, broken)
     ended: list[Any] = []
     worker.submit(paused_at(True, 30, 17, ended))
-    worker.start()
+    worker.thread.start()
     assert worker.stop(60)
     assert isinstance(ended[0], RuntimeError)

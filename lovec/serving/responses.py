@@ -1,0 +1,205 @@
+"""Responses that grow with what the model says: a stream sends their chunks, other requests get the whole."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from lovec.serving.answers import ScoredSpan
+from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
+from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import read_sentence
+from lovec.taggers.scoring import with_score
+from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Scale, Sentence
+
+Chunk: TypeAlias = dict[str, Any]
+"""An event of a stream."""
+
+
+class Response(ABC):
+    """The response to one request, as far as it is known.
+
+    Args:
+        request: the request.
+        deployment: turns what the model says of a sentence into its confidence.
+        mode: how the sentences are tagged.
+        name: name of the model.
+
+    Attributes:
+        request: as given.
+        prompt: token ids of the prompt that is answered; a given text has none.
+        parts: number of parts that grow independently: the answers, or the text.
+
+    Raises:
+        RequestRefused: the request asks for a guarantee that there is no threshold for.
+    """
+
+    prompt: Sequence[int] = ()
+    parts = 1
+
+    def __init__(self, request: ChatRequest | TagRequest, deployment: Deployment, mode: str, name: str) -> None:
+        self.request: ChatRequest | TagRequest = request
+        self._deployment, self._mode, self._name = deployment, mode, name
+        try:
+            self._keeps = deployment.keeps(mode, request.min_score, request.keep_factual)
+        except LovecError as error:
+            raise RequestRefused(str(error), "keep_factual") from None
+
+    def first(self) -> list[Chunk]:
+        """Return the chunks before all sentences."""
+        return []
+
+    @abstractmethod
+    def add(self, part: int, sentences: Sequence[Any], end: Any) -> list[Chunk]:
+        """Add what the model has said, and return its chunks.
+
+        Args:
+            part: number of the part.
+            sentences: what is known of the next sentences of the part.
+            end: the result for the part; None before its end.
+        """
+
+    def last(self) -> list[Chunk]:
+        """Return the chunks behind everything else."""
+        return []
+
+    @abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """Return the whole response."""
+
+    def _entry(self, sentence: Sentence, problem: str | None = None) -> dict[str, Any]:
+        """Return a sentence's entry in the list of confidences.
+
+        Args:
+            sentence: the sentence; its confidence is the mean readout.
+            problem: what is wrong with its tag; None if nothing is.
+        """
+        deployed = self._deployment.sentence(sentence, self._mode)
+        entry = {"text": deployed.text, "score": deployed.score, "confidence": deployed.confidence}
+        return entry | {"kept": self._keeps(deployed)} | ({} if problem is None else {"problem": problem})
+
+
+class ChatResponse(Response):
+    """The response to a chat request, with an id of its own.
+
+    Args:
+        request: the request.
+        prompt: token ids of its prompt.
+        scale: the scale of the scores.
+        deployment: see ``Response``, as for ``name``.
+        name: name of the model.
+    """
+
+    request: ChatRequest
+
+    def __init__(
+        self, request: ChatRequest, prompt: Sequence[int], scale: Scale, deployment: Deployment, name: str
+    ) -> None:
+        super().__init__(request, deployment, FREE_FORM, name)
+        self.prompt, self.parts = prompt, request.n
+        self._scale = scale
+        self._choices: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": "", "refusal": None, "confidence": []},
+                "finish_reason": None,
+                "logprobs": None,
+            }
+            for index in range(request.n)
+        ]
+        self._tokens = 0
+        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
+
+    def first(self) -> list[Chunk]:
+        """Return the chunks that begin the answers."""
+        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self.parts)]
+
+    def add(self, part: int, sentences: Sequence[ScoredSpan], end: Completion | None) -> list[Chunk]:
+        """Add sentences of an answer, and its end, see ``Response``."""
+        message = self._choices[part]["message"]
+        chunks = []
+        for scored in sentences:
+            entry = self._entry(self._sentence(scored), scored.span.problem)
+            raw = scored.span.raw
+            space = raw[: len(raw) - len(raw.lstrip())] if message["content"] else ""
+            content = f"{space}{entry['text']}" if entry["kept"] else ""
+            message["content"] += content
+            message["confidence"].append(entry)
+            chunks.append(self._chunk(part, {"content": content, "confidence": [entry]}))
+        if end is not None:
+            reason = self._choices[part]["finish_reason"] = "stop" if end.finished else "length"
+            self._tokens += len(end.ids)
+            chunks.append(self._chunk(part, {}, reason))
+        return chunks
+
+    def last(self) -> list[Chunk]:
+        """Return the chunk that counts tokens, where it is asked for."""
+        return [self._event([], usage=self._usage())] if self.request.stream_options.include_usage else []
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole response."""
+        return {**self._head, "object": "chat.completion", "choices": self._choices, "usage": self._usage()}
+
+    def _sentence(self, scored: ScoredSpan) -> Sentence:
+        """Return a span as a sentence whose confidence is the mean readout; None where it has no distribution."""
+        sentence = replace(read_sentence(scored.span, self._scale), token_logps=scored.token_logps)
+        if scored.logps is None or sentence.score is None:
+            return replace(sentence, confidence=None)
+        return with_score(sentence, sentence.score, scored.logps, self._scale, "mean")
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Chunk:
+        """Return a chunk that adds to the answer with an index."""
+        return self._event([{"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}])
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> Chunk:
+        return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
+
+    def _usage(self) -> dict[str, int]:
+        """Return how many tokens the prompt and all answers together have."""
+        prompt, answers = len(self.prompt), self._tokens
+        return {"prompt_tokens": prompt, "completion_tokens": answers, "total_tokens": prompt + answers}
+
+
+class TextResponse(Response):
+    """The response to a request to tag a given text.
+
+    Args:
+        request: the request.
+        record: the text, cut into sentences.
+        most: the most characters of a sentence that the model gets: longer ones have no score anyway, and encoding
+            them would take long.
+        deployment: see ``Response``, as for ``name``.
+        name: name of the model.
+
+    Attributes:
+        record: what the model gets.
+    """
+
+    request: TagRequest
+
+    def __init__(self, request: TagRequest, record: Record, most: int, deployment: Deployment, name: str) -> None:
+        super().__init__(request, deployment, ITERATIVE, name)
+        self.record = replace(record, sentences=tuple(replace(s, text=s.text[:most]) for s in record.sentences))
+        self._texts = iter([sentence.text for sentence in record.sentences])
+        self._entries: list[dict[str, Any]] = []
+        self._problems: list[str] = []
+
+    def add(self, part: int, sentences: Sequence[Sentence], end: Sequence[Record] | None) -> list[Chunk]:
+        """Add tagged sentences, and at the end what is wrong with the text, see ``Response``."""
+        entries = [self._entry(replace(sentence, text=next(self._texts))) for sentence in sentences]
+        self._entries += entries
+        news: list[dict[str, Any]] = [{"confidence": [entry]} for entry in entries]
+        if end is not None:
+            self._problems = list(end[0].meta.get("problems", ()))
+            news.append({"confidence": [], "problems": self._problems})
+        return [{"object": "tagged_text.chunk", "model": self._name, **part} for part in news]
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole response."""
+        content = " ".join(entry["text"] for entry in self._entries if entry["kept"])
+        response = {"object": "tagged_text", "model": self._name, "content": content}
+        return response | {"confidence": self._entries, "problems": self._problems}

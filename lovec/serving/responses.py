@@ -196,7 +196,7 @@ class TextResponse(Response):
         if end is not None:
             self._problems = list(end[0].meta.get("problems", ()))
             news.append({"confidence": [], "problems": self._problems})
-        return [{"object": "tagged_text.chunk", "model": self._name, **part} for part in news]
+        return [{"object": "tagged_text.chunk", "model": self._name, **new} for new in news]
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""

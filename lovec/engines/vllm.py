@@ -127,7 +127,8 @@ class VllmEngine:
         """Load the policy's adapter if it has changed; run without one where the policy's adapters are switched off.
 
         Raises:
-            LovecError: vLLM is not installed, or cannot load the model or the adapter.
+            LovecError: vLLM is not installed, cannot load the model or the adapter, or has changed transformers' class
+                of the model.
         """
         model = str(getattr(policy.model, "name_or_path", ""))
         if not model or getattr(policy.model, "drawn_at_random", False):
@@ -137,6 +138,12 @@ class VllmEngine:
             )
         shape = _AdapterShape.of([config.to_dict() for config in policy.peft.peft_config.values()])
         self._load(model, self._dtype or str(policy.model.dtype).removeprefix("torch."), shape)
+        if (name := _changed_class(policy.model)) is not None:
+            self.close()
+            raise LovecError(
+                f"vLLM runs {model} with transformers' own {name}, which it changes in this process, so that the "
+                "policy can no longer be computed; start a vLLM server and use lovec.engines.VllmServer"
+            )
         if self._folders is None:
             self._folders = AdapterFolders()
         folder = self._folders.write(policy)
@@ -265,7 +272,7 @@ class VllmEngine:
             requests = [
                 VllmRequest(
                     texts[at],
-                    {"max_tokens": 1, "temperature": 0.0},
+                    {"max_tokens": 1, "temperature": 0.0, "logprobs": 0},
                     scored=len(texts[at]) - starts[at],
                     top=top,
                     fresh=fresh,
@@ -335,6 +342,12 @@ class VllmEngine:
         if self._local is None:
             raise LovecError("the engine has no model yet; call sync(policy) or open(model) first")
         return self._local
+
+
+def _changed_class(model: Any) -> str | None:
+    """Return the name of a class among the model's modules whose call vLLM has replaced; None if there is none."""
+    classes = {type(module) for module in model.modules()}
+    return next((c.__name__ for c in classes if str(c.__call__.__module__).startswith("vllm.")), None)
 
 
 def _check_ids(texts: Sequence[Sequence[int]], vocabulary: int) -> None:

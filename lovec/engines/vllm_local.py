@@ -141,7 +141,7 @@ class LocalVllm:
             adapted: whether the adapter is used.
 
         Raises:
-            LovecError: vLLM refuses a request.
+            LovecError: vLLM refuses a request, or fails.
         """
         self._wake()
         replies = [TokenReply() for _ in requests]
@@ -154,7 +154,7 @@ class LocalVllm:
                     running[name] = index
                     self._add(name, request, adapted)
                 while running:
-                    for output in engine.step():
+                    for output in self._step():
                         index = running.get(output.request_id, -1)
                         if index >= 0 and _add_output(output, requests[index], replies[index]):
                             del running[output.request_id]
@@ -164,6 +164,17 @@ class LocalVllm:
             if running:
                 engine.abort_request(list(running))
         return replies
+
+    def _step(self) -> list[Any]:
+        """Return what one step of vLLM puts out.
+
+        Raises:
+            LovecError: vLLM fails, for example for want of a kernel for this device.
+        """
+        try:
+            return list(self._llm.llm_engine.step())
+        except Exception as error:  # it has no class for its own
+            raise LovecError(f"vLLM failed: {type(error).__name__}: {first_line(error)}; see docs/vllm.md") from error
 
     def rest(self) -> None:
         """Release device memory until the next request; the cached states of contexts are lost."""

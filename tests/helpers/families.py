@@ -77,6 +77,9 @@ weights of the published models were not at hand.
   once, and the prompt goes up to where the template puts the answer itself. What a model writes between `<think>` and
   `</think>` all the same, at the beginning of its answer, is no sentence, gets no tag, and is left out when answers are
   labelled or rated. An adapter that reasons before it answers cannot be trained with lovec.
+- **vLLM in the same process** (`VllmEngine`, version 0.32 on a CPU) gives the same distributions over the scores for
+  all of them but OLMo 2, whose class in transformers it changes there, and gpt-oss, whose experts need a kernel that
+  its build for the CPU lacks. Both end with an error that says so.
 - **Dates**: templates that write today's date write 26 July 2024, so that a prompt is the same tomorrow.
 - **LoRA**: a fused layer stands for its parts if all of them are asked for; else the model is refused by name.
 - **Refused**: templates that write something else between question and answer once the answer is there, tokenizers that

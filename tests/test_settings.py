@@ -26,13 +26,13 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerPieces AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
+    "Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout PendingAnswers PendingText PlainText Prefill PretrainingStats "
+    "MethodAnswers MetricInfo PanelLayout Pending PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
-    "TokenReply VllmRequest Batch Load Status".split()
+    "TextResponse TokenReply VllmRequest Batch Load Status".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 
@@ -49,7 +49,7 @@ IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
 """Options that have no effect."""
 
 ZERO = set(
-    "AnswerPieces.min_score Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
+    "Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
     "DPO.sft_weight GRPO.beta LabelSettings.max_cost LabelSettings.seed EvaluationModule.seed "
     "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
     "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
@@ -191,7 +191,7 @@ def named(setting: Setting, group: set[str]) -> bool:
 
 def test_the_tables_name_only_settings_that_exist() -> None:
     known = {str(setting) for setting in SETTINGS} | {f"{setting.target.__name__}.*" for setting in SETTINGS}
-    names = {name for name in ZERO - {"AnswerPieces.min_score", "LabelSettings.max_cost", "DPO.sft_weight"}}
+    names = {name for name in ZERO - {"LabelSettings.max_cost", "DPO.sft_weight"}}
     assert names - known == set() and len(SETTINGS) > 80
     defined = {cls.__name__ for cls in classes()}
     assert RESULTS | CONSTANTS | PASSED_ON <= defined

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 import sys
 import threading
 import uuid
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from lovec.serving.counters import Counters
     from lovec.serving.streams import StreamWorker
     from lovec.serving.worker import EngineWorker
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -276,6 +279,8 @@ class Service:
                 yield wire.event(chunk)
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already
+            if not isinstance(error, wire.RequestRefused):  # those of the engine are logged by the worker
+                log.exception("a stream failed")
             yield wire.event(wire.error_body(wire.visible(error)))
 
     async def _chunks(self, pending: Pending) -> AsyncIterator[Chunk]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.answers import GrowingAnswer
 from lovec.serving.responses import ChatResponse
+from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused
 from lovec.taggers.deployment import Deployment
 from lovec.tags import TagFormat, parse
@@ -334,6 +337,19 @@ def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:
     text = encoder.tokenizer.decode(long)
     assert text.index(encoder.instruction[-20:]) < text.index("Be short.") < text.index("She.") < text.index("When?")
     assert long.count(encoder.tokenizer.bos_token_id) == encoder.prompt("x").count(encoder.tokenizer.bos_token_id)
+
+
+def test_an_error_while_a_stream_is_made_is_in_the_log_and_not_in_the_stream(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret")
+
+    async def events() -> list[str]:
+        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail), jobs=())
+        return [event async for event in object.__new__(Service).stream(pending)]
+
+    [event] = asyncio.run(events())
+    assert "the server failed; its log says how" in event and "secret" not in event
+    assert "RuntimeError: secret" in caplog.text
 
 
 def test_max_tokens_is_limited_by_the_server() -> None:

@@ -52,6 +52,8 @@ BESIDE = {
     "answers": "beside eight answers to one request",
 }
 DISCONNECTS, AT_ONCE = 200, 20
+MORE = 4
+"""Requests of a measurement with several streams, relative to that with one: they take seconds, too."""
 SERVER = (
     "--block-size 32 --dtype float32 --enforce-eager --logprobs-mode processed_logprobs "
     "--distributed-executor-backend uni"
@@ -185,9 +187,13 @@ class Bench:
         messages = [{"role": "user", "content": self.questions[number]}]
         return {"messages": messages, "max_tokens": MOST_TOKENS, "temperature": 0.0, **more}
 
+    def requests(self, streams: int) -> int:
+        """Return how many questions are asked with so many requests at a time."""
+        return len(self.questions) if streams > 1 else len(self.questions) // MORE
+
     async def rate(self, name: str, streams: int) -> tuple[float, int]:
-        """Ask all questions with so many requests at a time; return requests per second, and tokens of the answers."""
-        numbers, tokens = iter(range(len(self.questions))), 0
+        """Ask questions with so many requests at a time; return requests per second, and tokens of the answers."""
+        numbers, tokens = iter(range(self.requests(streams))), 0
 
         async def stream() -> None:
             nonlocal tokens
@@ -199,7 +205,7 @@ class Bench:
         async with asyncio.TaskGroup() as group:
             for _ in range(streams):
                 group.create_task(stream())
-        return len(self.questions) / (time.perf_counter() - begin), tokens
+        return self.requests(streams) / (time.perf_counter() - begin), tokens
 
     async def rates(self, rounds: int, groups: Mapping[str, int]) -> list[dict[str, Any]]:
         """Return the requests per second of every server at every number of streams: medians over rounds, in turns.
@@ -225,13 +231,13 @@ class Bench:
                     rates[name].append(rate)
                     behind[name] += seconds_of(groups["bare"]) - begun[0]
                     own[name] += 0.0 if name == "bare" else seconds_of(groups[name]) - begun[1]
-            answers = rounds * len(self.questions)
+            answers = rounds * self.requests(streams)
             for name in names:
                 ratios = [other / one for one, other in zip(rates["bare"], rates[name], strict=True)]
                 rows.append(
                     {"streams": streams, "server": name, "rate": statistics.median(rates[name])}
                     | {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-                    | {"calls": calls[name] / len(self.questions), "tokens": tokens[name]}
+                    | {"calls": calls[name] / self.requests(streams), "tokens": tokens[name]}
                     | {"vllm_seconds": behind[name] / answers, "lovec_seconds": own[name] / answers}
                 )
                 print(rows[-1], flush=True)
@@ -279,7 +285,7 @@ class Bench:
     async def differences(self) -> dict[str, Any]:
         """Return how far confidences from first tokens are from those from whole scores, on the same answers."""
         found: list[list[float]] = [[], []]
-        for number in range(len(self.questions)):
+        for number in range(self.requests(streams=1)):
             for values, name in zip(found, ("exact", "prefix"), strict=True):
                 address, body = f"{self.serve[name]}/v1/chat/completions", self._chat(number)
                 [choice] = (await self.client.post(address, json=body)).json()["choices"]
@@ -348,7 +354,7 @@ async def measure(
 
     bare = addresses["bare"]
     records = [record for split in ("test", "dev") for record in ensure_world("world").questions(split)]
-    questions = [record.question for record in records[: flags.requests]]
+    questions = [record.question for record in records[: MORE * flags.requests]]
     with open_session(str(model), engine=VllmServer(f"{bare}/v1")) as session:
         prompts, stop_ids = [session.encoder.prompt(question) for question in questions], session.encoder.stop_ids
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
@@ -364,7 +370,7 @@ async def measure(
         await bench.leave(DISCONNECTS)
         left = {"times": DISCONNECTS, "before": before, "after": state_of(groups[WAYS[0]])}
     found = {"rates": rates, "waits": waits, "differences": gaps, "left": left}
-    return {"requests": len(questions), "rounds": flags.rounds, **found}
+    return {"requests": flags.requests, "rounds": flags.rounds, **found}
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
@@ -401,9 +407,10 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "Written by `benchmarks/serving.py` from `benchmarks/results/serving.json`. `lovec serve` with a vLLM server "
         "behind it, against that server alone: the same weights (an adapter of the embedded world's model, merged), "
-        f"the same prompts, greedy answers as streams, {results['requests']} requests, median of {results['rounds']} "
-        "rounds in turns, in brackets the range. Client and servers share the machine's cores, and the model is so "
-        f"small that a request costs vLLM as much as many tokens. {versions_text(results)}."
+        f"the same prompts, greedy answers as streams, {results['requests']} requests with one stream and "
+        f"{MORE * results['requests']} with several, median of {results['rounds']} rounds in turns, in brackets the "
+        "range. Client and servers share the machine's cores, and the model is so small that a request costs vLLM as "
+        f"much as many tokens. {versions_text(results)}."
     )
     yield from ("", "What lovec scores at the tags of an answer is", "")
     yield from (
@@ -464,7 +471,7 @@ def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", type=Path, help="adapter of the embedded world's model")
-    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--waits", type=int, default=10, help="measurements of the time to a first sentence")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "serving", help="folder of model and logs")

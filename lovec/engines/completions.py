@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from lovec.calls import ApiClient, CallFailed, MalformedReply
-from lovec.choices import ChoiceTree
+from lovec.choices import NO_CHOICES, ChoiceTree
 from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.engines.common import SampleRow, TokenCallback, TokenReply, checked_texts, reply_scores, with_choices
 from lovec.engines.token_scoring import check_starts
@@ -136,9 +136,8 @@ class CompletionClient:
 
         return await together(map(one, rows))
 
-    async def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def score(self, contexts: Sequence[Sequence[int]], tree: ChoiceTree) -> list[list[float]]:
         """Return the exact log-probability of every whole choice after every context, see ``VllmServer.score``."""
-        tree = ChoiceTree(choices)
         texts = checked_texts(contexts, tree.longest, self.context_length, "context")
         return await score_by_continuations(texts, tree, self._continue)
 
@@ -146,7 +145,7 @@ class CompletionClient:
         self,
         contexts: Sequence[Sequence[int]],
         starts: Sequence[int],
-        choices: Sequence[Sequence[int]] = (),
+        tree: ChoiceTree = NO_CHOICES,
         top: int = 0,
     ) -> list[TokenScores]:
         """Return the log-probabilities of given tokens, and of choices behind, see ``VllmServer.token_logps``."""
@@ -165,7 +164,7 @@ class CompletionClient:
             return scores
 
         found = await together(map(one, texts, starts))
-        scored = await self.score(texts, choices) if choices and texts else [[]] * len(texts)
+        scored = await self.score(texts, tree)
         return with_choices(found, scored)
 
     async def has_temperature(self) -> bool:

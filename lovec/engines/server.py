@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from lovec.calls import ApiClient, CallFailed, ServerRefused, read_key, server_address
+from lovec.choices import ChoiceTree
 from lovec.engines.adapters import read_adapter_config
 from lovec.engines.common import by_prompt, check_vllm_temperature, sample_rows, when_gone
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
@@ -184,7 +185,7 @@ class VllmServer:
         Raises:
             LovecError: a context or choice is empty, the longest choice does not fit, or a call failed.
         """
-        return self._run(self._running().client.score(contexts, choices))
+        return self._run(self._running().client.score(contexts, ChoiceTree(choices)))
 
     def token_logps(
         self,
@@ -208,7 +209,7 @@ class VllmServer:
             LovecError: as for ``score``; a start lies outside its context; ``top`` is out of range; or the server
                 leaves log-probabilities out.
         """
-        return self._run(self._running().client.token_logps(contexts, starts, choices, top))
+        return self._run(self._running().client.token_logps(contexts, starts, ChoiceTree(choices), top))
 
     def connect(self) -> CompletionClient:
         """Return a client for the running model, for callers that have an event loop of their own.

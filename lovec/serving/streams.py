@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lovec.calls import CallFailed, ServerRefused
+from lovec.choices import ChoiceTree
 from lovec.engines import VllmServer
 from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
@@ -43,11 +44,11 @@ class ScoreBatches:
 
     Args:
         client: makes the calls, which may hold contexts of different answers.
-        choices: token ids of every score behind a context.
+        tree: the scores behind a context.
     """
 
-    def __init__(self, client: CompletionClient, choices: Sequence[Sequence[int]]) -> None:
-        self.client, self.choices = client, choices
+    def __init__(self, client: CompletionClient, tree: ChoiceTree) -> None:
+        self.client, self.tree = client, tree
         self._due: list[tuple[list[int], asyncio.Future[list[float]]]] = []
         self._calls: asyncio.Task[None] | None = None
 
@@ -71,7 +72,7 @@ class ScoreBatches:
 
     async def _call(self, contexts: Sequence[list[int]], results: Sequence[asyncio.Future[list[float]]]) -> None:
         """Score contexts in one call, which ends when nobody waits for its results any more."""
-        call = asyncio.create_task(self.client.score(contexts, self.choices))
+        call = asyncio.create_task(self.client.score(contexts, self.tree))
         for result in results:
             result.add_done_callback(lambda _: all(one.done() for one in results) and call.cancel())
         [found] = await asyncio.gather(call, return_exceptions=True)
@@ -105,8 +106,8 @@ class StreamWorker:
     ) -> None:
         self.client = engine.connect()
         self.stop_ids = tuple(stop_ids)
-        self.choices = choices
-        self.scores = ScoreBatches(self.client, choices)
+        self.tree = ChoiceTree(choices)
+        self.scores = ScoreBatches(self.client, self.tree)
         self.most = most
         self.stopping = False
         self.waiting = 0
@@ -226,10 +227,10 @@ class StreamWorker:
             while True:
                 request: ScoreRequest = job.steps.send(answer)
                 if request.starts is None:
-                    rows = await self.client.score(request.contexts, self.choices)
+                    rows = await self.client.score(request.contexts, self.tree)
                     answer = [TokenScores((), choices=tuple(row)) for row in rows]
                 else:
-                    answer = await self.client.token_logps(request.contexts, request.starts, self.choices)
+                    answer = await self.client.token_logps(request.contexts, request.starts, self.tree)
         except StopIteration as end:
             return end.value
         finally:

@@ -53,7 +53,8 @@ BESIDE = {
 }
 DISCONNECTS, AT_ONCE = 200, 20
 MORE = 4
-"""Requests of a measurement with several streams, relative to that with one: they take seconds, too."""
+"""How many times as many questions are asked with several streams as with one; otherwise a measurement would last a
+second."""
 SERVER = (
     "--block-size 32 --dtype float32 --enforce-eager --logprobs-mode processed_logprobs "
     "--distributed-executor-backend uni"

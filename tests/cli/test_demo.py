@@ -201,9 +201,11 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
 def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
     """The children of a real demo: they end with it, and their training goes on where it was."""
 
-    def ended_in_training():
-        """Start the demo, end it some seconds after training has begun, and return its exit code and its lines."""
-        command = [sys.executable, "-m", "lovec.cli", "demo", "--quick", "--methods", "dpo", "--jobs", "2"]
+    logs = tmp_path / "d" / "sft" / "logs"
+
+    def ended_in_training(after):
+        """Start the demo, end it when it has written a checkpoint of a later step; return its code and its lines."""
+        command = [sys.executable, "-m", "lovec.cli", "demo", "--methods", "dpo", "--jobs", "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [*command, "--out", str(tmp_path / "d")], env=environment, stderr=subprocess.PIPE, text=True
@@ -212,15 +214,19 @@ def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
         for line in process.stderr:  # it ends when no process has it any more
             lines.append(line)
             if "sft: SFT trains" in line:
-                time.sleep(6)  # a few steps
+                while process.poll() is None and not any(step > after for step in steps()):
+                    time.sleep(0.02)
                 process.send_signal(number)
         return process.wait(60), "".join(lines)
 
-    code, said = ended_in_training()
+    def steps():
+        return [int(path.stem.rpartition("=")[2]) for path in logs.glob("*/checkpoints/*step=*.ckpt")]
+
+    code, said = ended_in_training(after=0)
     assert code == (143 if number == signal.SIGTERM else -9)
     step = re.search(r"sft: ended by SIGTERM after step (\d+); resume with", said)
     assert step and (tmp_path / "d" / "sft" / "terminated.ckpt").exists()
-    code, said = ended_in_training()
+    code, said = ended_in_training(after=int(step[1]))
     assert code == (143 if number == signal.SIGTERM else -9)
     assert f"sft: goes on from step {step[1]}, where an earlier call was stopped" in said
     assert int(re.search(r"after step (\d+); resume", said)[1]) > int(step[1])

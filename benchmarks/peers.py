@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lovec.modules.batching import Example
-from lovec.policy import ADAPTER, TokenBatch, TokenSequence, load_base
+from lovec.policy import ADAPTER, TokenBatch, TokenSequence, checkpoint_activations, load_base
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -95,7 +95,7 @@ class Trl:
         self.trainer.current_gradient_accumulation_steps = 1
         self.model = self.trainer.model.to(device).train()
         if config.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            checkpoint_activations(self.model)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.take(examples)
 

@@ -34,7 +34,7 @@ from sides import WHOLE, Case, Lovec
 from takes_page import page
 
 from lovec.modules.batching import micro_batches
-from lovec.policy import head
+from lovec.policy import checkpoint_activations, head
 from lovec.policy.sharding import shard_base
 
 RESULTS = ROOT / "benchmarks" / "results" / "takes.json"
@@ -126,10 +126,7 @@ def row(check: Check, side: Lovec, rows: int, checkpointing: bool, at_once: int)
     """Return what a step takes and what the models of memory and operations say."""
     setup = Setup(check.base, LORA_R, checkpointing, gpus=check.gpus)
     model, sizes = side.module.policy.model, unique(side.sequences)
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    else:
-        model.gradient_checkpointing_disable()
+    checkpoint_activations(model, checkpointing)
 
     def step() -> None:
         mixed: AbstractContextManager[Any] = nullcontext()

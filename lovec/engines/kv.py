@@ -8,6 +8,7 @@ does not matter.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class CachedRows:
     def __init__(self, model: Any, kind: AttentionKind) -> None:
         self.model = model
         self.kind = kind
+        # Since 5.24, transformers calls it "cache".
+        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.ids: list[tuple[int, ...]]
         self._clear(0)
 
@@ -141,9 +144,9 @@ class CachedRows:
             input_ids=tokens,
             attention_mask=self.kind.masks(visible, query_positions, key_positions, self.model.dtype),
             position_ids=query_positions.clamp(min=0),
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=keep,
+            **{self._cache_name: self._cache},
         )
         logits: Tensor = output.logits
         return logits

@@ -149,6 +149,22 @@ def load_base(config: PolicyConfig) -> Any:
     return model.requires_grad_(False)
 
 
+def checkpoint_activations(model: Any, on: bool = True) -> None:
+    """Let a transformers model recompute its activations in the backward pass, or keep them.
+
+    Args:
+        model: the model, which may have PEFT's adapters.
+        on: whether they are recomputed.
+    """
+    # transformers 5.23 has renamed it, and warns where it is called by the old name.
+    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    if on:
+        options = {f"{name}_checkpointing_kwargs": {"use_reentrant": False}}
+        getattr(model, f"{name}_checkpointing_enable")(**options)
+    else:
+        getattr(model, f"{name}_checkpointing_disable")()
+
+
 def _has_sdpa(settings: Any) -> bool:
     """Return whether the attention of a model can be computed by torch's scaled dot product attention."""
     from transformers import AutoModelForCausalLM

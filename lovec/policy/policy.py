@@ -26,7 +26,7 @@ from lovec.policy.adapters import (
     lora_options,
 )
 from lovec.policy.head import target_logps
-from lovec.policy.loading import RANDOM, PolicyConfig, load_base, load_tokenizer
+from lovec.policy.loading import RANDOM, PolicyConfig, checkpoint_activations, load_base, load_tokenizer
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
 from lovec.policy.targets import Targets
 from lovec.tries import why_not_shared
@@ -99,7 +99,7 @@ class Policy(nn.Module):
         self.peft.set_adapter(ADAPTER)
         self._set_dropout(config.lora_dropout if dropout else 0.0)
         if config.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            checkpoint_activations(self.model)
         settings = self.model.config.get_text_config()
         context = int(getattr(settings, "max_position_embeddings", 0) or 1 << 30)
         self.max_length = min(context, config.max_length or context)

@@ -473,7 +473,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", type=Path, help="adapter of the embedded world's model")
     parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--waits", type=int, default=10, help="measurements of the time to a first sentence")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "serving", help="folder of model and logs")
     parser.add_argument("--page", action="store_true", help="only write the page from the file")

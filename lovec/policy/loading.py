@@ -33,8 +33,9 @@ class PolicyConfig:
     """Which model to train, and how it is adapted.
 
     Attributes:
-        model: hub id or folder of the base model; `world`, `world-small` and `tiny-llama` are built offline, and
-            `random:` before a hub id or folder draws weights instead of loading them.
+        model: hub id or folder of the base model, or a GGUF file, here or on the hub (org/name:file.gguf), which is
+            dequantised once; `world`, `world-small`, `tiny-llama` and `smollm2` need no hub; `random:` before a hub id
+            or folder draws weights instead of loading them.
         adapter: PEFT adapter folder or hub id (org/name, org/name@revision) to continue from; null starts a fresh one.
             It also becomes the reference.
         lora_r: rank of a fresh adapter.

@@ -120,8 +120,8 @@ def open_session(
     Confidences are calibrated where ``lovec calibrate`` has written a map beside the adapter, or beside a merged model.
 
     Args:
-        model: ``world``, ``world-small``, ``tiny-llama``, a hub id or a folder; None takes the base model that the
-            adapter names.
+        model: ``world``, ``world-small``, ``tiny-llama``, ``smollm2``, a hub id, a folder or a GGUF file; None takes
+            the base model that the adapter names.
         adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), or a hub id with an adapter
             (``org/name`` or ``org/name@revision``).
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
@@ -162,7 +162,7 @@ def open_session(
         )
     trained = None if adapter is None else trained_quantization(adapter)
     config = PolicyConfig(
-        resolve_model(name),
+        resolve_model(name, dtype or "float32"),
         adapter=adapter,
         any_base=any_base,
         dtype=dtype or "float32",

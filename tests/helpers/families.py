@@ -47,6 +47,7 @@ FAMILIES = (
     Family("gemma2", "Gemma 2", _GEMMA, "<end_of_turn>"),
     Family("gemma3", "Gemma 3", _GEMMA, "<end_of_turn>"),
     Family("qwen2", "Qwen 2, Qwen 2.5", _QWEN, "<|im_end|>"),
+    Family("smollm2", "SmolLM2", _QWEN, "<|im_end|>", note="digits are single tokens, so 10 is two"),
     Family("qwen3", "Qwen 3", _QWEN + NO_THOUGHT, "<|im_end|>", note="thinking off: an empty thought"),
     Family("qwen3thinking", "Qwen 3 Thinking", _QWEN + NO_THOUGHT, "<|im_end|>", note="its thought is ended at once"),
     Family("r1", "DeepSeek-R1-Distill", f"<{_BAR}Assistant{_BAR}>{NO_THOUGHT}", f"<{_BAR}end▁of▁sentence{_BAR}>",
@@ -63,8 +64,12 @@ _TEXT = """# Models
 
 Every causal language model of transformers with a chat template may work. These families are tried: a model of each
 architecture with two layers and random weights goes through encoding, training and tagging, and its log-probabilities
-are compared with those of the model itself. This page is written by `make models` from what the tests check; the
-weights of the published models were not at hand.
+are compared with those of the model itself. This page is written by `make models` from what the tests check; of the
+published models only SmolLM2-135M-Instruct was at hand (`smollm2`), with which its row is tested, too.
+
+A model may also be a GGUF file: `model.gguf`, `org/name:file.gguf` of the hub, or `smollm2`, whose weights a package
+holds ([Installation](install.md)). It is dequantised once into the cache, in the precision of `policy.dtype`, and from
+then on it is a base like others. Architectures that transformers cannot read from GGUF are refused by name.
 
 | Models | System turn | Answer begins after | and ends with | LoRA on | Shared beginnings | |
 |---|---|---|---|---|---|---|

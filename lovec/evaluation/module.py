@@ -164,7 +164,7 @@ class EvaluationModule(LightningModule):
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags)
+            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags, config.scoring)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,

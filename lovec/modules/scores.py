@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,24 +28,27 @@ class ScoredExample(Example):
     Attributes:
         tag_positions: index into the completion at which the score string of each sentence begins.
         ratings: true score of each sentence, or in subclasses another target on the scale 0..K-1.
-        text_mask: 1 on completion tokens that are text, 0 on score strings, [T].
+        text_mask: 1 on completion tokens that are text, 0 on those of the tags that are scored, [T].
+        tag_mask: k + 1 on tokens of the score string of sentence k that are not scored, 0 on all others, [T].
     """
 
     tag_positions: list[int]
     ratings: Sequence[float]
     text_mask: list[float]
+    tag_mask: list[float]
 
 
 class ScoreModule(PolicyModule):
     """Learns from labelled answers: the text by its likelihood, the scores by ``score_loss``.
 
     A subclass overrides ``score_loss``. One forward pass gives the exact probabilities of the score strings of all K
-    levels of the scale (11 by default) at every tag. The context of a sentence contains the scores of the earlier
-    sentences: the sentence's own ``score`` where it has one, else its true score.
+    levels of the scale (11 by default) at every tag, or, with ``policy.scoring: prefix``, of their first tokens. The
+    context of a sentence contains the scores of the earlier sentences: the sentence's own ``score`` where it has one,
+    else its true score.
 
     Args:
-        text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. The score
-            and closing word of a tag are left to ``score_loss``.
+        text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. What is
+            scored of a tag is left to ``score_loss``; with ``policy.scoring: prefix`` the closing word is text.
         score_weight: weight of ``score_loss``, above 0. Only its ratio to ``text_weight`` matters to an optimiser such
             as Adam, whose steps do not depend on the size of the loss.
         kwargs: arguments of ``PolicyModule``.
@@ -61,8 +65,8 @@ class ScoreModule(PolicyModule):
         """Compute the loss of every sentence.
 
         Args:
-            logps: log-probability of each whole score string at each tag, [M, K] float64. The probabilities sum to
-                less than 1; the rest is that of malformed tags.
+            logps: log-probability of each score at each tag, [M, K] float64: of its whole string or its first tokens.
+                The probabilities sum to less than 1; the rest is that of malformed tags.
             ratings: what ``targets`` returned for every sentence: here true scores 0..K-1, [M] int64.
 
         Returns:
@@ -96,13 +100,14 @@ class ScoreModule(PolicyModule):
         rounded = [math.floor(target + 0.5) for target in targets]
         scores = [score if s.score is None else s.score for s, score in zip(row.sentences, rounded, strict=True)]
         completion, positions = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)
-        text_mask = [1.0] * len(completion)
-        for position, score in zip(positions, scores, strict=True):
-            length = len(self.encoder.tails[score])
-            text_mask[position : position + length] = [0.0] * length
+        text_mask, tag_mask = [1.0] * len(completion), [0.0] * len(completion)
+        for sentence, (position, score) in enumerate(zip(positions, scores, strict=True), 1):
+            scored, end = len(self.encoder.choices[score]), len(self.encoder.tails[score])
+            text_mask[position : position + scored] = [0.0] * scored
+            tag_mask[position + scored : position + end] = [float(sentence)] * (end - scored)
         sequence = TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
-        branches = len(ChoiceTree(self.encoder.tails).ids) * len(positions)
-        return ScoredExample((sequence,), row, positions, targets, text_mask, extra_tokens=branches)
+        branches = _nodes(tuple(map(tuple, self.encoder.choices))) * len(positions)
+        return ScoredExample((sequence,), row, positions, targets, text_mask, tag_mask, extra_tokens=branches)
 
     def counts(self, examples: Sequence[ScoredExample]) -> dict[str, float]:
         """Count sentences and text tokens as well."""
@@ -115,7 +120,7 @@ class ScoreModule(PolicyModule):
     def loss(self, batch: Batch[ScoredExample]) -> LossOutput:
         """Compute the loss of the scores, per sentence, and that of the text, per text token."""
         positions = [example.tag_positions for example in batch.examples]
-        token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.tails)
+        token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.choices)
         targets = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
         terms = {"score": Term(self.score_loss(logps, targets), ones, per="sentence", weight=self.score_weight)}
@@ -123,13 +128,30 @@ class ScoreModule(PolicyModule):
             text_mask = batch.tokens.padded([example.text_mask for example in batch.examples])
             terms["text"] = Term(sft_nll(token_logps), text_mask, per="text", weight=self.text_weight)
         probs = logps.detach().exp()
+        well_formed = probs.sum(-1) * self._closed(batch, token_logps.detach())
         metrics = {
             "confidence": expected_confidence(logps.detach().softmax(-1)),
             "factuality": targets / self.scale.top,
-            "malformed": (1.0 - probs.sum(-1)).clamp(min=0.0),
+            "malformed": (1.0 - well_formed).clamp(min=0.0),
             "score_entropy": -(probs * logps.detach()).sum(-1),
         }
         return LossOutput(terms, {name: Term(values, ones, per="sentence") for name, values in metrics.items()})
+
+    def _closed(self, batch: Batch[ScoredExample], token_logps: Tensor) -> Tensor:
+        """Return the probability that the tag in the text is closed, once what is scored of it is there, [M]."""
+        marks = batch.tokens.padded([example.tag_mask for example in batch.examples])
+        found = [
+            torch.where(row == sentence + 1, logps.double(), 0.0).sum()
+            for example, row, logps in zip(batch.examples, marks, token_logps, strict=True)
+            for sentence in range(len(example.tag_positions))
+        ]
+        return torch.stack(found).exp()
+
+
+@cache
+def _nodes(choices: tuple[tuple[int, ...], ...]) -> int:
+    """Return how many tokens are computed for the choices of one place."""
+    return len(ChoiceTree(choices).ids)
 
 
 def _without_scores(row: Record) -> Record:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from lovec.encoding import Scoring
 from lovec.imports import without_collection
 from lovec.policy.quantization import (
     Quantization,
@@ -19,7 +20,7 @@ from lovec.policy.quantization import (
     stored_quantization,
 )
 from lovec.tries import use_trie_attention
-from lovec.types import LovecError, check_count, check_range
+from lovec.types import LovecError, check_choice, check_count, check_range
 
 RANDOM = "random:"
 """Prefix of a model's name: load its configuration and tokenizer only, and draw its weights at random.
@@ -52,6 +53,8 @@ class PolicyConfig:
         instruction: system prompt asking for tags; null takes the data's own, or else the paper's.
         tag_words: the words before and after a score; an instruction of your own should name them.
         scale: words of the confidence scale, lowest first; null is 0 to 10.
+        scoring: what is scored at a tag: exact every score up to the closing tag word, prefix the first tokens that
+            tell the scores apart, which costs a small part of it; objectives then learn the closing word as text.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
         any_base: load adapters that name another base model, too.
@@ -74,6 +77,7 @@ class PolicyConfig:
     instruction: str | None = None
     tag_words: tuple[str, str] = ("<confidence>", "</confidence>")
     scale: list[str] | None = None
+    scoring: Scoring = "exact"
     chat_template: str | None = None
     trust_remote_code: bool = False
     any_base: bool = False
@@ -83,6 +87,7 @@ class PolicyConfig:
         check_count("policy.lora_alpha", self.lora_alpha)
         check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
         check_count("policy.max_length", self.max_length)
+        check_choice("policy.scoring", self.scoring, Scoring)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
 

@@ -49,20 +49,36 @@ def short(model: str, adapter: str | None = None, **config: Any) -> PolicyConfig
 
 
 def by_hand(objective: Any, row: Record, scores: list[int]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [S, 11] of whole score strings, one sequence per string, and nll of the text tokens."""
-    encoder, tails = objective.encoder, objective.encoder.tails
+    """Log-probabilities [S, 11] of what is scored, one sequence per score, and nll of the text tokens."""
+    encoder, tails, choices = objective.encoder, objective.encoder.tails, objective.encoder.choices
     ids = list(encoder.prompt(row.question))
     start, contexts, text = len(ids), [], []
     for i, (sentence, score) in enumerate(zip(row.sentences, scores, strict=True)):
         head = encoder.head(sentence.text, first=i == 0)
-        text += [True] * len(head) + [False] * len(tails[score])
+        scored = len(choices[score])
+        text += [True] * len(head) + [False] * scored + [True] * (len(tails[score]) - scored)
         contexts.append([*ids, *head])
         ids = [*contexts[-1], *tails[score]]
     text.append(True)
-    choices = TokenBatch.of([TokenSequence(tuple(c), tuple(tail)) for c in contexts for tail in tails])
-    logps = objective.policy.token_logps(choices).double().sum(-1).view(len(contexts), 11)
+    each = TokenBatch.of([TokenSequence(tuple(c), tuple(choice)) for c in contexts for choice in choices])
+    logps = objective.policy.token_logps(each).double().sum(-1).view(len(contexts), 11)
     whole = TokenBatch.of([TokenSequence(tuple(ids[:start]), (*ids[start:], encoder.end_id))])
     return logps, -objective.policy.token_logps(whole)[0][torch.tensor(text)]
+
+
+@torch.no_grad()
+def well_formed(objective: Any, row: Record, scores: list[int]) -> Tensor:
+    """Probability [S] of some score, and of the end of the tag behind the one that is there."""
+    encoder = objective.encoder
+    logps, _ = by_hand(objective, row, scores)
+    ids, ends = list(encoder.prompt(row.question)), []
+    for i, (sentence, score) in enumerate(zip(row.sentences, scores, strict=True)):
+        scored, tail = len(encoder.choices[score]), encoder.tails[score]
+        ids += [*encoder.head(sentence.text, first=i == 0), *tail[:scored]]
+        rest = TokenBatch.of([TokenSequence(tuple(ids), (*tail[scored:], encoder.end_id))])  # and a token to drop
+        ends.append(objective.policy.token_logps(rest)[0, :-1].double().sum())
+        ids += tail[scored:]
+    return logps.exp().sum(-1) * torch.stack(ends).exp()
 
 
 def drawn(objective: Any, rows: list[Record]) -> list[list[int]]:
@@ -72,15 +88,16 @@ def drawn(objective: Any, rows: list[Record]) -> list[list[int]]:
 # The objective
 
 
+@pytest.mark.parametrize("scoring", ["exact", "prefix"])
 @pytest.mark.parametrize("reward", [QuadraticReward(contrast=2.0), LogReward()], ids=["quadratic", "log"])
-def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path: Path) -> None:
-    """Value and gradient, with own scores in the context, against one forward pass per score string."""
+def test_expected_reward_by_hand(reward: Any, scoring: str, model: str, tagger: str, tmp_path: Path) -> None:
+    """Value and gradient, with own scores in the context, against one forward pass per score."""
     objective = loaded(
         tmp_path,
         module(
             ExpectedReward,
             model,
-            policy=short(model, tagger),
+            policy=short(model, tagger, scoring=scoring),
             reward=reward,
             reward_scale=5.0,
             text_weight=0.7,
@@ -106,8 +123,7 @@ def test_expected_reward_by_hand(reward: Any, model: str, tagger: str, tmp_path:
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
     for p, grad in zip(objective.policy.trainable(), grads, strict=True):
         assert float((p.grad - grad).norm() / grad.norm()) < 1e-4
-    logps = [by_hand(objective, row, scores)[0] for row, scores in zip(rows, drawn(objective, rows), strict=True)]
-    mass = torch.cat(logps).exp().sum(-1).detach()
+    mass = torch.cat([well_formed(objective, *pair) for pair in zip(rows, drawn(objective, rows), strict=True)])
     assert 0.1 < float(mass.mean()) < 0.999  # both parts of the sum are in play
     malformed = out.metrics["malformed"]
     assert float((malformed.values * malformed.mask).sum() / malformed.mask.sum()) == pytest.approx(
@@ -131,17 +147,41 @@ def test_regression_by_hand(model: str, tagger: str, tmp_path: Path) -> None:
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_the_score_in_the_text_times_its_end_is_its_whole_string(model: str, tagger: str, tmp_path: Path) -> None:
+    """The two ways of scoring differ by the closing word only, whose probability is that in the text."""
+    exact, prefix = (
+        loaded(tmp_path, module(CrossEntropy, model, policy=short(model, tagger, scoring=scoring)))
+        for scoring in ("exact", "prefix")
+    )
+    found = {}
+    for name, objective in (("exact", exact), ("prefix", prefix)):
+        batch = Batch.of([objective.example(row) for row in KNOWN[:4]], objective.policy.device)
+        positions = [example.tag_positions for example in batch.examples]
+        token_logps, logps = objective.policy.choice_logps(batch.tokens, positions, objective.encoder.choices)
+        stated = torch.tensor([score for row in KNOWN[:4] for score in ratings(row)])
+        found[name] = logps.gather(-1, stated[:, None])[:, 0] + objective._closed(batch, token_logps).log()
+    torch.testing.assert_close(found["exact"], found["prefix"], atol=1e-4, rtol=1e-5)
+    assert prefix.example(KNOWN[0]).extra_tokens < exact.example(KNOWN[0]).extra_tokens / 3
+
+
 @pytest.mark.parametrize(
-    ("cls", "options"), [(ExpectedReward, {}), (ExpectedReward, {"context": "true"}), (SFTRegression, {})]
+    ("cls", "options"),
+    [
+        (ExpectedReward, {}),
+        (ExpectedReward, {"context": "true"}),
+        (SFTRegression, {}),
+        (SFTRegression, {"policy": {"scoring": "prefix"}}),
+    ],
 )
 def test_ragged_micro_batches_equal_one_batch(
     cls: type, options: dict[str, Any], model: str, adapter: str, tmp_path: Path
 ) -> None:
+    config = PolicyConfig(model=model, adapter=adapter, lora_r=4, lora_alpha=8, **options.get("policy", {}))
+    options = {**options, "policy": config}
     whole, parts = (
-        fit(tmp_path, module(cls, model, adapter, sgd=True, micro_batch_tokens=n, **options), max_steps=2)
-        for n in (10**6, 300)
+        fit(tmp_path, module(cls, model, sgd=True, micro_batch_tokens=n, **options), max_steps=2) for n in (10**6, 300)
     )
-    objective = loaded(tmp_path, module(cls, model, adapter, **options))
+    objective = loaded(tmp_path, module(cls, model, **options))
     assert len(micro_batches([objective.example(row) for row in records(4)], 300, True)) > 2
     assert len(whole.logged) == len(parts.logged) == 2
     for a, b in zip(whole.gradients, parts.gradients, strict=True):

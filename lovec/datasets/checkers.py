@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row
-from lovec.datasets.values import confidence_of, label_of
+from lovec.datasets.values import confidence_of, flag_of, label_of
 from lovec.types import Record, Sentence
 
 _NO_CLAIM = "No verifiable claim."  # what VeriScore writes in place of a claim
@@ -31,7 +31,7 @@ def veriscore(row: Row, reading: Reading) -> Iterator[Record]:
     claims = [claim for claim in row.get("all_claims") or verdicts if claim and claim != _NO_CLAIM]
     question = (row["question"] or "").strip()
     name = question or f"answer {reading.number}"
-    abstained = bool(row["abstained"])
+    abstained = flag_of(row["abstained"], "abstained")
     reading.left_out["abstentions"] += abstained
     reading.left_out["claims without a verdict"] += sum(not verdicts.get(claim) for claim in claims)
     yield Record(
@@ -75,7 +75,7 @@ def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
         labels = [label_of(fact["annotation"]) for fact in facts]
         confidences = [confidence_of(fact.get("confidence")) for fact in facts]
         given = any(confidence is not None for confidence in confidences)
-        meta = {**record.meta, "unit": "claim", **({"scores": {"confidence": confidences}} if given else {})}
+        meta = {**record.meta, "unit": "claim", **({"scores": confidences} if given else {})}
         yield replace(record, sentences=tuple(map(Sentence, texts, labels)), meta=meta)
 
 

@@ -66,7 +66,7 @@ EXPECTED = {
     ),
     "authors_pairs.jsonl": (
         [answer("ada", ADA, "Ada wrote. She swam.", [("Ada wrote.", 0.9), ("She swam.", 0.0)], rejected=(2, 10))],
-        "1 rows read as the paper's authors: pairs: 1 records, 2 sentences, 2 labels, 0 confidences",
+        "1 rows read as pairs: the paper's authors, TRL: 1 records, 2 sentences, 2 labels, 0 confidences",
     ),
     "authors_grpo.jsonl": (
         [answer("ada", ADA, "Ada wrote.", evidence=("Page one.", "Page two."), entity="Ada"),
@@ -161,7 +161,8 @@ EXPECTED = {
         "their text, which the file does not have (a name stands in)",
     ),
     "polygraph_manager.json": (
-        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], scores={"PTrueClaim": [1.0]}, order_only=[])],
+        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], unit="claim", order_only=[],
+                scores={"PTrueClaim": [1.0]})],
         "1 rows read as LM-Polygraph: manager: 1 records, 1 sentences, 1 labels, 0 confidences; of these "
         "1 sentences without their text, which the file does not have (a name stands in), "
         "1 levels without labels (token)",
@@ -178,13 +179,41 @@ EXPECTED = {
         "1 rows read as conformal factuality: numbers: 1 records, 2 sentences, 2 labels, 0 confidences; of these "
         "2 sentences without their text, which the file does not have (a name stands in)",
     ),
+    "answered.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.", question_id=1),
+         answer("who-was-bo", "Who was Bo?", "", question_id=2)],
+        "2 rows read as questions with answers: 2 records, 0 sentences, 0 labels, 0 confidences; of these 1 questions "
+        "without an answer; kept in meta: question_id",
+    ),
+    "prompts.jsonl": (
+        [answer("who-was-ada", "Who was Ada?"), answer("who-was-bo", "Who was Bo?")],
+        "2 rows read as prompts: 2 records, 0 sentences, 0 labels, 0 confidences; of these 2 questions without an "
+        "answer",
+    ),
+    "chats.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote."),
+         answer("and-bo", "And Bo?", "Bo ran.", earlier_turns=[
+             {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who was Ada?"},
+             {"role": "assistant", "content": "Ada wrote."}]),
+         answer("who-was-cy", "Who was Cy?")],
+        "3 rows read as chats: 3 records, 0 sentences, 0 labels, 0 confidences; of these "
+        "1 questions without an answer, 3 earlier turns (kept in meta)",
+    ),
+    "preferences.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "A writer.", rejected_answer="A boxer."),
+         answer("ada", ADA, "Ada wrote.", [("Ada wrote.", 0.9)], rejected=(2,)),
+         answer("who-was-bo", "Who was Bo?", "A runner.", rejected_answer="A swimmer.")],
+        "3 rows read as pairs: the paper's authors, TRL: 3 records, 1 sentences, 1 labels, 0 confidences; of these "
+        "2 rejected answers without scores (kept in meta): lovec's pairs are one answer with true and wrong scores, "
+        "which `lovec label --answers` makes of the chosen ones",
+    ),
     "own_list.json": (
         [answer("line-1", "Who?", "Ada."), answer("b", "What?", "", [("One.", 0.5)], ("A page.",))],
         None,
     ),
     "own.csv": (
-        [answer("7", "Who, then?", "1984", [("One.", 1.0)], ("a", "b"), popularity=3),
-         answer("line-4", "What?", "Two\nlines")],
+        [answer("7", "Who, then?", "1984", [("One.", 1.0)], ("a", "b"), popularity="3"),
+         answer("line-4", "What?", "Two\nlines", popularity=None)],
         "2 rows read as lovec: 2 records, 1 sentences, 1 labels, 0 confidences; kept in meta: popularity",
     ),
     "own.tsv": ([answer("line-2", "Who?", "True")], None),
@@ -248,6 +277,54 @@ def test_the_documentation_lists_every_layout():
             assert any(
                 line.startswith(f"| {layout.name} | {keys}") and line.endswith(f"| {layout.gives} |") for line in table
             )
+
+
+# ---------------------------------------------------------------- questions, answers and chats of trainers
+
+
+def turns(*texts):
+    return [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 9, texts, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "text"),
+    [
+        ({"prompt": "Who?"}, "Who?", ""),
+        ({"prompt": "Who?", "completion": "Ada."}, "Who?", "Ada."),
+        ({"prompt": turns("Who?"), "completion": turns("", "Ada.")[1:]}, "Who?", "Ada."),
+        ({"question": "Who?", "response": "Ada."}, "Who?", "Ada."),
+        ({"prompt": "Who?", "response": None}, "Who?", ""),
+        ({"messages": turns("Who?", "Ada.", "And Bo?", "Ran.")}, "And Bo?", "Ran."),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, "Who?", ""),
+        ({"chosen": turns("Who?", "Ada."), "rejected": turns("Who?", "Bo.")}, "Who?", "Ada."),
+        ({"prompt": "Who?", "chosen": "Ada.", "rejected": "Bo."}, "Who?", "Ada."),
+    ],
+)  # fmt: skip
+def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, text):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({**row, "id": "7"}) + "\n")
+    (record,) = read_any(path)
+    assert (record.id, record.question, record.answer, record.sentences) == ("7", question, text, ())
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": turns()}, "no question is asked, expected a prompt, or messages with one of the role user"),
+        ({"messages": [{"role": "assistant", "content": "Ada."}]}, "no question is asked"),
+        ({"messages": "Who?"[:0]}, "no question is asked"),
+        ({"messages": [3]}, '[3] is no text and no list of messages such as {"role": "user"'),
+        ({"messages": [{"role": "user", "content": 3}]}, "the content of a message is 3, expected a text"),
+        ({"prompt": None}, "no question is asked"),
+        ({"prompt": "Who?", "chosen": 3, "rejected": "A."}, "3 is no text and no list of"),
+    ],
+)
+def test_chats_that_ask_nothing_are_named(tmp_path, row, said):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(LovecError, match=r"x\.jsonl:1: ") as caught:
+        list(read_any(path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 # ---------------------------------------------------------------- rows that no layout has
@@ -354,7 +431,7 @@ def test_odd_files_are_one_line(tmp_path, name, data, said):
 
 def test_cells_that_json_cannot_hold_stay_text_and_an_empty_list_is_no_record(tmp_path):
     (tmp_path / "x.csv").write_text("question,list\nWho?,[1e999]\nWhat?,[NaN]\nWhy?,\"[1, 'a']\"\n")
-    assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", "[NaN]", [1, "a"]]
+    assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", [None], [1, "a"]]
     (tmp_path / "x.json").write_text("[]")
     assert list(read_any(tmp_path / "x.json")) == []
 

@@ -466,8 +466,8 @@ def test_prompts_and_outputs_of_the_authors(tmp_path):
     ("row", "said"),
     [
         (
-            {"prompt": "Who?"},
-            "no known layout has the keys prompt; the nearest, .*demonstrations, also needs 'model_output'",
+            {"entity": "Ada", "evidence": "Ada wrote."},
+            "no known layout has the keys entity, evidence; the nearest, .* GRPO, also needs 'base_prediction'",
         ),
         (DEMONSTRATION | {"ratings_openai": [9]}, r"ratings_openai is \[9\], but the tags"),
         (DEMONSTRATION | {"rated_output_openai": ""}, "not tagged throughout: no tag at all"),

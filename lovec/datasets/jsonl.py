@@ -360,5 +360,8 @@ def _is_share(value: Any) -> bool:
 
 def short_json(value: Any) -> str:
     """Return a value as JSON of at most 60 characters for an error message, and None as "missing"."""
-    text = "missing" if value is None else json.dumps(value, default=str)
+    try:
+        text = "missing" if value is None else json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        text = "a value that is too large or too deep to show"
     return text if len(text) <= 60 else f"{text[:57]}..."

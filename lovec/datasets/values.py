@@ -164,7 +164,7 @@ def label_column(rows: Sequence[Mapping[str, Any]]) -> str | None:
     The first of `LABELS` counts, then one that ends in "label", then one that says by its name what is wrong, such as
     ``hallucinated``, and holds nothing but labels.
     """
-    names = {plain_name(name): name for row in reversed(rows) for name in reversed(row)}
+    names: dict[str, str] = {plain_name(name): name for row in reversed(rows) for name in reversed(row)}
     known = [names[name] for name in LABELS if name in names]
     known += [name for plain, name in reversed(names.items()) if plain.endswith("_label")]
     if known:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -13,10 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lovec.cli import main
+from lovec.datasets import jsonl as jsonl_module
 from lovec.datasets import rows as rows_module
+from lovec.datasets.bios import read_bios
 from lovec.datasets.jsonl import read_records, record_from_dict, record_to_dict, write_records
 from lovec.datasets.layouts import LAYOUTS, OWN, _say, known_layout, layout_of, read_any
+from lovec.datasets.popqa import read_popqa
 from lovec.datasets.rows import is_rows, read_rows
+from lovec.datasets.stored import read_stored
 from lovec.datasets.triviaqa import short_form
 from lovec.encoding import QUESTION
 from lovec.tagging import Documents
@@ -403,6 +410,11 @@ def test_lovec_s_own_rows_and_others_do_not_mix(tmp_path):
         ("x.pkl", b"\x80\x04\x95", "runs code when it is opened"),
         ("x.parquet", b"PAR1 nothing", "as Parquet ("),
         ("x.gz", gzip.compress(b'{"question": "Who?"}' * 99, mtime=0)[:-9], "it is damaged or cut off"),
+        ("x.gz", gzip.compress(b'{"question": "Who?"}', mtime=0)[:10], "it is damaged or cut off"),
+        ("x.csv.gz", gzip.compress(b"question\nWho?", mtime=0)[:12], "it is damaged or cut off"),
+        ("x.jsonl.gz", b"\x1f\x8b", "it is damaged or cut off"),
+        ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz is empty, expected JSON Lines"),
+        ("x.jsonl", b'{"question": ' + b"[" * 980 + b"]" * 980 + b"}", "x.jsonl:1: "),
         ("x.json", b'[{"question": "Who?"}, ', "not valid JSON"),
         ("x.json", b'[{"question": "half \\ud83d"}]', "not valid UTF-8 text (surrogates not allowed)"),
         ("x.json", b'[{"question": "Who?"}, 3]', "x.json:2: holds 3, expected an object"),
@@ -434,6 +446,55 @@ def test_cells_that_json_cannot_hold_stay_text_and_an_empty_list_is_no_record(tm
     assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", [None], [1, "a"]]
     (tmp_path / "x.json").write_text("[]")
     assert list(read_any(tmp_path / "x.json")) == []
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.gz", "x.jsonl", "x.csv", "x.json.gz"])
+def test_a_line_that_expands_beyond_the_memory_is_refused(tmp_path, monkeypatch, name):
+    text = b"question\n" + b"w" * 2**21 if ".csv" in name else b'{"question": "' + b"w" * 2**21 + b'"}'
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert len(list(read_any(tmp_path / name))) == 1
+    monkeypatch.setattr(jsonl_module, "LARGEST", 2**20)
+    with pytest.raises(LovecError, match=r": a line of more than 1 MiB, expected one record per line"):
+        list(read_any(tmp_path / name))
+    with pytest.raises(LovecError, match=r": a line of more than 1 MiB"):
+        read_stored(str(tmp_path / name), {"train": lambda record: record})
+
+
+@pytest.mark.slow
+def test_a_bomb_of_one_line_is_one_error_within_little_memory(tmp_path):
+    with gzip.open(tmp_path / "x.jsonl.gz", "wb", compresslevel=1) as file:
+        file.write(b'{"question": "')
+        for _ in range(3 * 2**10):
+            file.write(b"w" * 2**20)
+    code = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+from lovec.datasets.layouts import read_any
+from lovec.types import LovecError
+try:
+    list(read_any(sys.argv[1]))
+except LovecError as error:
+    print(error)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "x.jsonl.gz")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "x.jsonl.gz:1: a line of more than 512 MiB" in done.stdout
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path):
+    for name in ("x.jsonl", "x.csv", "x.parquet"):
+        os.mkfifo(tmp_path / name)
+        for reader in (read_any, read_rows, read_records):
+            with pytest.raises(
+                LovecError, match=r"a pipe or a device, which cannot be read twice\); write it to a file"
+            ):
+                list(reader(tmp_path / name))
+    with pytest.raises(LovecError, match="a pipe or a device"):
+        read_stored(str(tmp_path / "x.jsonl"), {})
+    with pytest.raises(LovecError, match="a pipe or a device"):
+        read_bios(tmp_path / "x.jsonl")
+    with pytest.raises(LovecError, match="it is a pipe or a device, expected a file"):
+        read_popqa(tmp_path / "x.csv")
 
 
 def test_a_folder_is_no_file(tmp_path):

@@ -118,10 +118,25 @@ LAYOUTS = (
         "one record per side; the factuality of a sentence is the supported share of its relevant facts",
         short="safe",
         units=checkers.safe_facts,
-        series=lambda record: f"side {record.meta['side']}",
+        series=lambda record: f"side {record.meta.get('side', 1)}",
     ),
     Layout("LongFact: prompts", ("prompt", "canary"), checkers.longfact, "questions"),
     Layout("WikiBio", wikibio.KEYS, wikibio.passage, "labelled answers with evidence"),
+    Layout(
+        "Factcheck-GPT: claims",
+        ("prompt", "response", "claims", "claim_labels"),
+        checkers.factbench,
+        "answers with their claims as sentences, labelled",
+        short="factcheck-gpt",
+    ),
+    Layout(
+        "Factcheck-GPT: sentences",
+        ("prompt", "response", "sentences"),
+        checkers.factcheck_gpt,
+        "answers with labelled sentences",
+        checkers.is_factcheck_gpt,
+        short="factcheck-gpt",
+    ),
     Layout(
         "conformal factuality: claims",
         ("prompt", "claims"),
@@ -152,7 +167,7 @@ LAYOUTS = (
         uncertainty.polygraph_manager,
         "labels without texts, answer by answer; the scores of all estimators in `meta`",
         short="lm-polygraph",
-        series=lambda record: str(record.meta["unit"]),
+        series=lambda record: str(record.meta.get("unit", "")),
     ),
     Layout(
         "RLCR: outputs",
@@ -160,7 +175,7 @@ LAYOUTS = (
         uncertainty.rlcr,
         "one record per model, with confidence and whether it is right",
         short="rlcr",
-        series=lambda record: str(record.meta["model"]),
+        series=lambda record: str(record.meta.get("model", "")),
     ),
     Layout(
         "RLCR: numbers",
@@ -169,7 +184,7 @@ LAYOUTS = (
         "the same without texts",
         uncertainty.is_rlcr_numbers,
         short="rlcr",
-        series=lambda record: str(record.meta["model"]),
+        series=lambda record: str(record.meta.get("model", "")),
     ),
     Layout(
         "conformal factuality: numbers",

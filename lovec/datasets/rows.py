@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -310,7 +311,10 @@ def _json_value(text: str) -> Any:
 
 def _python_value(text: str) -> Any:
     """Return the value that Python and NumPy write as this text; NaN is None, and an array a list."""
-    return ast.literal_eval(_Plain().visit(ast.parse(text.strip(), mode="eval")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # text that is no literal is no mistake here
+        tree = ast.parse(text.strip(), mode="eval")
+    return ast.literal_eval(_Plain().visit(tree))
 
 
 class _Plain(ast.NodeTransformer):

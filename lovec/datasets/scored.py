@@ -224,16 +224,18 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
     """
     assert columns.label is not None
     series = _Series(order_only={*columns.uncertainty})
+    names = {*columns.methods, columns.label, columns.group or columns.label}
+    opposite = says_opposite(columns.label)
     seen: set[str] = set()
     for number, row in rows:
-        values = {name: value_at(row, name) for name in {*columns.methods, columns.label, columns.group} if name}
-        seen |= {name for name, value in values.items() if value is not None}
+        values = {name: value_at(row, name) for name in names}
+        seen.update(name for name, value in values.items() if value is not None)
         key = values.get(columns.group or "")
         group = None if key is None else str(key)
         try:
             for truth, given in _cells(values, columns):
                 several = isinstance(values[columns.label], list)
-                label = label_of(truth, columns.label_scale, says_opposite(columns.label))
+                label = label_of(truth, columns.label_scale, opposite)
                 confidences = {name: _confidence(value, name, columns) for name, value in given.items()}
                 series.add(confidences, label, group or f"row {number}" if several else group)
         except LovecError as error:

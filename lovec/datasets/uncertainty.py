@@ -10,7 +10,8 @@
 - RLCR (Damani et al. 2025, repository damanimehul/RLCR): rows of ``eval_outputs``, with ``<model>-output_0``,
   ``<model>-evals`` and ``<model>-confidence_levels``; or their numbers alone.
 - Conformal factuality (Mohri and Hashimoto 2024, repository tatsu-lab/conformal-factual-lm): prompts with ``claims``,
-  annotated Y, S (true, by the authors' rule), N or another letter (false); or their numbers alone.
+  annotated Y, S (true, by the authors' rule), N or another letter (false); or their numbers alone. Cherian et al. 2024
+  (repository jjcherian/conformal-safety) have a ``message`` with T or F in place of the ``subclaim``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from lovec.types import LovecError, Record, Sentence
 
 _SCORERS = frozenset(
     "ensemble_score ensemble_scores confidence_score confidence_scores avg semantic_negentropy semantic_density "
-    "semantic_sets_confidence noncontradiction entailment contrasted_entailment exact_match cosine_sim bert_score "
-    "bleurt normalized_probability min_probability sequence_probability mean_token_negentropy min_token_negentropy "
-    "max_token_negentropy probability_margin consistency_and_confidence p_true monte_carlo_probability "
-    "verbalized_confidence claim_qa degree_centrality betweenness_centrality closeness_centrality page_rank "
-    "laplacian_centrality harmonic_centrality functional_equivalence functional_negentropy functional_sets_confidence "
-    "codebleu".split()
+    "semantic_density_value semantic_density_values semantic_sets_confidence discrete_confidence_score "
+    "discrete_confidence_scores tokenprob_confidence_score tokenprob_confidence_scores semantic_negentropy_whitebox "
+    "noncontradiction entailment contrasted_entailment exact_match cosine_sim bert_score bleurt normalized_probability "
+    "min_probability sequence_probability mean_token_negentropy min_token_negentropy max_token_negentropy "
+    "probability_margin consistency_and_confidence p_true monte_carlo_probability verbalized_confidence codebleu "
+    "equivalence_rate degree_centrality betweenness_centrality closeness_centrality page_rank laplacian_centrality "
+    "harmonic_centrality".split()
 )
 _JUDGE = re.compile(r"judge_\d+")
 _OF_JUDGES = frozenset("avg max min median".split())  # in the table of a panel
@@ -49,7 +51,7 @@ _LEVEL = re.compile(r"\W*(sequence|claim|token)['\"\s,_/|:]+(.*?)[\s'\")]*")
 _PLACEHOLDERS = "sentences without their text, which the file does not have (a name stands in)"
 
 _FINAL = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_TRUE = ("Y", "S")
+_TRUE = ("Y", "S", "T")
 
 
 def scorers(names: Collection[str]) -> list[str]:
@@ -302,7 +304,7 @@ def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     claims = row["claims"]
     sentences = tuple(
         Sentence(
-            claim["subclaim"].strip(),
+            (claim["message"] if "message" in claim else claim["subclaim"]).strip(),
             float(claim["annotation"] in _TRUE) if claim.get("annotation") else None,
             share_of(claim.get("gpt-score"), "gpt-score"),
         )

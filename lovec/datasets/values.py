@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from lovec.datasets.jsonl import short_json
@@ -95,10 +96,10 @@ def label_of(value: Any, scale: float | None = None, opposite: bool = False) -> 
         LovecError: the value is no label, or lies outside the scale.
     """
     if isinstance(value, str):
-        word = plain_name(value)
-        if word not in _NOTHING and (factuality := _meaning(word)) is not None:
-            return factuality
-        value = word in _YES if word in _YES | _NO else value
+        meaning = _meaning(value)
+        if isinstance(meaning, float):
+            return meaning
+        value = value if meaning is None else meaning
     if isinstance(value, bool):
         return float(value != opposite)
     number = _number(value, "label")
@@ -188,9 +189,20 @@ def _are_labels(values: Iterable[Any]) -> bool:
         return False
 
 
-def _meaning(word: str) -> float | None:
-    """Return the factuality that a word means under every name, also with a "not" before it; None for other words."""
+@lru_cache(1024)
+def _meaning(text: str) -> float | bool | None:
+    """Return what a text says as a label.
+
+    Returns:
+        The factuality of a word that means the same under every name, also with a "not" before it; a truth value for
+        "yes", "false" and the like; None for all else.
+    """
+    word = plain_name(text)
     *before, last = word.split("_")
+    if word in _NOTHING:
+        return None
+    if word in _YES or word in _NO:
+        return word in _YES
     if not _NOT.issuperset(before) or last not in _RIGHT | _WRONG:
         return _SHORT.get(word)
     return float((last in _RIGHT) == (len(before) % 2 == 0))
@@ -212,7 +224,7 @@ def _number(value: Any, what: str) -> float | None:
         raise LovecError(f"{what} is {short_json(value)}, expected a finite number")
     if isinstance(value, str):
         text = value.strip()
-        text = text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
+        text = text.replace(",", ".") if "," in text and _DECIMAL_COMMA.fullmatch(text) else text
         if match := _NUMBER.fullmatch(text):
             number = float(match[1]) / (100 if match[2] else 1)
             if math.isfinite(number):

@@ -1,6 +1,7 @@
 """Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
 import gzip
+import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace

@@ -186,6 +186,18 @@ EXPECTED = {
         "1 rows read as conformal factuality: numbers: 1 records, 2 sentences, 2 labels, 0 confidences; of these "
         "2 sentences without their text, which the file does not have (a name stands in)",
     ),
+    "factbench.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.",
+                [("Ada wrote.", 1.0), ("Ada swam.", 0.0), ("Ada flew.", None)], unit="claim"),
+         answer("who-was-bo", "Who was Bo?", unit="claim")],
+        "2 rows read as Factcheck-GPT: claims: 2 records, 3 sentences, 2 labels, 0 confidences; of these 1 prompts "
+        "without a response, 1 sentences without a label",
+    ),
+    "factcheck_gpt.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. Hello!", [("Ada wrote.", 1.0), ("Hello!", None)])],
+        "1 rows read as Factcheck-GPT: sentences: 1 records, 2 sentences, 1 labels, 0 confidences; of these "
+        "1 sentences without a label",
+    ),
     "answered.jsonl": (
         [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.", question_id=1),
          answer("who-was-bo", "Who was Bo?", "", question_id=2)],
@@ -373,6 +385,11 @@ def test_the_nearest_layout_is_named(row, said):
         ("subclaim_numbers.jsonl", {"true": [1]}, "there are 2 scores and 1 labels"),
         ("subclaims.jsonl", {"claims": [{}]}, "conformal factuality: claims ('subclaim' is missing)"),
         ("factscore_decisions.json", {"decisions": [[{"atom": "A."}]]}, "FActScore: decisions ('is_supported' is miss"),
+        (
+            "factbench.jsonl",
+            {"claim_labels": [True]},
+            "there are 3 claims and 1 claim_labels, expected one label per cl",
+        ),
         ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),
     ],
 )

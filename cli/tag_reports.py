@@ -128,7 +128,8 @@ class Problems:
     def close(self) -> None:
         """Report what could not be read, each kind once with its first example, and how many more have problems."""
         for first, count in [*self._unread.values()][:MOST]:
-            print_error(f"warning: {first}; left out" + f", like {count - 1} more lines or files" * (count > 1))
+            more = f", and {count - 1} more lines or files like it" if count > 1 else ""
+            print_error(f"warning: {first}; left out{more}")
         if len(self._unread) > MOST:
             rest = sum(count for _, count in [*self._unread.values()][MOST:])
             print_error(f"warning: {rest} lines or files more are left out for other reasons")

@@ -379,7 +379,7 @@ def test_many_rows_without_a_text_are_one_line_with_an_example(run: Any) -> None
     assert code == 1 and "lovec: error: 199 of the input's lines or files could not be read" in err
     assert warnings == [
         "lovec: warning: a.csv:3: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions "
-        "answered; left out, like 198 more lines or files"
+        "answered; left out, and 198 more lines or files like it"
     ]
     Path("b.csv").write_text("n\n1\n2\n3\n", "utf-8")
     code, _, err = run("b.csv")

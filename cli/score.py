@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
 _MANY = 100_000  # rows of which a reader is told that they take a while
-_LAYOUTS = ("lovec", "uqlm", "lm-polygraph", "factscore", "safe", "veriscore", "rlcr", "conformal")
+_LAYOUTS = ("lovec", "uqlm", "lm-polygraph", "factscore", "safe", "veriscore", "factcheck-gpt", "rlcr", "conformal")
 _MARK = "Written by lovec"
 
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from lovec import passages
 from lovec.datasets.hub_rows import HubRows
-from lovec.datasets.jsonl import record_to_dict
+from lovec.datasets.jsonl import open_input, record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
@@ -89,11 +89,8 @@ def _documents(options: Any, folder: Path) -> Documents:
                 files[at] = ("stdin", folder / "stdin")
                 files[at][1].write_bytes(sys.stdin.buffer.read())
     for name, path in files:
-        try:
-            if HubRows.parse(name) is None:
-                path.open("rb").close()
-        except OSError as error:
-            raise LovecError(f"cannot read {name} ({error.strerror}); give a text, or a file with rows") from None
+        if HubRows.parse(name) is None:
+            open_input(path, "a text, or a file with rows").close()
     question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
     return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ MOST = 3
 """Documents that are reported on one by one."""
 
 _UNIT = 1_000_000  # confidences are summed as integers, whose sum does not depend on the order: shards are joined
+
+_PLACE = re.compile(r"^\S.*?:\d+: |\d+")  # of a line in its file, and numbers within a message
 
 DOUBT = 5.0
 """Tenths of confidence below which sentences are counted where ``--doubt`` names no other."""
@@ -102,11 +105,14 @@ class Problems:
     def __init__(self, hint: str) -> None:
         self.unread = self.left_out = self._records = 0
         self._hint = hint
+        self._unread: dict[str, tuple[LovecError, int]] = {}  # first and number of each kind
 
     def unreadable(self, error: LovecError) -> None:
-        """Report a line or a file that cannot be read."""
+        """Count a line or a file that cannot be read; `close` reports each kind once."""
         self.unread += 1
-        print_error(f"warning: {error}; left out")
+        kind = _PLACE.sub("", str(error))
+        first, count = self._unread.get(kind, (error, 0))
+        self._unread[kind] = first, count + 1
 
     def check(self, record: Record) -> Record:
         """Return the record; report its problems if it is among the first records that have some."""
@@ -120,6 +126,12 @@ class Problems:
         return record
 
     def close(self) -> None:
-        """Report how many more records have problems."""
+        """Report what could not be read, each kind once with its first example, and how many more have problems."""
+        for first, count in [*self._unread.values()][:MOST]:
+            more = f", and {count - 1} more lines or files like it" if count > 1 else ""
+            print_error(f"warning: {first}; left out{more}")
+        if len(self._unread) > MOST:
+            rest = sum(count for _, count in [*self._unread.values()][MOST:])
+            print_error(f"warning: {rest} lines or files more are left out for other reasons")
         if self._records > MOST:
             print_error(f'warning: {self._records - MOST} documents more have problems; JSONL names them in "meta"')

@@ -279,9 +279,13 @@ class RecordsDataModule(LightningDataModule):
             )
         loader = TrainLoader(self)
         if len(loader) == 0:
+            left_out = self.summary.get("train", {}).get(UNLABELLED, 0)
+            advice = "check the data and its labels"
+            if left_out:
+                advice = f"{left_out} records have no labels, which `lovec label --answers FILE --oracle NAME` makes"
             raise LovecError(
                 f"{type(self).__name__} has {len(self._records['train'])} usable training records for {world_size} "
-                "process(es), expected at least one each; check the data and its labels"
+                f"process(es), expected at least one each; {advice}"
             )
         return loader
 

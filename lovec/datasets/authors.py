@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row
+from lovec.datasets.values import flag_of
 from lovec.encoding import QUESTION
 from lovec.sentences import split_sentences
 from lovec.tags import DEFAULT_TAGS, TaggedSentence, parse, strip
@@ -27,7 +28,10 @@ def demonstration(row: Row, reading: Reading) -> Iterator[Record]:
     An abstention has no sentences, and ``meta["abstained"]`` is True. A rating None is an unknown factuality. Where
     there are no ratings, or others than sentences, the answer has no sentences: they could not be told apart.
     """
-    abstained, answer = bool(row.get("is_abstained")), (row["model_output"] or "").removeprefix(_HEADER)
+    abstained, answer = (
+        flag_of(row.get("is_abstained"), "is_abstained"),
+        (row["model_output"] or "").removeprefix(_HEADER),
+    )
     record = Record(
         reading.ids.of(_subject(row["prompt"])), row["prompt"], answer=answer, meta={"abstained": abstained}
     )
@@ -90,7 +94,7 @@ def outputs(row: Row, reading: Reading) -> Iterator[Record]:
             for s in spans
             if s.text and parsed.sentences
         ]
-        abstained = number == 1 and bool(row.get("is_abstained"))
+        abstained = number == 1 and flag_of(row.get("is_abstained"), "is_abstained")
         reading.left_out["abstentions"] += abstained
         if number == 1 and (ratings := row.get("ratings_openai")):
             sentences = _with_ratings(sentences, row.get("output_without_confidence") or strip(answer), ratings)

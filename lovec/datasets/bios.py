@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from lovec.datasets.jsonl import open_input
 from lovec.datasets.names import Ids
 from lovec.encoding import QUESTION
 from lovec.types import LovecError, Record
@@ -24,11 +24,13 @@ def read_bios(path: str | os.PathLike[str] | None = None) -> list[Record]:
     Raises:
         LovecError: the file is missing, or has no names, or is JSON.
     """
-    hint = "give FActScore's prompt_entities.txt (183 names, one per line) as path (--data.path prompt_entities.txt)"
+    expected = "FActScore's prompt_entities.txt (183 names, one per line) as path (--data.path prompt_entities.txt)"
+    hint = f"give {expected}"
     if path is None:
         raise LovecError(f"the names of Bios are not on the Hugging Face hub; {hint}")
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        with open_input(path, expected) as file:
+            lines = file.read().decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LovecError(f"cannot read {path} ({getattr(error, 'strerror', None) or error}); {hint}") from None
     names = list(dict.fromkeys(filter(None, map(str.strip, lines))))

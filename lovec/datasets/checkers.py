@@ -1,4 +1,4 @@
-"""Results of other fact-checkers, read as records: VeriScore and SAFE.
+"""Results of other fact-checkers, read as records: VeriScore, SAFE and Factcheck-GPT.
 
 VeriScore (Song et al. 2024, repository Yixiao-Song/VeriScore): ``verify_claims`` writes a line per answer with the
 claims of it in ``claim_list``, one list per sentence that it does not name, and, in ``claim_verification_result``, a
@@ -9,6 +9,10 @@ SAFE (Wei et al. 2024, repository google-deepmind/long-form-factuality): ``eval.
 ``side1_posthoc_eval_data``, where ``all_atomic_facts`` has the sentences with their facts, and ``checked_statements``
 the annotation of every fact: Supported, Not Supported or Irrelevant. LongFact, the prompts of the same repository, has
 lines of ``{"prompt", "canary"}``.
+
+Factcheck-GPT (Wang et al. 2023, repository yuxiaw/Factcheck-GPT): answers with people's labels. ``Factbench.jsonl`` has
+``claims`` and ``claim_labels``, one each; the benchmark has ``sentences``, an object of ``{"text",
+"sentence_factuality_label", ...}`` by "sentence1" and so on.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.rows import Reading, Row
-from lovec.datasets.values import confidence_of, label_of
-from lovec.types import Record, Sentence
+from lovec.datasets.values import confidence_of, flag_of, label_of
+from lovec.types import LovecError, Record, Sentence
 
 _NO_CLAIM = "No verifiable claim."  # what VeriScore writes in place of a claim
 
@@ -31,7 +35,7 @@ def veriscore(row: Row, reading: Reading) -> Iterator[Record]:
     claims = [claim for claim in row.get("all_claims") or verdicts if claim and claim != _NO_CLAIM]
     question = (row["question"] or "").strip()
     name = question or f"answer {reading.number}"
-    abstained = bool(row["abstained"])
+    abstained = flag_of(row["abstained"], "abstained")
     reading.left_out["abstentions"] += abstained
     reading.left_out["claims without a verdict"] += sum(not verdicts.get(claim) for claim in claims)
     yield Record(
@@ -75,8 +79,39 @@ def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
         labels = [label_of(fact["annotation"]) for fact in facts]
         confidences = [confidence_of(fact.get("confidence")) for fact in facts]
         given = any(confidence is not None for confidence in confidences)
-        meta = {**record.meta, "unit": "claim", **({"scores": {"confidence": confidences}} if given else {})}
+        meta = {**record.meta, "unit": "claim", **({"scores": confidences} if given else {})}
         yield replace(record, sentences=tuple(map(Sentence, texts, labels)), meta=meta)
+
+
+def factbench(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with its claims and their labels; an unknown label is none.
+
+    Raises:
+        LovecError: there are not as many labels as claims, or one is no label.
+    """
+    claims, labels = row["claims"] or (), row["claim_labels"] or ()
+    if len(claims) != len(labels):
+        raise LovecError(f"there are {len(claims)} claims and {len(labels)} claim_labels, expected one label per claim")
+    yield _answer(row, reading, tuple(map(Sentence, claims, map(label_of, labels))), unit="claim")
+
+
+def is_factcheck_gpt(row: Row) -> bool:
+    """Return whether the sentences of a row are an object of objects, as in the benchmark of Factcheck-GPT."""
+    sentences = row["sentences"]
+    return isinstance(sentences, dict) and all(isinstance(sentence, dict) for sentence in sentences.values())
+
+
+def factcheck_gpt(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with the labels of its sentences; those that need no check have none."""
+    sentences = row["sentences"].values()
+    labels = [label_of(sentence.get("sentence_factuality_label")) for sentence in sentences]
+    yield _answer(row, reading, tuple(Sentence(s["text"].strip(), f) for s, f in zip(sentences, labels, strict=True)))
+
+
+def _answer(row: Row, reading: Reading, sentences: tuple[Sentence, ...], **meta: str) -> Record:
+    reading.left_out["prompts without a response"] += not row["response"]
+    record_id = reading.ids.of(row["prompt"][:60])
+    return Record(record_id, row["prompt"], answer=row["response"] or "", sentences=sentences, meta=meta)
 
 
 def longfact(row: Row, reading: Reading) -> Iterator[Record]:

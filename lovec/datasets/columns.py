@@ -6,14 +6,14 @@ of a list, under the key ``claims``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from lovec.datasets.rows import Row
-from lovec.datasets.uncertainty import SCORERS
-from lovec.datasets.values import LABELS, plain_name
+from lovec.datasets.uncertainty import scorers
+from lovec.datasets.values import confidence_of, is_number, label_column, plain_name, says_opposite
 from lovec.types import LovecError, check_range
 
 CONFIDENCES = (
@@ -87,24 +87,35 @@ def guessed(columns: Columns, rows: Sequence[Row], path: str) -> tuple[Columns, 
     by_plain: dict[str, str] = {}
     for name in names:
         by_plain.setdefault(plain_name(name), name)
+    if opposite := [name for name in columns.confidence if says_opposite(name)]:
+        raise LovecError(
+            f"{path}: --confidence is {opposite[0]!r}, whose name says that higher is less sure, expected one "
+            f"that is higher for surer; say --uncertainty {opposite[0]}, or give the column another name"
+        )
     said: list[str] = []
-    confidence, label, group = columns.confidence, columns.label, columns.group
-    if not columns.methods:
-        confidence = _confidences(by_plain, rows)
-        if not confidence:
-            raise LovecError(_no_column(path, "confidence", names))
-        said.append(f"confidence = {', '.join(confidence)}")
+    confidence, uncertainty, label, group = columns.confidence, columns.uncertainty, columns.label, columns.group
     if label is None:
-        label = next((by_plain[name] for name in LABELS if name in by_plain), None)
-        label = next((by_plain[name] for name in by_plain if name.endswith("_label")), None) if label is None else label
-        if label is None or label in confidence:
-            raise LovecError(_no_column(path, "label", names))
-        said.append(f"label = {label}")
+        label = label_column(rows)
+    if not columns.methods:
+        confidence, uncertainty = _methods({plain: name for plain, name in by_plain.items() if name != label}, rows)
+        if not (confidence or uncertainty):
+            raise LovecError(_no_column(path, "confidence", names))
+        said += [f"confidence = {', '.join(confidence)}"] if confidence else []
+        said += [f"uncertainty = {', '.join(uncertainty)}"] if uncertainty else []
+    if label is None or label in columns.methods:
+        raise LovecError(_no_column(path, "label", names))
+    said += [f"label = {label}"] if columns.label is None else []
     if group is None:
         group = next((by_plain[name] for name in GROUPS if name in by_plain), "")
         said.append(f"group = {group or 'none'}")
-    made = Columns(confidence, columns.uncertainty, label, group, columns.confidence_scale, columns.label_scale)
-    return made, f"columns guessed: {'; '.join(said)}" if said else ""
+    made = Columns(confidence, uncertainty, label, group, columns.confidence_scale, columns.label_scale)
+    lines = [f"columns guessed: {'; '.join(said)}"] if said else []
+    others = [name for name in names if name not in (*made.methods, label, group)]
+    if not columns.methods and (numbers := [name for name in others if _has_numbers(rows, name, fractions=True)]):
+        lines.append(f"numbers that are not read: {_listed(numbers)} (--confidence COLUMN or --uncertainty COLUMN)")
+    if says_opposite(label):
+        lines.append(f"labels turned round: by its name, 1 in {label} is wrong and 0 right")
+    return made, "; ".join(lines)
 
 
 def value_at(row: Mapping[str, Any], column: str) -> Any:
@@ -128,23 +139,33 @@ def missing_column(path: str, what: str, column: str, rows: Sequence[Row]) -> Lo
     return LovecError(f"{path}: no row has a {what} in the column {column!r}; {hint}")
 
 
-def _confidences(by_plain: Mapping[str, str], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return all columns that are confidences by their name, in the order of the file, or else the likeliest one."""
+def _methods(by_plain: Mapping[str, str], rows: Sequence[Row]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns that are confidences by their name, and else those that are uncertainties.
+
+    Confidences are all those of a family in the order of the file, or else the likeliest one.
+    """
+    usable = {plain: name for plain, name in by_plain.items() if not says_opposite(plain)}
+    known = scorers(usable)
     family = [
         column
-        for plain, column in by_plain.items()
+        for plain, column in usable.items()
         if plain == "confidence"
         or (
-            (plain in SCORERS or plain.startswith("confidence_") or plain.endswith("_confidence"))
-            and _has_numbers(row.get(column) for row in rows)
+            (plain in known or plain.startswith("confidence_") or plain.endswith("_confidence"))
+            and _has_numbers(rows, column)
         )
     ]
-    return tuple(family) or tuple(by_plain[name] for name in CONFIDENCES if name in by_plain)[:1]
+    confidence = tuple(family) or tuple(usable[name] for name in CONFIDENCES if name in usable)[:1]
+    opposite = [name for plain, name in by_plain.items() if plain not in usable and _has_numbers(rows, name)]
+    return confidence, () if confidence else tuple(opposite)
 
 
-def _has_numbers(values: Iterable[Any]) -> bool:
-    given = [value for value in values if value is not None]
-    return bool(given) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
+def _has_numbers(rows: Sequence[Row], column: str, fractions: bool = False) -> bool:
+    """Return whether a column holds nothing but numbers, and some that are no integer where ``fractions`` asks it."""
+    given = [row[column] for row in rows if row.get(column) not in (None, "")]
+    if any(isinstance(value, bool) for value in given) or not all(map(is_number, given)):
+        return False
+    return any((confidence_of(value) or 0) % 1 for value in given) if fractions else bool(given)
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

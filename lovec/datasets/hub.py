@@ -77,6 +77,8 @@ class HubDataset:
             return load_dataset(folder, self.config, split=names[0] if len(names) == 1 else self.split)
         if path.suffix not in _BUILDERS:
             raise ValueError(f"the name ends in {path.suffix or 'nothing'}, expected one of {', '.join(_BUILDERS)}")
+        if path.exists() and not path.is_file():
+            raise ValueError("it is a pipe or a device, expected a file")
         if path.is_file() and not path.stat().st_size:
             raise ValueError("the file is empty")
         options: dict[str, Any] = {}

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from io import BufferedReader
-from typing import Any
+from stat import S_ISDIR, S_ISREG
+from typing import IO, Any, AnyStr
 
 from lovec.files import atomic_file
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
@@ -23,6 +24,9 @@ from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
 _SENTENCE_KEY_SET = frozenset(_SENTENCE_KEYS)
+LARGEST = 2**29
+"""Most bytes of what has to be read whole: a line, one JSON document, or a compressed Parquet file."""
+
 _QUOTED = 20  # characters of a number that an error message quotes at most
 
 
@@ -92,25 +96,46 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
         LovecError: the file is missing, or a line is not a JSON object in UTF-8.
     """
     with open_input(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(bounded_lines(file, path), 1):
             if line.strip():
                 yield number, parse_line(line, f"{path}:{number}", first=number == 1)
 
 
+def bounded_lines(file: IO[AnyStr], name: str | os.PathLike[str]) -> Iterator[AnyStr]:
+    """Yield the lines of a file, none of which may be too long for the memory.
+
+    Args:
+        file: the file, of bytes or of text.
+        name: what messages call it.
+
+    Raises:
+        LovecError: a line is longer than ``LARGEST``.
+    """
+    number = 0
+    while line := file.readline(LARGEST + 1):
+        number += 1
+        if len(line) > LARGEST:
+            raise LovecError(f"{name}:{number}: a line of more than {LARGEST >> 20} MiB, expected one record per line")
+        yield line
+
+
 def open_input(path: str | os.PathLike[str], expected: str = "the path of a JSONL file") -> BufferedReader:
-    """Open a file for reading bytes.
+    """Open a file for reading bytes. A pipe is refused: it can be read once only, and may never begin or end.
 
     Args:
         path: the file.
         expected: what the error message asks for.
 
     Raises:
-        LovecError: the file is missing or cannot be read.
+        LovecError: the file is missing, cannot be read, or is a pipe or a device.
     """
     try:
-        return open(path, "rb")
+        mode = os.stat(path).st_mode
+        if S_ISREG(mode) or S_ISDIR(mode):  # opening a folder says what is wrong
+            return open(path, "rb")
     except OSError as error:
         raise LovecError(f"cannot read {path} ({error.strerror}); give {expected}") from None
+    raise LovecError(f"cannot read {path} (a pipe or a device, which cannot be read twice); write it to a file first")
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
@@ -335,5 +360,8 @@ def _is_share(value: Any) -> bool:
 
 def short_json(value: Any) -> str:
     """Return a value as JSON of at most 60 characters for an error message, and None as "missing"."""
-    text = "missing" if value is None else json.dumps(value, default=str)
+    try:
+        text = "missing" if value is None else json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        text = "a value that is too large or too deep to show"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-from lovec.datasets import authors, checkers, factscore, triviaqa, uncertainty, wikibio
+from lovec.datasets import authors, checkers, conversations, factscore, triviaqa, uncertainty, wikibio
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Reading, Row, RowReader, read_records_of, read_rows
 from lovec.notices import listed
@@ -35,6 +35,8 @@ class Layout:
         short: what `lovec score --layout` calls it; "" if it holds no labels.
         units: yields the records of a row at its finest unit, with the scores of all methods in ``meta["scores"]``, for
             `lovec score`; None for ``read``.
+        series: names the rows that the same methods have rated, such as those of one model; "" where the rows of a file
+            are all alike.
     """
 
     name: str
@@ -44,13 +46,14 @@ class Layout:
     fits: Callable[[Row], bool] = lambda row: True
     short: str = ""
     units: RowReader | None = None
+    series: Callable[[Record], str] = lambda record: ""
 
     def missing(self, row: Row) -> list[str]:
         """Return the keys of the layout that a row does not have."""
         return [key for key in self.keys if not any(_has(row, name) for name in key.split("|"))]
 
 
-OWN = Layout("lovec", ("question",), None, "everything", short="lovec")
+OWN = Layout("lovec", ("question",), None, "everything", conversations.is_own, short="lovec")
 
 LAYOUTS = (
     Layout(
@@ -75,10 +78,10 @@ LAYOUTS = (
         "answers with ratings; abstentions and answers without ratings have no sentences, a rating None is no label",
     ),
     Layout(
-        "the paper's authors: pairs",
-        ("prompt", "chosen", "rejected"),
-        authors.pair,
-        "labelled answers with wrong scores",
+        "pairs: the paper's authors, TRL",
+        ("chosen", "rejected"),
+        conversations.preference,
+        "labelled answers with wrong scores, where both are one tagged answer; otherwise the chosen answer",
     ),
     Layout(
         "the paper's authors: prompts for GRPO",
@@ -115,14 +118,39 @@ LAYOUTS = (
         "one record per side; the factuality of a sentence is the supported share of its relevant facts",
         short="safe",
         units=checkers.safe_facts,
+        series=lambda record: f"side {record.meta.get('side', 1)}",
     ),
     Layout("LongFact: prompts", ("prompt", "canary"), checkers.longfact, "questions"),
     Layout("WikiBio", wikibio.KEYS, wikibio.passage, "labelled answers with evidence"),
+    Layout(
+        "Factcheck-GPT: claims",
+        ("prompt", "response", "claims", "claim_labels"),
+        checkers.factbench,
+        "answers with their claims as sentences, labelled",
+        short="factcheck-gpt",
+    ),
+    Layout(
+        "Factcheck-GPT: sentences",
+        ("prompt", "response", "sentences"),
+        checkers.factcheck_gpt,
+        "answers with labelled sentences",
+        checkers.is_factcheck_gpt,
+        short="factcheck-gpt",
+    ),
+    Layout(
+        "conformal factuality: claims",
+        ("prompt", "claims"),
+        uncertainty.subclaims,
+        "claims as sentences, with label and stated confidence; all scores in `meta`",
+        uncertainty.is_subclaims,
+        short="conformal",
+    ),
     Layout(
         "uqlm: results",
         ("prompt|prompts", "response|responses"),
         uncertainty.uqlm,
         "answers, or their claims, with a confidence; `response_correct` or `claim_grades` as labels",
+        uncertainty.is_uqlm,
         short="uqlm",
     ),
     Layout(
@@ -139,6 +167,7 @@ LAYOUTS = (
         uncertainty.polygraph_manager,
         "labels without texts, answer by answer; the scores of all estimators in `meta`",
         short="lm-polygraph",
+        series=lambda record: str(record.meta.get("unit", "")),
     ),
     Layout(
         "RLCR: outputs",
@@ -146,6 +175,7 @@ LAYOUTS = (
         uncertainty.rlcr,
         "one record per model, with confidence and whether it is right",
         short="rlcr",
+        series=lambda record: str(record.meta.get("model", "")),
     ),
     Layout(
         "RLCR: numbers",
@@ -154,13 +184,7 @@ LAYOUTS = (
         "the same without texts",
         uncertainty.is_rlcr_numbers,
         short="rlcr",
-    ),
-    Layout(
-        "conformal factuality: claims",
-        ("prompt", "claims"),
-        uncertainty.subclaims,
-        "claims as sentences, with label and stated confidence; all scores in `meta`",
-        short="conformal",
+        series=lambda record: str(record.meta.get("model", "")),
     ),
     Layout(
         "conformal factuality: numbers",
@@ -169,12 +193,23 @@ LAYOUTS = (
         "labels without texts; the scores, which lie outside [0, 1], in `meta`",
         short="conformal",
     ),
+    Layout(
+        "questions with answers",
+        conversations.ANSWERED,
+        conversations.answered,
+        "answers without labels; texts, or messages of a chat",
+    ),
+    Layout("prompts", ("prompt",), conversations.asked, "questions; texts, or messages of a chat"),
+    Layout("chats", ("messages",), conversations.chat, "the last question with its answer, if it has one"),
 )
 """All layouts; a row has the first one that it fits."""
 
 
 def read_any(
-    path: str | os.PathLike[str], rows: Iterator[tuple[int, Row]] | None = None, units: bool = False
+    path: str | os.PathLike[str],
+    rows: Iterator[tuple[int, Row]] | None = None,
+    units: bool = False,
+    layouts: Sequence[Layout] = LAYOUTS,
 ) -> Iterator[Record]:
     """Read the records of a file one by one, whatever its layout, be it JSON Lines, JSON, CSV or Parquet.
 
@@ -185,6 +220,7 @@ def read_any(
         path: a file that ``lovec.datasets.rows`` can read, in one of the layouts `LAYOUTS`.
         rows: number and object of every row of the file; default: ``read_rows(path)``.
         units: whether rows are read at their finest unit with all scores, see ``Layout.units``.
+        layouts: the layouts that a row may have; it has the first one that it fits.
 
     Yields:
         Records in file order.
@@ -197,20 +233,21 @@ def read_any(
     first = next(rows, None)
     if first is None:
         return
-    layout = layout_of(first[1], f"{path}:{first[0]}")
+    layout = layout_of(first[1], f"{path}:{first[0]}", layouts)
     reading, counts, rows_of = Reading(path), Counter[str](), Counter[str]()
     rows = chain([first], rows)
-    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of, units):
+    for record in records_of(rows, path) if layout is OWN else _foreign(rows, reading, rows_of, units, layouts):
         counts["records"] += 1
         counts["sentences"] += len(record.sentences)
         counts["labels"] += sum(sentence.factuality is not None for sentence in record.sentences)
         counts["confidences"] += sum(value is not None for value in _confidences(record, units))
         yield record
-    if layout is not OWN:
-        _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}")
-    elif others := [key for key in first[1] if key not in RECORD_KEYS]:
+    if layout is OWN:
         rows_of[OWN.name] = counts["records"]
-        _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}; kept in meta: {listed(others)}")
+        reading.kept.update(dict.fromkeys(key for key in first[1] if key not in RECORD_KEYS))
+    if layout is not OWN or reading.kept:
+        kept = f"; kept in meta: {listed(list(reading.kept))}" if reading.kept else ""
+        _say(f"{path}: {_summary(rows_of, counts, reading.left_out)}{kept}")
 
 
 def _confidences(record: Record, units: bool) -> Iterable[float | None]:
@@ -221,12 +258,18 @@ def _confidences(record: Record, units: bool) -> Iterable[float | None]:
     return [sentence.confidence for sentence in record.sentences] if scores is None else scores
 
 
-def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter[str], units: bool) -> Iterator[Record]:
+def _foreign(
+    rows: Iterable[tuple[int, Row]],
+    reading: Reading,
+    rows_of: Counter[str],
+    units: bool,
+    layouts: Sequence[Layout],
+) -> Iterator[Record]:
     """Yield the records of rows in any layouts but lovec's own, and count the rows of each layout."""
     ids: set[str] = set()
     for number, row in rows:
         reading.number = number
-        layout = layout_of(row, reading.place)
+        layout = layout_of(row, reading.place, layouts)
         if layout.read is None:
             raise LovecError(f"{reading.place}: has the layout of lovec's own files, but the rows before have another")
         rows_of[layout.name] += 1
@@ -238,31 +281,33 @@ def _foreign(rows: Iterable[tuple[int, Row]], reading: Reading, rows_of: Counter
             yield record
 
 
-def known_layout(row: Row) -> Layout | None:
-    """Return the layout of a row, or None if it has none."""
-    return next((layout for layout in LAYOUTS if not layout.missing(row) and layout.fits(row)), None)
+def known_layout(row: Row, layouts: Sequence[Layout] = LAYOUTS) -> Layout | None:
+    """Return the first of some layouts that a row fits, or None if it fits none."""
+    return next((layout for layout in layouts if not layout.missing(row) and layout.fits(row)), None)
 
 
-def layout_of(row: Row, place: str) -> Layout:
+def layout_of(row: Row, place: str, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
     """Return the layout of a row.
 
     Args:
         row: the row.
         place: where it is, for the error message.
+        layouts: the layouts that it may have.
 
     Raises:
         LovecError: it has none; the message names the nearest layout and what the row lacks.
     """
-    if (layout := known_layout(row)) is not None:
+    if (layout := known_layout(row, layouts)) is not None:
         return layout
-    nearest = max(LAYOUTS, key=lambda layout: _share(layout, row))
+    nearest = max(layouts, key=lambda layout: _share(layout, row))
     if not _share(nearest, row):
-        nearest = OWN
-    lacks = ", ".join(map(repr, nearest.missing(row)))
+        nearest = OWN if OWN in layouts else layouts[0]
+    lacks = ", ".join(map(repr, nearest.missing(row))) or "values of another form"
     keys = ", ".join(map(str, list(row)[:8])) + ", ..." * (len(row) > 8)
-    raise LovecError(
-        f"{place}: no known layout has the keys {keys or '(none)'}; the nearest, {nearest.name}, also needs {lacks}"
-    )
+    found = f"no known layout has the keys {keys or '(none)'}"
+    if layouts is not LAYOUTS:
+        found = f"has the keys {keys or '(none)'}, not the layout {layouts[0].short}"
+    raise LovecError(f"{place}: {found}; the nearest, {nearest.name}, also needs {lacks}")
 
 
 def _summary(rows_of: Counter[str], counts: Counter[str], left_out: Counter[str]) -> str:

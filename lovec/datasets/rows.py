@@ -12,6 +12,8 @@ import io
 import json
 import math
 import os
+import re
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,31 +21,28 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from lovec.datasets.hub_rows import HubRows
-from lovec.datasets.jsonl import open_input, parse_json, parse_line, short_json
+from lovec.datasets.jsonl import LARGEST, bounded_lines, open_input, parse_json, parse_line, short_json
 from lovec.datasets.names import Ids
 from lovec.types import LovecError, Record
 
 Row: TypeAlias = dict[str, Any]
 
-LARGEST = 2**29
-"""Most bytes of a file that has to be read whole: one JSON document, or a compressed Parquet file."""
-
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """How the names of files with rows end, before ``.gz`` if they are compressed."""
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_OTHER_SEPARATORS = (";", "\t", ",", "|")
 _BINARY = (b"PK\x03\x04", b"\x80")  # ZIP archives, as PyTorch writes them, and pickles
 _LONGEST_CELL = 2**27  # characters of a CSV cell
-_VALUES = frozenset("0123456789+-.([{tTfF")  # how cells begin that are a number, a truth value, a list or an object
 
 _WRAPPERS = ("per_prompt_data", "data", "Data")
 """Keys under which a document holds its rows: a list of objects, or an object with a list per column."""
 
 _TEXTS = frozenset(
-    "id question question_id answer prompt response text input output topic entity title model model_output "
+    "id question question_id answer prompt response completion text input output topic entity title model model_output "
     "base_prediction chosen problem input_text generation_text model_path estimator".split()
 )
-"""Columns of CSV that are text even where a cell looks like a number or a list."""
+"""Columns of CSV that are text even where a cell looks like a list."""
 
 
 class Reading:
@@ -54,6 +53,7 @@ class Reading:
         number: the number of the row, from 1: a line, or an item of a list.
         ids: makes the ids of records that have none.
         left_out: how many things of the file did not become what they could be, by what they are.
+        kept: names of the keys that are kept in the ``meta`` of records as they are.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -61,6 +61,7 @@ class Reading:
         self.number = 0
         self.ids = Ids()
         self.left_out: Counter[str] = Counter()
+        self.kept: dict[str, None] = {}
 
     @property
     def place(self) -> str:
@@ -90,7 +91,7 @@ def read_records_of(row: Row, name: str, read: RowReader, reading: Reading) -> I
         yield from read(row, reading)
     except LovecError as error:
         raise LovecError(f"{reading.place}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise LovecError(f"{reading.place}: not a row of {name} ({reason})") from None
 
@@ -141,7 +142,7 @@ def read_rows(
             if head.startswith(b"PAR1"):
                 yield from _parquet_rows(file, name)
             elif suffix in _SEPARATORS and head[:1] not in (b"[", b"{"):
-                yield from _table_rows(file, name, _SEPARATORS[suffix], report)
+                yield from _table_rows(file, name, _separator(head, _SEPARATORS[suffix]), report)
             elif head.startswith(b"["):
                 yield from _items(_document(_whole(file, name), name), name, report)
             else:
@@ -149,6 +150,8 @@ def read_rows(
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise LovecError(f"cannot read {name} ({reason}); it is damaged or cut off") from None
+    except MemoryError:
+        raise LovecError(f"{name} needs more memory than there is; split it into smaller files") from None
 
 
 def _raise(error: LovecError) -> None:
@@ -174,6 +177,8 @@ def _text_of(file: io.BufferedReader, name: str = "the file") -> bytes:
         LovecError: the file is empty or holds something else than text in UTF-8 or Parquet.
     """
     head = file.peek(4096)
+    if not head:
+        file.read(1)  # raises what is wrong with a compressed file that was cut off before its first byte
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise LovecError(f"{name} is in UTF-16, expected UTF-8; convert it, as with iconv -f UTF-16 -t UTF-8")
     if not head.startswith(b"PAR1") and (b"\0" in head or head.startswith(_BINARY)):
@@ -210,7 +215,7 @@ def _items(items: list[Any], name: str, report: Report) -> Iterator[tuple[int, R
 
 
 def _lines(file: io.BufferedReader, name: str, report: Report) -> Iterator[tuple[int, Row]]:
-    lines: Iterator[bytes] = iter(file)
+    lines = bounded_lines(file, name)
     number = 0
     while line := next(lines, b""):
         number += 1
@@ -252,10 +257,17 @@ def _unwrapped(number: int, row: Row, name: str) -> Iterator[tuple[int, Row]]:
     yield number, row
 
 
+def _separator(head: bytes, usual: str) -> str:
+    """Return what separates the columns of a table: what its first line has most of, the usual separator first."""
+    line = head.partition(b"\n")[0].decode(errors="replace")
+    return max((usual, *_OTHER_SEPARATORS), key=line.count)
+
+
 def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Report) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table of text with a line of column names; an empty cell is no value."""
+    """Yield the rows of a table of text with a line of column names; an empty cell is None."""
     csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=separator, strict=True)
+    lines = bounded_lines(io.TextIOWrapper(file, "utf-8-sig", newline=""), name)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         columns = next((cells for cells in reader if cells), [])
         if doubled := [column for column, count in Counter(columns).items() if count > 1]:
@@ -270,26 +282,60 @@ def _table_rows(file: io.BufferedReader, name: str, separator: str, report: Repo
                 )
             elif any(cells):
                 pairs = zip(columns, cells, strict=True)
-                yield reader.line_num, {column: _cell(column, cell) for column, cell in pairs if cell}
+                yield reader.line_num, {column: _cell(column, cell) for column, cell in pairs}
     except (UnicodeDecodeError, csv.Error) as error:
         reason = error.reason if isinstance(error, UnicodeDecodeError) else error
         raise LovecError(f"{name}:{reader.line_num + 1}: not a table in UTF-8 ({reason})") from None
 
 
 def _cell(column: str, cell: str) -> Any:
-    """Return the value of a cell: a number, a truth value, a list or an object where it is written as one."""
-    if column in _TEXTS or "-output" in column or cell.lstrip()[:1] not in _VALUES:
-        return cell
-    for parse in (json.loads, ast.literal_eval):  # the second one for lists as pandas writes them
+    """Return the value of a cell: its text, or the list or object that is written in it.
+
+    Numbers stay text: "1.10" may be the number of a section, and who needs a number reads it as one.
+    """
+    if column in _TEXTS or "-output" in column or cell.lstrip()[:1] not in ("[", "{"):
+        return cell or None
+    for parse in (_json_value, _python_value):  # the second one for what pandas writes
         try:
             value = parse(cell)
-            if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-                return value
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
-        return value if isinstance(value, bool | int | float | list | dict) else cell
+        return value if isinstance(value, list | dict) else cell
     return cell
+
+
+def _json_value(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda name: None if name == "NaN" else math.inf)
+
+
+def _python_value(text: str) -> Any:
+    """Return the value that Python and NumPy write as this text; NaN is None, and an array a list."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # text that is no literal is no mistake here
+        tree = ast.parse(text.strip(), mode="eval")
+    return ast.literal_eval(_Plain().visit(tree))
+
+
+class _Plain(ast.NodeTransformer):
+    """Replaces what is no literal by the value it stands for: ``nan``, ``np.float64(0.5)``, ``array([1, 2])``."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace ``nan``."""
+        return ast.Constant(None) if node.id == "nan" else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Replace ``np.True_``, ``np.False_`` and ``np.nan``."""
+        constants = {"True_": True, "False_": False, "nan": None}
+        return ast.Constant(constants[node.attr]) if node.attr in constants else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Replace ``np.float64(0.5)``, ``np.str_('a')``, ``array([1, 2], dtype=object)`` and so on."""
+        called = ast.unparse(node.func).removeprefix("np.").removeprefix("numpy.")
+        if len(node.args) == 1 and re.fullmatch(r"array|str_|bool_?|(float|u?int)\d*", called):
+            replaced: ast.expr = self.visit(node.args[0])
+            return replaced
+        return node
 
 
 def _parquet_rows(file: io.BufferedReader, name: str) -> Iterator[tuple[int, Row]]:

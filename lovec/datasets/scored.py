@@ -5,20 +5,22 @@ A file is read row by row; what stays in memory are three numbers per row and me
 
 from __future__ import annotations
 
+import math
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, value_at
 from lovec.datasets.jsonl import short_json
-from lovec.datasets.layouts import LAYOUTS, OWN, Layout, known_layout, read_any
+from lovec.datasets.layouts import LAYOUTS, OWN, Layout, known_layout, layout_of, read_any
 from lovec.datasets.rows import Row, read_rows
-from lovec.datasets.values import confidence_of, label_of
+from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.types import LovecError, Record
 
@@ -63,7 +65,8 @@ class ScoredFile:
     Attributes:
         path: the file.
         methods: at least one, each with a label.
-        said: in one line, the columns that were guessed; "" where none was, or where the file has a known layout.
+        said: in one line, the columns that were guessed, and whether labels were turned round; "" where neither is so,
+            or where the file has a known layout.
     """
 
     path: str
@@ -99,19 +102,20 @@ def read_scored(
     if not first:
         raise LovecError(f"{name} holds no row, expected rows with a confidence and a label")
     rows = chain(first, rows)
-    given = bool(columns.methods or columns.label)
-    found = None if given else _recognised(first[0][1])
+    layouts = [known for known in LAYOUTS if known.short == layout] if layout is not None else LAYOUTS
     if layout is not None:
-        found = _checked_layout(layout, first[0], name)
-    collected: dict[str, _Collected] = {}
-    if found is not None:
-        said = ""  # reading logs the layout
-        for record in read_any(path, rows, units=True):
+        found: Layout | None = layout_of(first[0][1], f"{name}:{first[0][0]}", layouts)
+    else:
+        found = None if columns.methods or columns.label else _recognised(first[0][1])
+    said = ""
+    if found is not None:  # reading logs what it read
+        collected: dict[str, _Series] = {}
+        for record in read_any(path, rows, units=True, layouts=layouts):
             _add_record(collected, record, found)
     else:
         columns, said = guessed(columns, [row for _, row in first], name)
-        _add_rows(collected, rows, columns, [row for _, row in first], name)
-    methods = tuple(collection.method(title) for title, collection in collected.items())
+        collected = {"": _table(rows, columns, [row for _, row in first], name)}
+    methods = tuple(method for series, rows_of in collected.items() for method in rows_of.methods(series))
     if found is not None and columns.confidence:
         methods = _selected(methods, columns.confidence, name)
     methods = tuple(method for method in methods if len(method.factuality))
@@ -121,23 +125,28 @@ def read_scored(
 
 
 @dataclass
-class _Collected:
-    """The rows of a method, as they are read."""
+class _Series:
+    """Rows as they are read, with the confidences of all methods that give some to them."""
 
-    confidence: array[float] = field(default_factory=lambda: array("d"))
+    confidences: dict[str, array[float]] = field(default_factory=dict)
     factuality: array[float] = field(default_factory=lambda: array("d"))
     group: array[int] = field(default_factory=lambda: array("q"))
     groups: dict[str, int] = field(default_factory=dict)
     grouped: bool = False
-    order_only: bool = False
+    order_only: set[str] = field(default_factory=set)
     unlabelled: int = 0
 
-    def add(self, confidence: float | None, factuality: float | None, group: str | None) -> None:
-        """Add a row; None as group is a group of its own."""
+    def add(self, confidences: Mapping[str, float | None], factuality: float | None, group: str | None) -> None:
+        """Add a row; methods that are not named have no confidence there, and None as group is a group of its own."""
         if factuality is None:
             self.unlabelled += 1
             return
-        self.confidence.append(float("nan") if confidence is None else confidence)
+        for name in confidences:
+            if name not in self.confidences:
+                self.confidences[name] = array("d", [math.nan]) * len(self.factuality)
+        for name, numbers in self.confidences.items():
+            confidence = confidences.get(name)
+            numbers.append(math.nan if confidence is None else confidence)
         self.factuality.append(factuality)
         if group is None:
             self.group.append(len(self.group))
@@ -145,28 +154,35 @@ class _Collected:
             self.group.append(self.groups.setdefault(group, len(self.groups)))
             self.grouped = True
 
-    def method(self, name: str) -> ScoredMethod:
-        """Return the method with all its rows."""
-        confidence = torch.tensor(self.confidence, dtype=torch.float64)
-        given = confidence[~confidence.isnan()]
-        reason = ""
-        if len(given):
-            low, high = float(given.min()), float(given.max())
-            if self.order_only:
-                reason = "its numbers are uncertainties without a scale, so only their order is measured"
-            elif low < 0 or high > 1:
-                reason = f"its confidences lie between {low:g} and {high:g}, so only their order is measured"
-                if low >= 0 and high <= 100:
-                    reason += f" (say --confidence_scale {10 if high <= 10 else 100} if that is their scale)"
-        return ScoredMethod(
-            name,
-            confidence,
-            torch.tensor(self.factuality, dtype=torch.float64),
-            torch.tensor(self.group, dtype=torch.int64),
-            self.grouped,
-            reason,
-            self.unlabelled,
-        )
+    def methods(self, series: str) -> Iterator[ScoredMethod]:
+        """Yield every method with all rows; where no row has a confidence, one with the name of the series."""
+        unknown = {series: array("d", [math.nan]) * len(self.factuality)}
+        for name, numbers in (self.confidences or unknown).items():
+            confidence = torch.tensor(numbers, dtype=torch.float64)
+            yield ScoredMethod(
+                name,
+                confidence,
+                torch.tensor(self.factuality, dtype=torch.float64),
+                torch.tensor(self.group, dtype=torch.int64),
+                self.grouped,
+                _order_only(confidence[~confidence.isnan()], name in self.order_only),
+                self.unlabelled,
+            )
+
+
+def _order_only(confidence: Tensor, uncertain: bool) -> str:
+    """Return why only the order of confidences counts, "" where they are numbers in [0, 1]."""
+    if not len(confidence):
+        return ""
+    low, high = float(confidence.min()), float(confidence.max())
+    if uncertain:
+        return "its numbers are uncertainties without a scale, so only their order is measured"
+    if 0 <= low and high <= 1:
+        return ""
+    reason = f"its confidences lie between {low:g} and {high:g}, so only their order is measured"
+    if low >= 0 and high <= 100:
+        reason += f" (say --confidence_scale {10 if high <= 10 else 100} if that is their scale)"
+    return reason
 
 
 def _recognised(row: Row) -> Layout | None:
@@ -179,98 +195,86 @@ def _recognised(row: Row) -> Layout | None:
     return layout if layout.short != "uqlm" or row.get("claims_data") is not None else None
 
 
-def _checked_layout(short: str, first: tuple[int, Row], path: str) -> Layout:
-    """Return the layout of this name that the first row has.
-
-    Raises:
-        LovecError: it has none of them.
-    """
-    named = [layout for layout in LAYOUTS if layout.short == short]
-    number, row = first
-    found = known_layout(row)
-    if found is not None and found in named:
-        return found
-    nearest = min(named, key=lambda layout: len(layout.missing(row)))
-    lacks = ", ".join(map(repr, nearest.missing(row))) or "something of its form"
-    raise LovecError(f"{path}:{number}: has not the layout {short}: {nearest.name} also needs {lacks}")
-
-
-def _add_record(collected: dict[str, _Collected], record: Record, layout: Layout) -> None:
-    """Add the labelled sentences of a record, once per method."""
-    labels = [sentence.factuality for sentence in record.sentences]
-    stated = [sentence.stated for sentence in record.sentences]
+def _add_record(collected: dict[str, _Series], record: Record, layout: Layout) -> None:
+    """Add the labelled sentences of a record to the rows that the same methods have rated."""
+    stated: list[float | None] = [sentence.stated for sentence in record.sentences]
     scores = None if layout is OWN else record.meta.get("scores")
-    model = str(record.meta.get("model") or "") if layout is not OWN else ""
-    if layout.short == "safe":
-        model = f"side {record.meta['side']}"
-    by_method: Mapping[str, Sequence[float | None]] = {model: stated if scores is None else scores}
+    name = layout.series(record)
+    by_method: Mapping[str, Sequence[float | None]] = {}
     if isinstance(scores, dict):
-        by_method = {model if layout.short == "safe" else name: numbers for name, numbers in scores.items()}
-    elif layout is OWN and any(sentence.distribution is not None for sentence in record.sentences):
+        by_method = scores
+    elif layout is OWN:
         means = [None if s.distribution is None else mean_confidence(s.distribution) for s in record.sentences]
-        by_method = {"stated": stated, "mean of the distribution": means}
+        known = any(mean is not None for mean in means)
+        by_method = {"stated": stated} | ({"mean of the distribution": means} if known else {})
+    elif scores is not None or any(confidence is not None for confidence in stated):
+        by_method = {name: stated if scores is None else scores}
+    series = collected.setdefault(name, _Series())
+    series.order_only.update(record.meta.get("order_only", ()))
     group = record.question if layout.short == "rlcr" else record.id  # several samples answer one problem
-    order_only = record.meta.get("order_only", ())
-    for name, confidences in by_method.items():
-        method = collected.setdefault(name, _Collected())
-        method.order_only = method.order_only or name in order_only
-        for confidence, label in zip(confidences, labels, strict=True):
-            method.add(confidence, label, group)
+    for at, sentence in enumerate(record.sentences):
+        series.add({method: numbers[at] for method, numbers in by_method.items()}, sentence.factuality, group)
 
 
-def _add_rows(
-    collected: dict[str, _Collected],
-    rows: Iterator[tuple[int, Row]],
-    columns: Columns,
-    first: Sequence[Row],
-    path: str,
-) -> None:
-    """Add the rows of a table; a cell that is a list holds several of them, which belong together.
+def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Row], path: str) -> _Series:
+    """Return the rows of a table; a cell that is a list holds several of them, which belong together.
 
     Raises:
         LovecError: no row has one of the columns, or a value is no number or label; the message names the row.
     """
     assert columns.label is not None
-    for name in columns.methods:
-        collected[name] = _Collected(order_only=name in columns.uncertainty)
-    signs = {name: -1.0 if name in columns.uncertainty else 1.0 for name in columns.methods}
-    seen = dict.fromkeys([*columns.methods, columns.label, columns.group or ""], False)
+    series = _Series(order_only={*columns.uncertainty})
+    names = {*columns.methods, columns.label, columns.group or columns.label}
+    opposite = says_opposite(columns.label)
+    seen: set[str] = set()
     for number, row in rows:
+        values = {name: value_at(row, name) for name in names}
+        seen.update(name for name, value in values.items() if value is not None)
+        key = values.get(columns.group or "")
+        group = None if key is None else str(key)
         try:
-            label = value_at(row, columns.label)
-            key = value_at(row, columns.group) if columns.group else None
-            seen[columns.label] |= label is not None
-            seen[columns.group or ""] |= key is not None
-            group = None if key is None else str(key)
-            several = isinstance(label, list)
-            labels = [label_of(item, columns.label_scale) for item in label] if several else None
-            one = None if several else label_of(label, columns.label_scale)
-            for name, sign in signs.items():
-                value = value_at(row, name)
-                if value is not None:
-                    seen[name] = True
-                scale = None if sign < 0 else columns.confidence_scale
-                if labels is None:
-                    confidence = confidence_of(value, scale)
-                    collected[name].add(None if confidence is None else sign * confidence, one, group)
-                    continue
-                values = [None] * len(labels) if value is None else value
-                if not isinstance(values, list) or len(values) != len(labels):
-                    raise LovecError(
-                        f"{name} is {short_json(value)}, expected a list of {len(labels)} numbers, one per label"
-                    )
-                for item, truth in zip(values, labels, strict=True):
-                    confidence = confidence_of(item, scale)
-                    confidence = None if confidence is None else sign * confidence
-                    collected[name].add(confidence, truth, group or f"row {number}")
+            for truth, given in _cells(values, columns):
+                several = isinstance(values[columns.label], list)
+                label = label_of(truth, columns.label_scale, opposite)
+                confidences = {name: _confidence(value, name, columns) for name, value in given.items()}
+                series.add(confidences, label, group or f"row {number}" if several else group)
         except LovecError as error:
             raise LovecError(f"{path}:{number}: {error}") from None
-    for name, what in ((columns.label, "label"), (columns.group or "", "group")):
-        if name and not seen[name]:
+    for name in (columns.label, columns.group, *columns.methods):
+        if name and name not in seen:
+            what = "label" if name == columns.label else "group" if name == columns.group else "confidence"
             raise missing_column(path, what, name, first)
-    for name in columns.methods:
-        if not seen[name]:
-            raise missing_column(path, "confidence", name, first)
+    return series
+
+
+def _cells(values: Mapping[str, Any], columns: Columns) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the label and, by method, the confidence of every row that the cells of a table's row hold.
+
+    Raises:
+        LovecError: a cell does not hold as many confidences as there are labels.
+    """
+    labels = values[columns.label or ""]
+    given = {name: values[name] for name in columns.methods}
+    if not isinstance(labels, list):
+        yield labels, given
+        return
+    for name, numbers in given.items():
+        if numbers is None:
+            given[name] = [None] * len(labels)
+        elif not isinstance(numbers, list) or len(numbers) != len(labels):
+            raise LovecError(
+                f"{name} is {short_json(numbers)}, expected a list of {len(labels)} numbers, one per label"
+            )
+    for at, label in enumerate(labels):
+        yield label, {name: numbers[at] for name, numbers in given.items()}
+
+
+def _confidence(value: Any, name: str, columns: Columns) -> float | None:
+    """Return a confidence of a table; uncertainties are negated."""
+    if name not in columns.uncertainty:
+        return confidence_of(value, columns.confidence_scale)
+    uncertainty = confidence_of(value)
+    return None if uncertainty is None else -uncertainty
 
 
 def _selected(methods: Sequence[ScoredMethod], names: Sequence[str], path: str) -> tuple[ScoredMethod, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from lovec.datasets.jsonl import open_input, parse_line, record_of
+from lovec.datasets.jsonl import bounded_lines, open_input, parse_line, record_of
 from lovec.datasets.layouts import OWN, known_layout, read_any
 from lovec.datasets.rows import Row
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -189,7 +189,7 @@ class _File:
     def lines(self) -> Iterator[tuple[Place, bytes]]:
         """Yield every line that is not blank, and its place."""
         offset = 0
-        for number, line in enumerate(self._file, 1):
+        for number, line in enumerate(bounded_lines(self._file, self.path), 1):
             if line.strip():
                 yield Place(offset, len(line), number), line
             offset += len(line)
@@ -230,7 +230,7 @@ def _parsed(line: bytes, path: str, number: int) -> Row:
 def _is_stored(path: str) -> bool:
     """Return whether a file is JSON Lines in lovec's own layout, neither compressed nor one document."""
     with open_input(path, expected="a file of JSON Lines, JSON, CSV or Parquet") as file:
-        line = next((line for line in file if line.strip()), b"")
+        line = next((line for line in bounded_lines(file, path) if line.strip()), b"")
     try:
         return known_layout(_parsed(line, path, 1)) is OWN
     except LovecError:

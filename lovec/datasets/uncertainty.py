@@ -2,35 +2,44 @@
 
 - uqlm (repository cvs-health/uqlm): ``UQResult.to_dict()`` has a column per key under "data" (``prompts``,
   ``responses``, scores); ``to_df()`` has the names without their last s. ``claims_data`` of its long-text scorers holds
-  for every answer a list of ``{"claim" or "sentence", "removed", scores}``. Scores are confidences in [0, 1].
+  for every answer a list of ``{"claim" or "sentence", "original_response", "removed", scores}``; the graph scorers of
+  uqlm 0.6 also list claims of the sampled answers, whose ``original_response`` is false. Scores are confidences in
+  [0, 1].
 - LM-Polygraph (repository IINemo/lm-polygraph): ``UncertaintyOutput`` of ``estimate_uncertainty``, as JSON. What its
   managers save are files of Python objects, which are not read; their ``estimations`` and ``gen_metrics`` are, as JSON.
 - RLCR (Damani et al. 2025, repository damanimehul/RLCR): rows of ``eval_outputs``, with ``<model>-output_0``,
   ``<model>-evals`` and ``<model>-confidence_levels``; or their numbers alone.
 - Conformal factuality (Mohri and Hashimoto 2024, repository tatsu-lab/conformal-factual-lm): prompts with ``claims``,
-  annotated Y, S (true, by the authors' rule), N or another letter (false); or their numbers alone.
+  annotated Y, S (true, by the authors' rule), N or another letter (false); or their numbers alone. Cherian et al. 2024
+  (repository jjcherian/conformal-safety) have a ``message`` with T or F in place of the ``subclaim``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lovec.datasets.jsonl import short_json
 from lovec.datasets.rows import Reading, Row
-from lovec.datasets.values import LABELS, confidence_of, label_of
+from lovec.datasets.values import confidence_of, flag_of, is_number, label_column, label_of, says_opposite, share_of
 from lovec.types import LovecError, Record, Sentence
 
-SCORERS = frozenset(
+_SCORERS = frozenset(
     "ensemble_score ensemble_scores confidence_score confidence_scores avg semantic_negentropy semantic_density "
-    "semantic_sets_confidence noncontradiction entailment contrasted_entailment exact_match cosine_sim bert_score "
-    "bleurt normalized_probability min_probability sequence_probability mean_token_negentropy p_true "
-    "monte_carlo_probability verbalized_confidence judge_1 degree_centrality betweenness_centrality "
-    "closeness_centrality page_rank laplacian_centrality harmonic_centrality".split()
+    "semantic_density_value semantic_density_values semantic_sets_confidence discrete_confidence_score "
+    "discrete_confidence_scores tokenprob_confidence_score tokenprob_confidence_scores semantic_negentropy_whitebox "
+    "noncontradiction entailment contrasted_entailment exact_match cosine_sim bert_score bleurt normalized_probability "
+    "min_probability sequence_probability mean_token_negentropy min_token_negentropy max_token_negentropy "
+    "probability_margin consistency_and_confidence p_true monte_carlo_probability verbalized_confidence codebleu "
+    "equivalence_rate degree_centrality betweenness_centrality closeness_centrality page_rank laplacian_centrality "
+    "harmonic_centrality".split()
 )
-"""Scores of uqlm in [0, 1]."""
+_JUDGE = re.compile(r"judge_\d+")
+_OF_JUDGES = frozenset("avg max min median".split())  # in the table of a panel
+_TEXTS = frozenset("prompt prompts response responses claim sentence".split())
 
 MANAGER_KEYS = ("estimations", "gen_metrics")
 """The keys of a manager of LM-Polygraph."""
@@ -42,68 +51,105 @@ _LEVEL = re.compile(r"\W*(sequence|claim|token)['\"\s,_/|:]+(.*?)[\s'\")]*")
 _PLACEHOLDERS = "sentences without their text, which the file does not have (a name stands in)"
 
 _FINAL = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_TRUE = ("Y", "S")
+_TRUE = ("Y", "S", "T")
+
+
+def scorers(names: Collection[str]) -> list[str]:
+    """Return which of some names of columns or keys are scores of uqlm in [0, 1].
+
+    Args:
+        names: the names of a row. What "max" and "median" are is clear only beside the scores of judges.
+    """
+    has_judges = any(map(_JUDGE.fullmatch, names))
+    return [name for name in names if name in _SCORERS or _JUDGE.fullmatch(name) or (has_judges and name in _OF_JUDGES)]
+
+
+def is_uqlm(row: Row) -> bool:
+    """Return whether a row with a prompt and a response has what only uqlm adds: claims, scores, sampled responses."""
+    return row.get("claims_data") is not None or "sampled_responses" in row or bool(scorers(row))
 
 
 def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with the confidence in each of its claims, or in all of it where it was scored as a whole.
 
-    ``response_correct``, which users add, labels a whole answer. Claims are labelled by the list ``claim_grades``, as
-    uqlm's own examples name what its ``FactScoreGrader`` returns, or each by a key such as ``correct`` of its own.
-    ``meta["scores"]`` has the scores by all scorers. The first of them is the confidence. Without any score the record
-    has no sentences.
+    Claims of sampled answers are left out. ``response_correct``, which users add, labels a whole answer. Claims are
+    labelled by the list ``claim_grades``, as uqlm's own examples name what its ``FactScoreGrader`` returns, or each by
+    a key such as ``correct`` of its own. ``meta["scores"]`` has the scores by all scorers. The first of them is the
+    confidence. Without any score the record has no sentences.
 
     Raises:
         LovecError: there are not as many grades as claims, or a score or a label is no number in [0, 1].
     """
     prompt, response = (row[key] if key in row else row[f"{key}s"] for key in ("prompt", "response"))
     claims = row.get("claims_data")
-    units = [{**row, "claim": response}] if claims is None else claims
-    names = [name for name in units[0] if name in SCORERS] if units else []
-    grades = [found_label(unit) for unit in units] if claims is None else _grades(row, units)
+    units, grades = ([{**row, "claim": response or ""}], [found_label(row)]) if claims is None else _claims(row, claims)
+    names = list(dict.fromkeys(name for unit in units for name in scorers(unit)))
+    no_scores = {*_TEXTS, *names, *(label_column([unit]) for unit in units)}
+    for name in (name for unit in units for name in unit if name not in no_scores and _is_score(unit[name])):
+        reading.left_out[f"values of {name}, which is no known score of uqlm"] += 1
     texts = [(unit["claim"] if "claim" in unit else unit["sentence"]).strip() for unit in units]
     places = [place for place, text in enumerate(texts) if text]
-    scores = {name: [_share(units[place].get(name), name) for place in places] for name in names}
-    confidences = next(iter(scores.values()), [])
+    scores = {name: [share_of(units[place].get(name), name) for place in places] for name in names}
+    unscored = [None] * len(places) if any(grade is not None for grade in grades) else []
+    confidences = next(iter(scores.values()), unscored)
     kept = [
         Sentence(texts[place], grades[place], confidence)
         for place, confidence in zip(places, confidences, strict=False)
     ]
-    reading.left_out["answers without a score"] += not names
+    reading.left_out["claims of sampled answers"] += 0 if claims is None else len(claims) - len(units)
+    answered = bool((response or "").strip())
+    reading.left_out["prompts without a response"] += not answered
+    reading.left_out["answers without a score"] += answered and not names
     meta: dict[str, Any] = {"scores": scores} if scores else {}
     if row.get("sampled_responses"):
         meta["samples"] = list(row["sampled_responses"])
     if claims is not None:
         meta["unit"] = "claim"
-    yield Record(reading.ids.of(prompt[:60]), prompt, answer=response, sentences=tuple(kept), meta=meta)
+    yield Record(reading.ids.of(prompt[:60]), prompt, answer=response or "", sentences=tuple(kept), meta=meta)
 
 
-def _grades(row: Row, claims: Sequence[Row]) -> list[float | None]:
-    """Return the labels of claims: those of the list of grades of their answer, or those that they hold.
+def _claims(row: Row, claims: Any) -> tuple[list[Row], list[float | None]]:
+    """Return the claims of the answer itself, without those of sampled ones, and their labels.
+
+    The labels are those of the list of grades, or those that the claims hold. The grades may be of all claims.
 
     Raises:
-        LovecError: there are not as many grades as claims.
+        LovecError: the claims are no list of objects, or there are not as many grades as claims.
     """
+    if not isinstance(claims, list) or not all(isinstance(claim, Mapping) for claim in claims):
+        raise LovecError(f"claims_data is {short_json(claims)}, expected a list of objects, one per claim")
+    is_own = [flag_of(claim.get("original_response", True), "original_response") for claim in claims]
+    own = [dict(claim) for claim, kept in zip(claims, is_own, strict=True) if kept]
     grades = row.get("claim_grades")
     if grades is None:
-        return [found_label(claim) for claim in claims]
-    if len(grades) != len(claims):
-        raise LovecError(f"there are {len(grades)} claim_grades and {len(claims)} claims, expected one grade per claim")
-    return [label_of(grade) for grade in grades]
+        return own, [found_label(claim) for claim in own]
+    if not isinstance(grades, list) or len(grades) not in (len(claims), len(own)):
+        counted = len(grades) if isinstance(grades, list) else short_json(grades)
+        raise LovecError(f"there are {counted} claim_grades and {len(claims)} claims, expected one grade per claim")
+    if len(grades) != len(own):
+        grades = [grade for grade, kept in zip(grades, is_own, strict=True) if kept]
+    return own, [label_of(grade) for grade in grades]
+
+
+def _is_score(value: Any) -> bool:
+    """Return whether a value is a fraction, as scores are and numbers that count something are not."""
+    return is_number(value) and 0 < (confidence_of(value) or 0) < 1
 
 
 def found_label(row: Row) -> float | None:
-    """Return the label that a row has under one of the usual names (`LABELS`), None without one.
+    """Return the label that a row has under one of the usual names, None without one.
 
     Raises:
         LovecError: it is no label, see ``lovec.datasets.values.label_of``.
     """
-    return next((label_of(row[name]) for name in LABELS if name in row), None)
+    name = label_column([row])
+    return None if name is None else label_of(row[name], opposite=says_opposite(name))
 
 
 def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its uncertainty in ``meta``; it is no confidence, since it has no scale in common."""
     meta: dict[str, Any] = {key: row[key] for key in ("uncertainty", "estimator", "model_path") if key in row}
+    meta["uncertainty"] = confidence_of(row["uncertainty"])
     question, answer = row["input_text"], row["generation_text"]
     reading.left_out["answers with an uncertainty that is no confidence in [0, 1] (kept in meta)"] += 1
     sentences = (Sentence(answer.strip()),) if answer.strip() else ()
@@ -138,9 +184,9 @@ def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
     labels: dict[str, list[Any]] = {}
     for key, values in row["gen_metrics"].items():
         level, metric = _level(key)
-        wrong = metric in _ERRORS
+        wrong = metric in _ERRORS or says_opposite(metric)
         if level not in labels:
-            labels[level] = [[_graded(value, wrong) for value in answer] for answer in _by_answer(values)]
+            labels[level] = [[label_of(value, opposite=wrong) for value in answer] for answer in _by_answer(values)]
     for level in dict.fromkeys(_level(key)[0] for key in row["estimations"]):
         if level == "token" or level not in labels:
             reading.left_out[f"levels without labels ({level})"] += 1
@@ -176,7 +222,8 @@ def _answers(
             )
     for at, answer in enumerate(labels):
         sentences = tuple(Sentence(f"({level} {place})", label) for place, label in enumerate(answer, 1))
-        meta = {"scores": {name: list(numbers[at]) for name, numbers in scores.items()}, "order_only": order_only}
+        meta: dict[str, Any] = {"unit": level, "order_only": order_only}
+        meta["scores"] = {name: list(numbers[at]) for name, numbers in scores.items()}
         reading.left_out[_PLACEHOLDERS] += len(sentences)
         yield Record(reading.ids.of(f"{level} {at + 1}"), f"({level} {at + 1})", sentences=sentences, meta=meta)
 
@@ -191,11 +238,6 @@ def _level(key: str) -> tuple[str, str]:
 def _by_answer(values: Sequence[Any]) -> list[list[Any]]:
     """Return numbers answer by answer, one each where they are not grouped."""
     return [value if isinstance(value, list) else [value] for value in values]
-
-
-def _graded(value: Any, wrong: bool) -> float | None:
-    label = label_of(value)
-    return 1.0 - label if wrong and label is not None else label
 
 
 def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], bool]:
@@ -229,7 +271,7 @@ def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
             match = _FINAL.search(output)
             text = ((match[1] if match else "").strip() or output.strip()) or f"({model})"
             sentence = Sentence(
-                text, label_of(evals[at]) if at < len(evals) else None, _share(confidence, "confidence")
+                text, label_of(evals[at]) if at < len(evals) else None, share_of(confidence, "confidence")
             )
             record_id = f"{name}/{model}" + (f"/{at + 1}" if at else "")
             meta = {"model": model, "correct_answer": row["answer"]}
@@ -248,7 +290,7 @@ def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     for model, values in row.items():
         if model != "id":
             sentence = Sentence(
-                f"(answer of {model})", label_of(values["correct"]), _share(values["confidence"], "confidence")
+                f"(answer of {model})", label_of(values["correct"]), share_of(values["confidence"], "confidence")
             )
             yield Record(f"{name}/{model}", f"(question {name})", sentences=(sentence,), meta={"model": model})
             reading.left_out[_PLACEHOLDERS] += 1
@@ -262,15 +304,22 @@ def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     claims = row["claims"]
     sentences = tuple(
         Sentence(
-            claim["subclaim"].strip(),
+            (claim["message"] if "message" in claim else claim["subclaim"]).strip(),
             float(claim["annotation"] in _TRUE) if claim.get("annotation") else None,
-            _share(claim.get("gpt-score"), "gpt-score"),
+            share_of(claim.get("gpt-score"), "gpt-score"),
         )
         for claim in claims
     )
-    names = [name for name in (claims[0] if claims else ()) if name.endswith("-score")]
-    meta = {"unit": "claim", "scores": {name: [claim.get(name) for claim in claims] for name in names}}
-    yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], sentences=sentences, meta=meta)
+    names = dict.fromkeys(name for claim in claims for name in claim if name.endswith("-score"))
+    meta = {"unit": "claim", "scores": {name: [confidence_of(claim.get(name)) for claim in claims] for name in names}}
+    answer = row.get("response") or ""
+    yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], answer=answer, sentences=sentences, meta=meta)
+
+
+def is_subclaims(row: Row) -> bool:
+    """Return whether the claims of a row are a list of objects, and not those of uqlm."""
+    claims = row["claims"]
+    return "claims_data" not in row and isinstance(claims, list) and all(isinstance(c, Mapping) for c in claims)
 
 
 def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
@@ -281,18 +330,5 @@ def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     name = reading.ids.of(f"prompt {reading.number}")
     sentences = tuple(Sentence(f"(claim {at})", label_of(label)) for at, label in enumerate(labels, 1))
     reading.left_out[_PLACEHOLDERS] += len(labels)
-    meta = {"unit": "claim", "scores": list(scores)}
+    meta = {"unit": "claim", "scores": [confidence_of(score) for score in scores]}
     yield Record(name, f"(prompt {reading.number})", sentences=sentences, meta=meta)
-
-
-def _share(value: Any, name: str) -> float | None:
-    """Return a confidence in [0, 1]; None where there is none.
-
-    Raises:
-        LovecError: the value is another number.
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if not 0.0 <= float(value) <= 1.0:
-        raise LovecError(f"{name} is {value}, expected a confidence in [0, 1]")
-    return float(value)

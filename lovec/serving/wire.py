@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
+from lovec.datasets.jsonl import short_json
 from lovec.types import LovecError, Sampling, Scale
 
 _OTHERS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text("utf-8"))
@@ -70,10 +72,13 @@ class _Request(_Strict):
         try:
             request = cls.model_validate(body)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            first = error.errors(include_url=False, include_context=False)[0]
             place = ".".join(map(str, first["loc"]))
             path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-            raise RequestRefused(f"{place}: {first['msg']}", path[1:], code=_code(first["type"])) from None
+            given = first["input"]
+            is_shown = first["msg"].startswith("Input should") and not isinstance(given, list | dict)
+            said = f"{place}: {first['msg']}" + f", not {short_json(given)}" * is_shown
+            raise RequestRefused(said, path[1:], code=_code(first["type"])) from None
         if request.min_score is not None and not 0 <= request.min_score <= scale.top:
             message = f"min_score must be an integer, between 0 and {scale.top}"
             raise RequestRefused(message, "min_score", code="invalid_value")
@@ -82,6 +87,17 @@ class _Request(_Strict):
                 f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
             )
         return request
+
+
+def _not_blank(text: str) -> str:
+    """Return a text that says something.
+
+    Raises:
+        PydanticCustomError: it does not.
+    """
+    if not text.strip():
+        raise PydanticCustomError("blank_text", "Input should be a text that is not empty")
+    return text
 
 
 class TagRequest(_Request, extra="forbid"):
@@ -96,8 +112,8 @@ class TagRequest(_Request, extra="forbid"):
         keep_factual: as in ``ChatRequest``.
     """
 
-    text: str = Field(pattern=r"\S")
-    question: str = Field(pattern=r"\S")
+    text: Annotated[str, AfterValidator(_not_blank)]
+    question: Annotated[str, AfterValidator(_not_blank)]
     stream: bool = False
 
 

@@ -137,7 +137,7 @@ def test_several_files_and_columns_are_methods_side_by_side(here, capsys):
         ("x.jsonl", b'{"confidence": NaN, "label": 1}', "", "NaN is not JSON; an unknown value is null"),
         ("x.jsonl", b'{"confidence": true, "label": 1}', "", "x.jsonl:1: confidence is true, expected a number"),
         ("x.jsonl", b'{"confidence": [1], "label": [1, 0]}', "", "confidence is [1], expected a list of 2 numbers"),
-        ("x.jsonl", b'{"prompt": 1}', "--layout rlcr", "x.jsonl:1: has not the layout rlcr: RLCR: numbers also needs"),
+        ("x.jsonl", b'{"prompt": 1}', "--layout rlcr", "x.jsonl:1: has the keys prompt, not the layout rlcr; the near"),
     ],
 )  # fmt: skip
 def test_bad_files_are_one_line(here, capsys, name, content, words, said):

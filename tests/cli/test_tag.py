@@ -372,6 +372,40 @@ def test_a_sentence_longer_than_the_context_is_named(run: Any) -> None:
     assert len(record["meta"]["problems"]) == 2 and record["meta"]["problems"][1].startswith("sentence 2: with the ")
 
 
+def test_many_rows_without_a_text_are_one_line_with_an_example(run: Any) -> None:
+    Path("a.csv").write_text("\n".join(["text,n", "Ada wrote.,0", *(f",{at}" for at in range(1, 200))]), "utf-8")
+    code, _, err = run("a.csv")
+    warnings = [line for line in err.splitlines() if "left out" in line]
+    assert code == 1 and "lovec: error: 199 of the input's lines or files could not be read" in err
+    assert warnings == [
+        "lovec: warning: a.csv:3: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions "
+        "answered; left out, and 198 more lines or files like it"
+    ]
+    Path("b.csv").write_text("n\n1\n2\n3\n", "utf-8")
+    code, _, err = run("b.csv")
+    assert code == 1 and err.count("b.csv:2: has no 'text'") == 1 and "b.csv:3" not in err
+    assert "lovec: error: there is nothing to tag in b.csv" in err
+
+
+def test_rows_of_trainers_are_tagged(run: Any) -> None:
+    rows = [
+        {"prompt": "Who?", "completion": "Ada wrote."},
+        {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "It rained."}]},
+        {"question": "Who?", "response": "She ran."},
+    ]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, _ = run("a.jsonl", "--format", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [record["question"] for record in found] == ["Who?"] * 3
+    assert [record["answer"] for record in found] == ["Ada wrote.", "It rained.", "She ran."]
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(run: Any) -> None:
+    os.mkfifo("pipe.txt")
+    code, _, err = run("pipe.txt")
+    assert code == 1 and "cannot read pipe.txt (a pipe or a device, which cannot be read twice)" in err
+
+
 def test_a_broken_line_costs_itself_only(run: Any) -> None:
     Path("a.jsonl").write_text('{"text": "Ada wrote."}\n{"text": oops}\n{"text": "It rained."}\n')
     for words in ((), ("--out", "b.jsonl")):

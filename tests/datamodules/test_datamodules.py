@@ -1,6 +1,7 @@
 """Datamodules: optimiser batches in an order that resumes exactly, shares of processes, and splits of files."""
 
 import gzip
+import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -270,6 +271,12 @@ def test_no_training_records_are_refused_and_no_validation_records_are_fine(tmp_
         data.train_dataloader()
     _, module = fit(tmp_path, Numbers(2, n_eval=0, batch_size=2), max_epochs=1)
     assert module.validated == []
+    path = tmp_path / "trl.jsonl"
+    path.write_text(json.dumps({"prompt": "Who?", "chosen": "Ada.", "rejected": "Bo."}) + "\n")
+    for data in (Preferences(str(path), val_fraction=0.0), Demonstrations(str(path), val_fraction=0.0)):
+        data.setup("fit")
+        with pytest.raises(LovecError, match=r"1 records have no labels, which `lovec label --answers FILE --oracle"):
+            data.train_dataloader()
 
 
 def test_bad_settings_and_missing_load():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -13,10 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lovec.cli import main
+from lovec.datasets import jsonl as jsonl_module
 from lovec.datasets import rows as rows_module
+from lovec.datasets.bios import read_bios
 from lovec.datasets.jsonl import read_records, record_from_dict, record_to_dict, write_records
 from lovec.datasets.layouts import LAYOUTS, OWN, _say, known_layout, layout_of, read_any
+from lovec.datasets.popqa import read_popqa
 from lovec.datasets.rows import is_rows, read_rows
+from lovec.datasets.stored import read_stored
 from lovec.datasets.triviaqa import short_form
 from lovec.encoding import QUESTION
 from lovec.tagging import Documents
@@ -66,7 +73,7 @@ EXPECTED = {
     ),
     "authors_pairs.jsonl": (
         [answer("ada", ADA, "Ada wrote. She swam.", [("Ada wrote.", 0.9), ("She swam.", 0.0)], rejected=(2, 10))],
-        "1 rows read as the paper's authors: pairs: 1 records, 2 sentences, 2 labels, 0 confidences",
+        "1 rows read as pairs: the paper's authors, TRL: 1 records, 2 sentences, 2 labels, 0 confidences",
     ),
     "authors_grpo.jsonl": (
         [answer("ada", ADA, "Ada wrote.", evidence=("Page one.", "Page two."), entity="Ada"),
@@ -161,7 +168,8 @@ EXPECTED = {
         "their text, which the file does not have (a name stands in)",
     ),
     "polygraph_manager.json": (
-        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], scores={"PTrueClaim": [1.0]}, order_only=[])],
+        [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], unit="claim", order_only=[],
+                scores={"PTrueClaim": [1.0]})],
         "1 rows read as LM-Polygraph: manager: 1 records, 1 sentences, 1 labels, 0 confidences; of these "
         "1 sentences without their text, which the file does not have (a name stands in), "
         "1 levels without labels (token)",
@@ -178,13 +186,53 @@ EXPECTED = {
         "1 rows read as conformal factuality: numbers: 1 records, 2 sentences, 2 labels, 0 confidences; of these "
         "2 sentences without their text, which the file does not have (a name stands in)",
     ),
+    "factbench.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.",
+                [("Ada wrote.", 1.0), ("Ada swam.", 0.0), ("Ada flew.", None)], unit="claim"),
+         answer("who-was-bo", "Who was Bo?", unit="claim")],
+        "2 rows read as Factcheck-GPT: claims: 2 records, 3 sentences, 2 labels, 0 confidences; of these 1 prompts "
+        "without a response, 1 sentences without a label",
+    ),
+    "factcheck_gpt.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. Hello!", [("Ada wrote.", 1.0), ("Hello!", None)])],
+        "1 rows read as Factcheck-GPT: sentences: 1 records, 2 sentences, 1 labels, 0 confidences; of these "
+        "1 sentences without a label",
+    ),
+    "answered.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.", question_id=1),
+         answer("who-was-bo", "Who was Bo?", "", question_id=2)],
+        "2 rows read as questions with answers: 2 records, 0 sentences, 0 labels, 0 confidences; of these 1 questions "
+        "without an answer; kept in meta: question_id",
+    ),
+    "prompts.jsonl": (
+        [answer("who-was-ada", "Who was Ada?"), answer("who-was-bo", "Who was Bo?")],
+        "2 rows read as prompts: 2 records, 0 sentences, 0 labels, 0 confidences; of these 2 questions without an "
+        "answer",
+    ),
+    "chats.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote."),
+         answer("and-bo", "And Bo?", "Bo ran.", earlier_turns=[
+             {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who was Ada?"},
+             {"role": "assistant", "content": "Ada wrote."}]),
+         answer("who-was-cy", "Who was Cy?")],
+        "3 rows read as chats: 3 records, 0 sentences, 0 labels, 0 confidences; of these "
+        "1 questions without an answer, 3 earlier turns (kept in meta)",
+    ),
+    "preferences.jsonl": (
+        [answer("who-was-ada", "Who was Ada?", "A writer.", rejected_answer="A boxer."),
+         answer("ada", ADA, "Ada wrote.", [("Ada wrote.", 0.9)], rejected=(2,)),
+         answer("who-was-bo", "Who was Bo?", "A runner.", rejected_answer="A swimmer.")],
+        "3 rows read as pairs: the paper's authors, TRL: 3 records, 1 sentences, 1 labels, 0 confidences; of these "
+        "2 rejected answers without scores (kept in meta): lovec's pairs are one answer with true and wrong scores, "
+        "which `lovec label --answers` makes of the chosen ones",
+    ),
     "own_list.json": (
         [answer("line-1", "Who?", "Ada."), answer("b", "What?", "", [("One.", 0.5)], ("A page.",))],
         None,
     ),
     "own.csv": (
-        [answer("7", "Who, then?", "1984", [("One.", 1.0)], ("a", "b"), popularity=3),
-         answer("line-4", "What?", "Two\nlines")],
+        [answer("7", "Who, then?", "1984", [("One.", 1.0)], ("a", "b"), popularity="3"),
+         answer("line-4", "What?", "Two\nlines", popularity=None)],
         "2 rows read as lovec: 2 records, 1 sentences, 1 labels, 0 confidences; kept in meta: popularity",
     ),
     "own.tsv": ([answer("line-2", "Who?", "True")], None),
@@ -250,6 +298,54 @@ def test_the_documentation_lists_every_layout():
             )
 
 
+# ---------------------------------------------------------------- questions, answers and chats of trainers
+
+
+def turns(*texts):
+    return [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 9, texts, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "text"),
+    [
+        ({"prompt": "Who?"}, "Who?", ""),
+        ({"prompt": "Who?", "completion": "Ada."}, "Who?", "Ada."),
+        ({"prompt": turns("Who?"), "completion": turns("", "Ada.")[1:]}, "Who?", "Ada."),
+        ({"question": "Who?", "response": "Ada."}, "Who?", "Ada."),
+        ({"prompt": "Who?", "response": None}, "Who?", ""),
+        ({"messages": turns("Who?", "Ada.", "And Bo?", "Ran.")}, "And Bo?", "Ran."),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, "Who?", ""),
+        ({"chosen": turns("Who?", "Ada."), "rejected": turns("Who?", "Bo.")}, "Who?", "Ada."),
+        ({"prompt": "Who?", "chosen": "Ada.", "rejected": "Bo."}, "Who?", "Ada."),
+    ],
+)  # fmt: skip
+def test_rows_of_trainers_are_questions_and_answers(tmp_path, row, question, text):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({**row, "id": "7"}) + "\n")
+    (record,) = read_any(path)
+    assert (record.id, record.question, record.answer, record.sentences) == ("7", question, text, ())
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": turns()}, "no question is asked, expected a prompt, or messages with one of the role user"),
+        ({"messages": [{"role": "assistant", "content": "Ada."}]}, "no question is asked"),
+        ({"messages": "Who?"[:0]}, "no question is asked"),
+        ({"messages": [3]}, '[3] is no text and no list of messages such as {"role": "user"'),
+        ({"messages": [{"role": "user", "content": 3}]}, "the content of a message is 3, expected a text"),
+        ({"prompt": None}, "no question is asked"),
+        ({"prompt": "Who?", "chosen": 3, "rejected": "A."}, "3 is no text and no list of"),
+    ],
+)
+def test_chats_that_ask_nothing_are_named(tmp_path, row, said):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(LovecError, match=r"x\.jsonl:1: ") as caught:
+        list(read_any(path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
 # ---------------------------------------------------------------- rows that no layout has
 
 
@@ -289,6 +385,11 @@ def test_the_nearest_layout_is_named(row, said):
         ("subclaim_numbers.jsonl", {"true": [1]}, "there are 2 scores and 1 labels"),
         ("subclaims.jsonl", {"claims": [{}]}, "conformal factuality: claims ('subclaim' is missing)"),
         ("factscore_decisions.json", {"decisions": [[{"atom": "A."}]]}, "FActScore: decisions ('is_supported' is miss"),
+        (
+            "factbench.jsonl",
+            {"claim_labels": [True]},
+            "there are 3 claims and 1 claim_labels, expected one label per cl",
+        ),
         ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),
     ],
 )
@@ -326,6 +427,11 @@ def test_lovec_s_own_rows_and_others_do_not_mix(tmp_path):
         ("x.pkl", b"\x80\x04\x95", "runs code when it is opened"),
         ("x.parquet", b"PAR1 nothing", "as Parquet ("),
         ("x.gz", gzip.compress(b'{"question": "Who?"}' * 99, mtime=0)[:-9], "it is damaged or cut off"),
+        ("x.gz", gzip.compress(b'{"question": "Who?"}', mtime=0)[:10], "it is damaged or cut off"),
+        ("x.csv.gz", gzip.compress(b"question\nWho?", mtime=0)[:12], "it is damaged or cut off"),
+        ("x.jsonl.gz", b"\x1f\x8b", "it is damaged or cut off"),
+        ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz is empty, expected JSON Lines"),
+        ("x.jsonl", b'{"question": ' + b"[" * 980 + b"]" * 980 + b"}", "x.jsonl:1: "),
         ("x.json", b'[{"question": "Who?"}, ', "not valid JSON"),
         ("x.json", b'[{"question": "half \\ud83d"}]', "not valid UTF-8 text (surrogates not allowed)"),
         ("x.json", b'[{"question": "Who?"}, 3]', "x.json:2: holds 3, expected an object"),
@@ -354,9 +460,58 @@ def test_odd_files_are_one_line(tmp_path, name, data, said):
 
 def test_cells_that_json_cannot_hold_stay_text_and_an_empty_list_is_no_record(tmp_path):
     (tmp_path / "x.csv").write_text("question,list\nWho?,[1e999]\nWhat?,[NaN]\nWhy?,\"[1, 'a']\"\n")
-    assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", "[NaN]", [1, "a"]]
+    assert [record.meta["list"] for record in read_any(tmp_path / "x.csv")] == ["[1e999]", [None], [1, "a"]]
     (tmp_path / "x.json").write_text("[]")
     assert list(read_any(tmp_path / "x.json")) == []
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.gz", "x.jsonl", "x.csv", "x.json.gz"])
+def test_a_line_that_expands_beyond_the_memory_is_refused(tmp_path, monkeypatch, name):
+    text = b"question\n" + b"w" * 2**21 if ".csv" in name else b'{"question": "' + b"w" * 2**21 + b'"}'
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert len(list(read_any(tmp_path / name))) == 1
+    monkeypatch.setattr(jsonl_module, "LARGEST", 2**20)
+    with pytest.raises(LovecError, match=r": a line of more than 1 MiB, expected one record per line"):
+        list(read_any(tmp_path / name))
+    with pytest.raises(LovecError, match=r": a line of more than 1 MiB"):
+        read_stored(str(tmp_path / name), {"train": lambda record: record})
+
+
+@pytest.mark.slow
+def test_a_bomb_of_one_line_is_one_error_within_little_memory(tmp_path):
+    with gzip.open(tmp_path / "x.jsonl.gz", "wb", compresslevel=1) as file:
+        file.write(b'{"question": "')
+        for _ in range(3 * 2**10):
+            file.write(b"w" * 2**20)
+    code = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+from lovec.datasets.layouts import read_any
+from lovec.types import LovecError
+try:
+    list(read_any(sys.argv[1]))
+except LovecError as error:
+    print(error)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "x.jsonl.gz")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "x.jsonl.gz:1: a line of more than 512 MiB" in done.stdout
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path):
+    for name in ("x.jsonl", "x.csv", "x.parquet"):
+        os.mkfifo(tmp_path / name)
+        for reader in (read_any, read_rows, read_records):
+            with pytest.raises(
+                LovecError, match=r"a pipe or a device, which cannot be read twice\); write it to a file"
+            ):
+                list(reader(tmp_path / name))
+    with pytest.raises(LovecError, match="a pipe or a device"):
+        read_stored(str(tmp_path / "x.jsonl"), {})
+    with pytest.raises(LovecError, match="a pipe or a device"):
+        read_bios(tmp_path / "x.jsonl")
+    with pytest.raises(LovecError, match="it is a pipe or a device, expected a file"):
+        read_popqa(tmp_path / "x.csv")
 
 
 def test_a_folder_is_no_file(tmp_path):

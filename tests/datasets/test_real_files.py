@@ -18,6 +18,7 @@ from lovec.datasets.factscore import read_factscore
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.layouts import read_any
 from lovec.datasets.names import Ids
+from lovec.datasets.scored import read_scored
 from lovec.encoding import QUESTION
 from lovec.metrics.records import passage_pairs, sentence_pairs
 from lovec.tiny import build_tiny
@@ -380,6 +381,36 @@ def test_broken_passages_are_named(tmp_path, change, said):
         wikibio.read_wikibio(jsonl(tmp_path / "w.jsonl", ORIGINAL | change))
 
 
+# ---------------------------------------------------------------- labels of claims and sentences
+
+
+@pytest.mark.parametrize(
+    ("path", "answers", "true", "false"),
+    [
+        pytest.param(*real(name).values, *counts, marks=real(name).marks)
+        for name, counts in {
+            "conformal_bios/factscore_processed.json": (421, 9709, 5880),
+            "factcheck_gpt/Factbench.jsonl": (328, 1034, 362),
+            "conformal_subclaims/factscore.jsonl": (50, 287, 121),
+            "conformal_subclaims/nq.jsonl": (50, 276, 18),
+        }.items()
+    ],
+)
+def test_labels_of_claims_beside_prompt_and_response_are_read(path, answers, true, false):
+    records = list(read_any(path))
+    labels = [sentence.factuality for record in records for sentence in record.sentences]
+    assert (len(records), labels.count(1.0), labels.count(0.0)) == (answers, true, false)
+    (method,) = read_scored(path).methods
+    assert len(method.factuality) == true + false and method.factuality.sum() == true
+
+
+@pytest.mark.parametrize("path", [real("factcheck_gpt/factcheck-GPT-benchmark.jsonl")])
+def test_the_benchmark_of_factcheck_gpt_has_labelled_sentences(path):
+    records = list(read_any(path))
+    assert len(records) == 94 and all(record.answer and record.sentences for record in records)
+    assert sum(sentence.factuality is not None for record in records for sentence in record.sentences) == 277
+
+
 # ---------------------------------------------------------------- what is not there
 
 
@@ -466,8 +497,8 @@ def test_prompts_and_outputs_of_the_authors(tmp_path):
     ("row", "said"),
     [
         (
-            {"prompt": "Who?"},
-            "no known layout has the keys prompt; the nearest, .*demonstrations, also needs 'model_output'",
+            {"entity": "Ada", "evidence": "Ada wrote."},
+            "no known layout has the keys entity, evidence; the nearest, .* GRPO, also needs 'base_prediction'",
         ),
         (DEMONSTRATION | {"ratings_openai": [9]}, r"ratings_openai is \[9\], but the tags"),
         (DEMONSTRATION | {"rated_output_openai": ""}, "not tagged throughout: no tag at all"),

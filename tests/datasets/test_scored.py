@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import pandas
 import pyarrow
 import pytest
 from hypothesis import given, settings
@@ -15,13 +16,21 @@ from pyarrow.parquet import write_table
 
 from lovec.datasets.columns import Columns, value_at
 from lovec.datasets.jsonl import write_records
+from lovec.datasets.layouts import _say, read_any
+from lovec.datasets.rows import read_rows
 from lovec.datasets.scored import read_scored
-from lovec.datasets.values import confidence_of, label_of, plain_name
+from lovec.datasets.values import confidence_of, label_of, plain_name, says_opposite
 from lovec.types import LovecError, Record, Sentence
 
 CORPUS = Path(__file__).with_name("corpus")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 FACTSCORE = SHARED / "factscore_labeled" / "ChatGPT.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def say_again():
+    """What a file held is said once in a process."""
+    _say.cache_clear()
 
 
 def read(path, **settings):
@@ -256,3 +265,216 @@ def test_rlcr_and_records_of_lovec(tmp_path):
 def test_a_table_that_has_the_keys_of_a_layout_is_read_as_a_table(tmp_path):
     row = {"question": "Q?", "prompt": "Q?", "response": "A.", "confidence": 0.5, "label": 1}
     assert read(saved(tmp_path, row)) == {"confidence": ([0.5], [1.0], [0])}
+
+
+# ---------------------------------------------------------------- names that say the opposite
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hallucination_label", True), ("hallucinated", True), ("is_false", True), ("Error", True), ("refuted", True),
+        ("Not Supported", True), ("unsupported", True), ("is_not_correct", True), ("entropy", True),
+        ("semantic_entropy", True), ("hallucination_risk", True), ("claims.hallucinated", True), ("p_false", True),
+        ("label", False), ("correct", False), ("semantic_negentropy", False), ("no_hallucination", False),
+        ("hallucination_free", False), ("not_hallucinated", False), ("1_minus_entropy", False), ("p_true", False),
+        ("noncontradiction", False), ("score", False), ("errors.correct", False), ("", False), ("not", False),
+    ],
+)  # fmt: skip
+def test_names_say_which_way_numbers_go(name, expected):
+    assert says_opposite(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 0.0), (0, 1.0), ("0.25", 0.75), (True, 0.0), ("no", 1.0), ("True", 0.0), (None, None), ("unknown", None),
+        ("hallucinated", 0.0), ("supported", 1.0), ("Not Hallucination", 1.0), ("NS", 0.0),
+    ],
+)  # fmt: skip
+def test_labels_of_what_is_wrong_are_turned_round_and_words_are_not(value, expected):
+    assert label_of(value, opposite=True) == expected
+
+
+@pytest.mark.parametrize("words", [{}, {"columns": Columns(label="hallucination_label")}])
+def test_a_perfect_detector_of_hallucinations_is_perfect(tmp_path, words):
+    rows = [{"confidence": c, "hallucination_label": label} for c, label in ((0.9, 0), (0.8, 0), (0.2, 1), (0.1, 1))]
+    file = read_scored(saved(tmp_path, *rows), **words)
+    assert file.methods[0].factuality.tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert file.said.endswith("labels turned round: by its name, 1 in hallucination_label is wrong and 0 right")
+
+
+@pytest.mark.parametrize("name", ["hallucinated", "is_hallucination", "error", "is_false", "refuted", "unsupported"])
+def test_labels_of_what_is_wrong_are_found_and_read_everywhere(tmp_path, name):
+    assert read(saved(tmp_path, {"p_true": 0.2, name: 1}, {"p_true": 0.9, name: 0}))["p_true"][1] == [0.0, 1.0]
+    row = {"prompt": "Q?", "response": "A.", "entailment": 0.2, name: True}
+    assert read(saved(tmp_path, row), layout="uqlm") == {"entailment": ([0.2], [0.0], [0])}
+    with pytest.raises(LovecError, match="cannot tell which column is the label"):
+        read(saved(tmp_path, {"p_true": 0.2, name: "a message"}))
+
+
+def test_scores_of_what_is_less_sure_are_uncertainties_or_refused(tmp_path):
+    path = saved(tmp_path, {"entropy": 2.5, "correct": 0}, {"entropy": 0.5, "correct": 1})
+    file = read_scored(path)
+    assert file.methods[0].confidence.tolist() == [-2.5, -0.5] and file.methods[0].order_only
+    assert file.said == "columns guessed: uncertainty = entropy; label = correct; group = none"
+    with pytest.raises(
+        LovecError, match=r"--confidence is 'entropy', whose name says .* say --uncertainty entropy, or"
+    ):
+        read(path, columns=Columns(("entropy",)))
+    manager = {"estimations": {"claim PTrueClaim": [0.0]}, "gen_metrics": {"claim hallucination": [0.75]}}
+    assert read(saved(tmp_path, manager)) == {"PTrueClaim": ([1.0], [0.25], [0])}
+
+
+def test_numbers_that_are_not_read_are_named(tmp_path):
+    row = {"id": 7, "judge_1": 0.5, "judge_2": 1, "max": 1, "rouge": 0.25, "note": "x", "response_correct": 1}
+    said = read_scored(saved(tmp_path, row, row)).said
+    assert said.startswith(
+        "columns guessed: confidence = judge_1, judge_2, max; label = response_correct; group = none"
+    )
+    assert said.endswith("; numbers that are not read: rouge (--confidence COLUMN or --uncertainty COLUMN)")
+
+
+# ---------------------------------------------------------------- groups are names
+
+
+@pytest.mark.parametrize("groups", [["1.1", "1.10", "0x10", "16", "1e1", "10", "007", "7", "1_0", "True", "true"]])
+def test_groups_are_never_numbers(tmp_path, groups):
+    rows = [{"section": group, "confidence": 0.5, "label": 1} for group in groups]
+    table = "\n".join(["section,confidence,label", *(f"{group},0.5,1" for group in groups)])
+    (tmp_path / "x.csv").write_text(table)
+    (tmp_path / "x.tsv").write_text(table.replace(",", "\t"))
+    write_table(pyarrow.Table.from_pylist(rows), tmp_path / "x.parquet")
+    for path in (saved(tmp_path, *rows), *(tmp_path / f"x.{end}" for end in ("csv", "tsv", "parquet"))):
+        assert read(path, columns=Columns(group="section")) == {
+            "confidence": ([0.5] * len(groups), [1.0] * len(groups), [*range(len(groups))])
+        }
+
+
+@pytest.mark.parametrize(
+    ("text", "confidences"),
+    [
+        ("confidence;label\n0,9;1\n0,25;0\n", [0.9, 0.25]),
+        ("confidence;label;note\n90%;1;a, b\n1,5 %;0;c\n", [0.9, 0.015]),
+        ("confidence|label\n0.9|1\n", [0.9]),
+        ("confidence\tlabel\n0.9\t1\n", [0.9]),
+        ("\n\nconfidence;label\r\n0.9;1\r\n", [0.9]),
+    ],
+)
+def test_columns_may_be_separated_otherwise(tmp_path, text, confidences):
+    (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read(tmp_path / "x.csv")["confidence"][0] == pytest.approx(confidences)
+
+
+def test_a_comma_that_may_be_of_thousands_is_refused():
+    assert confidence_of("85,5") == 85.5 and confidence_of("0,125") == 0.125
+    with pytest.raises(LovecError, match='confidence is "1,234", expected a number'):
+        confidence_of("1,234")
+
+
+# ---------------------------------------------------------------- results of uqlm 0.6
+
+
+def uqlm_claim(text, score, own=True, **more):
+    """A claim as the graph scorers of uqlm write it."""
+    return {"claim": text, "original_response": own, "degree_centrality": score, "removed": False, **more}
+
+
+@pytest.mark.parametrize("grades", [[True, False, True, True], [True, False]])
+def test_claims_of_sampled_answers_are_not_the_answer_s(tmp_path, grades, caplog):
+    claims = [uqlm_claim("A.", 0.9), uqlm_claim("B.", 0.1), uqlm_claim("C.", 0.5, False), uqlm_claim("D.", 0.6, False)]
+    row = {"prompt": "Q?", "response": "A. B.", "claims_data": claims, "claim_grades": grades}
+    assert read(saved(tmp_path, row)) == {"degree_centrality": ([0.9, 0.1], [1.0, 0.0], [0, 0])}
+    assert "of these 2 claims of sampled answers" in caplog.text
+    with pytest.raises(LovecError, match="there are 3 claim_grades and 4 claims"):
+        read(saved(tmp_path, {**row, "claim_grades": [True] * 3}))
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "x.jsonl"])
+def test_a_claim_without_a_score_loses_no_other(tmp_path, name):
+    rows = [
+        {
+            "prompt": f"Q{at}?",
+            "response": "A. B.",
+            "claims_data": [uqlm_claim("A.", None), uqlm_claim("B.", None if at else 0.5)],
+            "claim_grades": [True, False],
+        }
+        for at in range(2)
+    ]
+    if name == "x.csv":
+        table = pandas.DataFrame(rows)
+        table["claims_data"] = [str(claims).replace("None", "nan") for claims in table["claims_data"]]
+        table.to_csv(tmp_path / name, index=False)
+    elif name == "x.parquet":
+        write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
+    else:
+        saved(tmp_path, *rows)
+    expected = ([None, 0.5, None, None], [1.0, 0.0, 1.0, 0.0], [0, 0, 1, 1])
+    assert read(tmp_path / name) == {"degree_centrality": expected}
+
+
+def test_numbers_of_numpy_are_read_as_pandas_writes_them(tmp_path):
+    claims = "[{'claim': 'A.', 'degree_centrality': np.float64(0.5), 'removed': np.False_}, "
+    claims += "{'claim': 'nan', 'degree_centrality': nan, 'samples': array(['np.nan', -1], dtype=object)}]"
+    (tmp_path / "x.csv").write_text(f'prompt,response,claims_data,claim_grades\nQ?,A.,"{claims}","[True, False]"\n')
+    assert read(tmp_path / "x.csv") == {"degree_centrality": ([0.5, None], [1.0, 0.0], [0, 0])}
+    (row,) = [row for _, row in read_rows(tmp_path / "x.csv")]
+    assert row["claims_data"][1]["samples"] == ["np.nan", -1] and row["claims_data"][0]["removed"] is False
+    (tmp_path / "x.csv").write_text("question,a\nQ?,\"[__import__('os').getcwd(), open('x')]\"\n")
+    assert next(read_rows(tmp_path / "x.csv"))[1]["a"].startswith("[__import__")  # nothing is called
+    (tmp_path / "x.csv").write_text("prompt,response,claims_data\nQ?,A.,[no list\n")
+    with pytest.raises(
+        LovecError, match=r'x\.csv:2: claims_data is "\[no list", expected a list of objects, one per cl'
+    ):
+        read(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("layout", [None, "uqlm"])
+def test_all_scores_of_a_panel_are_methods_with_all_rows(tmp_path, layout):
+    text = "prompt,response,judge_1,judge_2,avg,max,min,median,response_correct\n"
+    (tmp_path / "x.csv").write_text(f"{text}Q?,A.,0.5,,,,,,0\nR?,B.,0.25,0.75,0.5,0.75,0.25,0.5,1\n")
+    found = read(tmp_path / "x.csv", layout=layout)
+    assert list(found) == ["judge_1", "judge_2", "avg", "max", "min", "median"]
+    assert all(labels == [0.0, 1.0] for _, labels, _ in found.values())
+    assert found["judge_2"][0] == [None, 0.75] and found["max"][0] == [None, 0.75]
+
+
+def test_uqlm_names_the_numbers_that_it_does_not_know(tmp_path, caplog):
+    row = {"prompt": "Q?", "response": "0.5", "min_token_negentropy": 0.5, "rouge": 0.4, "response_correct": 0.3}
+    assert read(saved(tmp_path, row, row), layout="uqlm") == {"min_token_negentropy": ([0.5] * 2, [0.3] * 2, [0, 1])}
+    assert "of these 2 values of rouge, which is no known score of uqlm" in caplog.text
+
+
+@pytest.mark.parametrize("layout", [None, "conformal"])
+@pytest.mark.parametrize("more", [{}, {"response": "A. B."}])
+@pytest.mark.parametrize("score", ["0.9", 0.9, "90%"])
+def test_claims_beside_a_response_keep_their_labels(tmp_path, layout, more, score):
+    claims = [{"subclaim": "A.", "gpt-score": score, "annotation": "Y"}, {"subclaim": "B.", "annotation": "N"}]
+    found = read(saved(tmp_path, {"prompt": "Q?", **more, "claims": claims}), layout=layout)
+    assert found == {"gpt-score": ([0.9, None], [1.0, 0.0], [0, 0])}
+
+
+def test_labels_of_claims_without_scores_are_kept(tmp_path):
+    claims = [{"claim": "A."}, {"claim": "B."}]
+    row = {"prompt": "Q?", "response": "A. B.", "claims_data": claims, "claim_grades": [True, False]}
+    assert read(saved(tmp_path, row)) == {"": ([None, None], [1.0, 0.0], [0, 0])}
+
+
+def test_an_answer_whose_facts_have_no_confidence_belongs_to_the_others(tmp_path):
+    rows = [{"decisions": [{"atom": "A.", "is_supported": True}]} for _ in range(3)]
+    rows[1]["decisions"][0]["confidence"] = 0.75
+    assert read(saved(tmp_path, *rows)) == {"confidence": ([None, 0.75, None], [1.0] * 3, [0, 1, 2])}
+
+
+@pytest.mark.parametrize("number", [10**400, "1" * 5000, 1e308, -(10**400)])
+def test_huge_numbers_are_one_line(tmp_path, number):
+    for row in ({"confidence": number, "label": 0.5}, {"confidence": 0.5, "label": number}):
+        try:
+            read(saved(tmp_path, row))
+        except LovecError as error:
+            assert "\n" not in str(error) and len(str(error)) < 300
+    row = {"prompt": "Q?", "model_output": "A.", "ratings_openai": [number], "rated_output_openai": ""}
+    try:
+        list(read_any(saved(tmp_path, row)))
+    except LovecError as error:
+        assert "\n" not in str(error) and str(error).startswith(f"{tmp_path / 'x.jsonl'}:1: ")

@@ -217,7 +217,15 @@ def scored(data: bytes) -> None:
 
 
 _NUMBER = st.floats(0, 1) | st.sampled_from([0, 1, 7, "0.5", "90%", "S", "NS", "IR", True, "", None, "unknown"]) | _JSON
-_CLAIM = st.fixed_dictionaries({"claim": st.text(max_size=4)}, optional={"entailment": _NUMBER, "correct": _NUMBER})
+_CLAIM = st.fixed_dictionaries(
+    {"claim": st.text(max_size=4)},
+    optional={
+        "entailment": _NUMBER,
+        "correct": _NUMBER,
+        "original_response": st.booleans() | _JSON,
+        "gpt-score": _NUMBER,
+    },
+)
 _FACT = st.fixed_dictionaries(
     {"atom": st.text(max_size=4), "is_supported": st.booleans()}, optional={"confidence": _NUMBER}
 )
@@ -232,6 +240,11 @@ _SCORED = st.lists(
             "response": st.text(max_size=4),
             "claims_data": st.lists(_CLAIM, max_size=2) | _JSON,
             "claim_grades": st.lists(st.booleans(), max_size=2) | _JSON,
+            "claims": st.lists(_CLAIM.map(lambda claim: {"subclaim": claim["claim"], **claim}), max_size=2) | _JSON,
+            "hallucinated": _NUMBER,
+            "entropy": _NUMBER,
+            "judge_1": _NUMBER,
+            "max": _NUMBER,
         },
     )
     | st.fixed_dictionaries({"decisions": st.lists(_FACT, max_size=2) | _JSON})

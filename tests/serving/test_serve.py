@@ -149,8 +149,14 @@ def test_a_bad_request_is_named(server: Server, body: bytes, status: int, words:
         ({"text": "A.", "question": "Who?", "model": "other"}, 404, "no model 'other'"),
         ({"text": "A.", "question": "Who? " * 400}, 400, "the model's context holds 1024"),
         ({"text": "A.", "question": "Who?", "other": 1}, 400, "other: Extra inputs"),
-        ({"text": " ", "question": "Who?"}, 400, "text: String should match"),
-        ({"text": 5, "question": "Who?"}, 400, "text: Input should be a valid string"),
+        ({"text": " ", "question": "Who?"}, 400, 'text: Input should be a text that is not empty, not " "'),
+        (
+            {"text": "A.", "question": "\u00a0"},
+            400,
+            r'question: Input should be a text that is not empty, not "\u00a0"',
+        ),
+        ({"text": 5, "question": "Who?"}, 400, "text: Input should be a valid string, not 5"),
+        ({"text": ["A."], "question": "Who?"}, 400, "text: Input should be a valid string"),
     ],
 )
 def test_a_bad_request_to_tag_is_named(server: Server, body: Any, status: int, words: str) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from lovec.files import check_writable, write_text
 from lovec.metrics.table import MetricInfo
+from lovec.notices import counted
 from lovec.results import Results, read_results, write_results
 from lovec.types import LovecError, ResultRow, check_count, check_seed
 
@@ -162,7 +163,7 @@ def sweep(runs: Sequence[SweepRun], jobs: int = 1) -> Results:
     with quiet():
         first = {planned.folder: planned for planned in reversed(runs)}
         waiting = [planned for planned in runs if planned is first[planned.folder] and not planned.result.exists()]
-        say(f"{len(runs)} runs; {len(runs) - len(waiting)} of them are done already, or the same as another")
+        say(f"{counted(len(runs), 'run')}, of which {len(runs) - len(waiting)} done already or the same as another")
         if jobs == 1:
             for number, planned in enumerate(waiting, start=1):
                 say(f"{number}/{len(waiting)}  {planned.label}, seed {planned.seed}")

@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from lovec.notices import counted
 from lovec.passages import is_markup, number
 from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
@@ -54,7 +55,7 @@ class Tally:
         """Return the counts in a line: sentences, mean confidence, how many lie below the limit."""
         found = self.counts if counts is None else counts
         n, scored, doubted = (int(found.get(name, 0)) for name in ("sentences", "scored", "doubted"))
-        words = [f"{n} sentence{'s' if n != 1 else ''}"]
+        words = [counted(n, "sentence")]
         if scored:
             share = f"{doubted} below {self.limit / 10:.2g} ({100 * doubted / scored:.0f} %)"
             words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
@@ -113,7 +114,7 @@ class Problems:
         self.left_out += record.meta.get("left_out", 0)
         if problems := record.meta.get("problems"):
             self._records += 1
-            more = f"; and {len(problems) - 1} problems more" if len(problems) > 1 else ""
+            more = f"; and {counted(len(problems) - 1, 'problem')} more" if len(problems) > 1 else ""
             hint = self._hint if any("context holds" in problem for problem in problems) else ""
             if self._records <= MOST:
                 print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
@@ -122,4 +123,5 @@ class Problems:
     def close(self) -> None:
         """Report how many more records have problems."""
         if self._records > MOST:
-            print_error(f'warning: {self._records - MOST} documents more have problems; JSONL names them in "meta"')
+            more = counted(self._records - MOST, "document more has", "documents more have")
+            print_error(f'warning: {more} problems; JSONL names them in "meta"')

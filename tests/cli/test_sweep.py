@@ -286,7 +286,7 @@ def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, ca
     words = ["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]
     assert main(words) == 0
     assert calls == []
-    assert "4 runs; 4 of them are done already" in capsys.readouterr().err
+    assert "4 runs, of which 4 done already" in capsys.readouterr().err
     assert rows_in(out / "sweep.json") == rows_in(done / "sweep.json")
     lost = next(out.glob("lr-0.3-seed-0-*"))
     (lost / "result.json").unlink()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lovec.types import ITERATIVE, LovecError, check_count, check_seed
 
 from .children import children, end_children, lines_of
-from .console import locked, quiet, say, say_next
+from .console import check_folder_name, locked, quiet, say, say_next
 from .demo_methods import FIRST, METHODS, ORDER, TRAINED, Method, chosen
 from .parser import OneLineParser
 
@@ -171,6 +171,7 @@ def run(words: list[str]) -> None:
     options = parser.read(words)
     check_seed("--seed", options.seed)
     check_count("--jobs", options.jobs)
+    check_folder_name(options.out)
     methods = chosen(options.methods, options.full)
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait

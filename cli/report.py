@@ -18,7 +18,7 @@ from lovec.files import check_unused, write_text
 from lovec.notices import counted
 from lovec.types import LovecError, check_count
 
-from .console import say_next
+from .console import check_folder_name, say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def run(words: list[str], last: bool = True) -> None:
     check_count("--answers", options.answers, at_least=0)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
     if options.out:
+        check_folder_name(folder)
         _check_folder(folder)
     from lovec.reports.table import print_table
 

@@ -23,7 +23,7 @@ from lovec.results import Results, read_results, write_results
 from lovec.types import LovecError, ResultRow, check_count, check_seed
 
 from .arguments import value_of
-from .console import is_first_process, locked, quiet, say, say_next, weights_digest
+from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, weights_digest
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -109,6 +109,7 @@ def run(words: list[str]) -> None:
     options, passed = parser.parse_known_args(words)
     begin = time.monotonic()
     check_count("--jobs", options.jobs)
+    check_folder_name(options.out)
     runs = plan(passed, options.vary, options.out, options.seeds, options.grid)
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown, print_table

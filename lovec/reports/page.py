@@ -29,7 +29,7 @@ from lovec.reports.lead import Lead
 from lovec.reports.shown import MethodAnswers, Picture, Place
 from lovec.reports.style import short
 from lovec.reports.table import Table, csv_text, latex, real_minus
-from lovec.reports.texts import HERE, MODE_TITLES, READOUT_TITLES
+from lovec.reports.texts import HERE, MODE_TITLES, READOUT_TITLES, explained
 from lovec.templates import load_template
 from lovec.types import N_SCORES, Record
 
@@ -130,6 +130,7 @@ def page(
         provenance=provenance,
         places=places,
         dimensions=_dimensions(places),
+        terms=explained(_terms(places)),
         opened=opened,
         tables=tables,
         plots=pictures,
@@ -143,6 +144,14 @@ def page(
         longest_question=LONGEST_QUESTION,
         readouts=READOUT_TITLES,
     )
+
+
+def _terms(places: Sequence[Place]) -> Iterator[str]:
+    """Yield the words of places that need an explanation: headings of columns, modes and readouts."""
+    for place in places:
+        yield from (column.heading for column in place.table.columns)
+    for place in places:
+        yield from (place.mode, READOUT_TITLES.get(place.readout, ""))
 
 
 def _dimensions(places: Sequence[Place]) -> list[tuple[str, list[tuple[str, str]]]]:

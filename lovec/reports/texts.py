@@ -34,6 +34,6 @@ def texts() -> dict[str, Any]:
 
 
 def explained(terms: Iterable[str]) -> str:
-    """Return what modes and readouts mean, each once and without a full stop; what has no explanation is left out."""
+    """Return what words mean, each once and without a full stop; what has no explanation is left out."""
     known: Mapping[str, str] = texts()["terms"]
     return "; ".join(f"{term}: {known[term]}" for term in dict.fromkeys(terms) if term in known)

@@ -199,6 +199,15 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
     assert Path("d/notes.txt").exists() and not Path("d/dpo").exists()
 
 
+@pytest.mark.parametrize("words", [
+    ("demo",), ("report", "d"), ("score", "rows.csv"), ("sweep", "--config", "sft.yaml", "--vary", "model.beta=1,2"),
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_folder_is_not_named_like_a_file(here, capsys, words):
+    code, error = error_of(capsys, *words, "--out", "out.html")
+    assert (code, error) == (2, "--out out.html is named like a file, expected a folder, such as out")
+    assert not Path("out.html").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):

@@ -180,6 +180,7 @@ def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
         (["run", "--answers", "some"], "--answers"),
         (["run", "--paper", "gpt"], "the paper has no model 'gpt'"),
         (["run", "--out", "file"], "cannot write the report to file"),
+        (["run", "--out", "out.pdf"], "--out out.pdf is named like a file, expected a folder, such as out"),
         (["run", "--no-interval"], "did you mean --no_intervals"),
         (["broken"], "1.jsonl"),
         ([], "RUN"),
@@ -193,7 +194,11 @@ def test_errors_are_one_line(words, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     assert main(["report", *words]) in (1, 2)
     error = capsys.readouterr().err
-    assert not (tmp_path / "nowhere").exists() and not list((tmp_path / "empty").iterdir())
+    assert (
+        not (tmp_path / "nowhere").exists()
+        and not (tmp_path / "out.pdf").exists()
+        and not list((tmp_path / "empty").iterdir())
+    )
     assert message in error and error.count("\n") == 1 and error.startswith("lovec: error: ")
 
 

@@ -50,12 +50,13 @@ def test_every_level_and_readout_has_a_block():
 
 
 def test_the_legend_names_units_and_directions():
-    legend = " ".join(printed([row()]).splitlines()[-3:])
+    legend = " ".join(printed([row()]).split())
     assert "In %; lower is better: BS, ECE-M, bad tags; higher: SC, mean f; c: confidence, f: factuality" in legend
 
 
 def test_the_words_of_the_table_are_explained_below_it():
     text = " ".join(printed([row(), row(mode="free-form"), row(readout="mean")]).split())
+    assert "BS: Brier score, the mean squared error of c; ECE-M: how far" in text
     assert "iterative: given texts are tagged; free-form: the model writes answers and tags them; " in text
     assert "stated score: the confidence is the number in the tag; mean of the distribution: the confidence is" in text
     assert "free-form" not in printed([row()]) and "mean of" not in printed([row()])

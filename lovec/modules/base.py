@@ -269,8 +269,8 @@ class PolicyModule(EvaluationModule):
                 )
         metrics = {"loss": sums["loss"], **means, **peaks, "grad_norm": norm}
         shown = "reward" if "reward" in metrics else "loss"  # the loss of rollouts does not tell whether they improve
-        for name, value in metrics.items():
-            self.log(f"train/{name}", value, prog_bar=name == shown, batch_size=len(examples))
+        self.log(f"train/{shown}", metrics.pop(shown), prog_bar=True, batch_size=len(examples))
+        self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""

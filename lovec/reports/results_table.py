@@ -40,7 +40,8 @@ def print_results(
         words = READOUT_TITLES.get(readout, readout)
         print_table(_table(block, columns, places, f"{level} level, {words}{place}"), console)
         console.print()
-    terms = [*(info.heading for info in columns), *(row.mode for row in rows), *(READOUT_TITLES.get(row.readout, "") for row in rows)]
+    readouts = (READOUT_TITLES.get(row.readout, "") for row in rows)
+    terms = [*(info.heading for info in columns), *(row.mode for row in rows), *readouts]
     console.print(f"{legend(columns)}; c: confidence, f: factuality; -: undefined", style="dim", highlight=False)
     console.print(explained(terms), style="dim", highlight=False)
 

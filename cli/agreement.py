@@ -43,25 +43,25 @@ def run(words: list[str]) -> None:
 def _print(result: Agreement, matched: Matched) -> None:
     from lovec.metrics.agreement import BANDS
     from lovec.metrics.table import METRICS
-    from lovec.notices import listed
+    from lovec.notices import counted, listed
     from lovec.reports.table import Cell, Column, Line, Table, print_table
 
     percent = METRICS["mean_factuality"].text
-    print(f"Spearman {_three(result.spearman)} over {result.n} sentences")
-    print(f"Spearman {_three(result.passage_spearman)} over {result.passages} passages (means)")
+    print(f"Spearman {_three(result.spearman)} over {counted(result.n, 'sentence')}")
+    print(f"Spearman {_three(result.passage_spearman)} over {counted(result.passages, 'passage')} (means)")
     print(f"same rating {percent(result.exact)} %, within 1 {percent(result.within_1)} %")
     print(f"mean factuality A {percent(result.mean_first)} %, B {percent(result.mean_second)} %\n")
     lines = tuple(Line(BANDS[at], tuple(Cell(str(n), n) for n in row)) for at, row in enumerate(result.confusion))
     print_table(Table("confusion", "A's rating down, B's across", tuple(map(Column, BANDS)), lines, corner=""))
     if matched.unlabelled:
-        print(f"{matched.unlabelled} sentences have no label in one of the files")
+        print(f"{counted(matched.unlabelled, 'sentence has', 'sentences have')} no label in one of the files")
     for ids, what in (
-        (matched.only_first, "records are only in A"),
-        (matched.only_second, "records are only in B"),
-        (matched.differing, f"records have other sentences in A than in B ({matched.sentences} sentences)"),
+        (matched.only_first, "only in A"),
+        (matched.only_second, "only in B"),
+        (matched.differing, f"with other sentences in A than in B ({counted(matched.sentences, 'sentence')})"),
     ):
         if ids:
-            print(f"{len(ids)} {what}: {listed(ids)}")
+            print(f"{counted(len(ids), 'record')} {what}: {listed(ids)}")
 
 
 def _three(value: float | None) -> str:

@@ -25,6 +25,7 @@ from lovec.datasets.layouts import read_any
 from lovec.files import check_output
 from lovec.hub import HubName
 from lovec.metrics.table import METRICS
+from lovec.notices import counted
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.session import adapter_folder
 from lovec.types import (
@@ -223,7 +224,7 @@ def _tagged(
     likelihoods = any(name.startswith("logp") for name in settings.features or ())
     if mode == ITERATIVE:
         given = [untag(record, encoder.tags)[0] for record in records if record.sentences]
-        _say(f"{len(given)} labelled answers are tagged")
+        _say(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:
         _say("answers that the model writes itself get the map of given texts: there is no oracle to label them")
@@ -236,7 +237,7 @@ def _tagged(
             )
             return None
         attach(session.policy, encoder)
-    _say(f"{len(records)} questions are answered, and the answers labelled")
+    _say(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
     sampling = Sampling(settings.max_new_tokens)
     answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
         [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]

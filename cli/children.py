@@ -14,6 +14,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import active_children, connection, get_context, parent_process
 from typing import Any
 
+from lovec import stopwatch
 from lovec.signals import Terminated
 from lovec.types import LovecError
 
@@ -37,7 +38,7 @@ def children(jobs: int, tasks_per_child: int | None = None) -> Iterator[ProcessP
     # Otherwise each process uses all cores, and they slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     context = get_context("spawn")
-    with _Pool(jobs, context, _begin, max_tasks_per_child=tasks_per_child) as pool:
+    with _Pool(jobs, context, _begin, (jobs,), max_tasks_per_child=tasks_per_child) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -107,8 +108,12 @@ class _NamedLines(io.TextIOBase):
         return len(text)
 
 
-def _begin() -> None:
-    """Prepare a child: Ctrl-C, which reaches all processes of a terminal, is left to the parent, which ends its own."""
+def _begin(jobs: int) -> None:
+    """Prepare one of several children.
+
+    Ctrl-C, which reaches all processes of a terminal, is left to the parent, which ends its own.
+    """
+    stopwatch.processes_at_a_time = jobs
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that is ending ignores it, and children inherit that
     parent = parent_process()

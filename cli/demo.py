@@ -10,18 +10,17 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lovec.types import ITERATIVE, LovecError, check_count, check_seed
 
 from .children import children, end_children, lines_of
-from .console import locked, quiet, say, say_next
+from .console import check_folder_name, locked, quiet, say, say_next
 from .demo_methods import FIRST, METHODS, ORDER, TRAINED, Method, chosen
 from .parser import OneLineParser
 
@@ -32,6 +31,7 @@ MOST_JOBS = 4
 """Processes that run at a time unless the user says otherwise: after SFT there are about as many trainings."""
 
 _STATE = "demo.json"
+_STEPS = 4  # that are announced: world, first training, the other trainings and all tests, report
 
 
 @dataclass
@@ -171,6 +171,7 @@ def run(words: list[str]) -> None:
     options = parser.read(words)
     check_seed("--seed", options.seed)
     check_count("--jobs", options.jobs)
+    check_folder_name(options.out)
     methods = chosen(options.methods, options.full)
     begin = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
@@ -178,19 +179,19 @@ def run(words: list[str]) -> None:
     from lovec.datasets.world.variants import spec_of
     from lovec.files import check_writable
     from lovec.reports import print_results
+    from lovec.reports.texts import MAIN_READOUT
     from lovec.results import read_results, write_results
 
     variant = options.world
     spec_of(variant)
-    last = len(methods) + 2
     rows: list[ResultRow] = []
     with locked(options.out, folder=True):
         check_writable(options.out)
         state = State.of(options.out, {"world": variant, "seed": options.seed}, options.redo)
-        say(f"1/{last}  the world and its model ({variant})")
+        say(f"1/{_STEPS}  the world and its model ({variant})")
         ensure_world(variant)
         _run_stages(methods, state, options.full, options.jobs)
-        say(f"{last}/{last}  the report")
+        say(f"{_STEPS}/{_STEPS}  the report")
         for method in methods:
             measured = read_results(Stage("test", method.name, options.full).result(state)).rows
             rows += [row for row in measured if row.method in method.rows]
@@ -198,7 +199,7 @@ def run(words: list[str]) -> None:
         write_results(options.out / "results.json", rows)
         report = _report(options.out)
 
-    shown = [row for row in main_rows(rows) if row.level == "sentence" and row.readout == "stated"]
+    shown = [row for row in main_rows(rows) if row.level == "sentence" and row.readout == MAIN_READOUT]
     print_results(shown, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print("\n" + textwrap.fill(story(shown), 80) + "\n")
     print(f"the report, with every table, plot and tagged answer: {report}")
@@ -218,21 +219,27 @@ def cores() -> int:
 
 
 def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) -> None:
-    """Run what an earlier call has not finished, several stages at a time; the first failure ends the others."""
-    last, announced = len(methods) + 2, count(2)
+    """Run what an earlier call has not finished, several stages at a time; the first failure ends the others.
+
+    The first training is a step of its own. All that comes after it has no fixed order, and is one step.
+    """
+    of_name = {method.name: method for method in methods}
     waiting: list[Stage] = []
-    for method in methods:
-        fit, test = Stage("fit", method.name, full), Stage("test", method.name, full)
+    earlier: dict[str, str] = {}
+    for name in of_name:
+        fit, test = Stage("fit", name, full), Stage("test", name, full)
         if not state.holds(fit):
-            state.forget(method.name)
+            state.forget(name)
         missing = [stage for stage in (fit, test) if not state.holds(stage)]
         if fit not in missing:
-            say(f"{next(announced)}/{last}  {method.description}")
-            _note("done by an earlier call" if not missing else "trained by an earlier call")
+            earlier[name] = f"{name}: {'trained' if missing else 'done'} by an earlier call"
         waiting += missing
-    descriptions = {method.name: method.description for method in methods}
-    seconds = {method.name: method.seconds for method in methods}
-    waiting.sort(key=lambda stage: (stage.command == "test", stage.method != FIRST, -seconds[stage.method]))
+    waiting.sort(key=lambda stage: (stage.command == "test", stage.method != FIRST, -of_name[stage.method].seconds))
+    first = Stage("fit", FIRST, full)
+    say(f"2/{_STEPS}  {of_name[FIRST].description}")
+    if first not in waiting:
+        _note(earlier.pop(FIRST))
+        _announce_rest(of_name, earlier, jobs)
     if not waiting:
         return
     running: dict[Future[None], Stage] = {}
@@ -243,19 +250,30 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
             for stage in ready[: jobs - len(running)]:
                 waiting.remove(stage)
                 begun = stage.name in state.begun
-                if stage.command == "fit":
-                    say(f"{next(announced)}/{last}  {descriptions[stage.method]}")
-                    state.add(begun=stage.name)
+                if stage.command == "test":
+                    beside = ", the untrained model and the best constant" * (stage.method == FIRST)
+                    _note(f"test of {stage.method}{beside}")
                 else:
-                    _note(
-                        f"test of {stage.method}"
-                        + ", the untrained model and the best constant" * (stage.method == FIRST)
-                    )
+                    state.add(begun=stage.name)
+                    if stage != first:
+                        _note(of_name[stage.method].description)
                 running[executor.submit(_work, stage, state.folder, state.settings, begun, jobs > 1)] = stage
             ended = wait(running, return_when=FIRST_COMPLETED).done
             for future in sorted(ended, key=lambda future: future.exception() is not None):  # done is recorded first
                 future.result()
-                state.add(done=running.pop(future).name)
+                stage = running.pop(future)
+                state.add(done=stage.name)
+                if stage == first:
+                    _announce_rest(of_name, earlier, jobs)
+
+
+def _announce_rest(names: Iterable[str], earlier: Mapping[str, str], jobs: int) -> None:
+    """Announce what comes after the first training, and what of it an earlier call has done."""
+    others = ", ".join(name for name in names if name != FIRST)
+    step = f"train {others} from {FIRST}, and test all" if others else f"test {FIRST}"
+    say(f"3/{_STEPS}  {step}" + f", {jobs} at a time" * (jobs > 1))
+    for line in earlier.values():
+        _note(line)
 
 
 def _needs(stage: Stage) -> set[str]:
@@ -367,7 +385,7 @@ def best_method(rows: Sequence[ResultRow]) -> str | None:
 
 
 def story(rows: Sequence[ResultRow]) -> str:
-    """Return in two sentences what results show: of the untrained model and the best method, on given texts.
+    """Return in two sentences what results show of the untrained model and the best method: on given texts, stated.
 
     Args:
         rows: one per method and mode, of the same records, level and readout.
@@ -376,24 +394,26 @@ def story(rows: Sequence[ResultRow]) -> str:
     name = best_method(rows)
     if name is None or "Vanilla" not in given:
         return "Nothing to tell: no trained method and untrained model were measured on the same texts."
-    before, after, constant = given["Vanilla"], given[name], given.get("Best constant")
+    before, after, constant = (_shown(given.get(method)) for method in ("Vanilla", name, "Best constant"))
     first = (
-        f"The untrained model states a confidence of {_percent(before['mean_confidence'])} on average where "
-        f"{_percent(before['mean_factuality'])} is true: a mean squared error (Brier score, BS) of "
-        f"{_percent(before['brier'])}"
+        f"On given texts, the untrained model states a confidence of {before['mean_confidence']} % on average where "
+        f"{before['mean_factuality']} % is true: a mean squared error (Brier score, BS) of {before['brier']} %"
     )
     if constant:
-        first += f", while one fixed number for every sentence would have {_percent(constant['brier'])}"
-    second = f"Trained with {name}, it states {_percent(after['mean_confidence'])}, has {_percent(after['brier'])}"
-    if (order := after.get("spearman")) is not None:
+        first += f", while one fixed number for every sentence would have {constant['brier']} %"
+    second = f"Trained with {name}, it states {after['mean_confidence']} %, has {after['brier']} %"
+    if (order := given[name].get("spearman")) is not None:
         ranks = (
             "puts true sentences above wrong ones" if order >= 0.3 else "hardly tells true sentences from wrong ones"
         )
-        second += f", and {ranks} (rank correlation with the truth, SC: {100 * order:.0f} of 100)"
-    if constant and (constant["brier"] or 0.0) <= (after["brier"] or 0.0):
+        second += f", and {ranks} (rank correlation with the truth, SC: {after['spearman']} of 100)"
+    if constant and (given["Best constant"]["brier"] or 0.0) <= (given[name]["brier"] or 0.0):
         second += ", yet that is no better than the fixed number"
     return f"{first}. {second}."
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+def _shown(metrics: Mapping[str, float | None] | None) -> dict[str, str]:
+    """Return metrics as the tables show them, by name; none of None."""
+    from lovec.metrics.table import METRICS
+
+    return {name: METRICS[name].text(value) for name, value in (metrics or {}).items() if name in METRICS}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lovec.notices import counted
+
 from .console import locked
 from .errors import UsageError
 from .parser import OneLineParser
@@ -36,4 +38,5 @@ def run(words: list[str]) -> None:
             counts = join_folder(out, options.redo)
     else:
         raise UsageError(f"{out} is neither a name that ends in .jsonl nor a folder; give the --out of the shards")
-    print(f"{out}: {int(counts['written'])} records of {int(counts['shards'])} shards", file=sys.stderr)
+    written, shards = int(counts["written"]), int(counts["shards"])
+    print(f"{out}: {counted(written, 'record')} of {counted(shards, 'shard')}", file=sys.stderr)

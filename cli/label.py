@@ -18,7 +18,7 @@ from lovec.taggers.session import adapter_folder, base_model, prompt_format
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
-from .console import locked, texts_in, weights_digest
+from .console import check_folder_name, locked, texts_in, weights_digest
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
@@ -66,6 +66,7 @@ def run(words: list[str]) -> None:
         paid = [f"--{kind}" for kind in ("oracle", "writer") if (value_of(words, f"--{kind}") or "").endswith(_PAID)]
         words += [word for kind in paid or ["--oracle"] for word in (f"{kind}.max_cost", limit)]
     command = _command(words)
+    check_folder_name(command.out)
     with locked(command.out, folder=True):
         try:
             command.run()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lovec.labelling import Counts, Progress
+from lovec.notices import counted
 from lovec.types import Sentence
 
 _EVERY = 0.2, 30.0  # seconds between lines of progress, on a terminal and elsewhere
@@ -57,10 +58,11 @@ class ProgressLines:
     def _line(self) -> str:
         now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)
         counts = [f"{int(now.counts[name])} {name}" for name in _COUNTS if now.counts.get(name)]
-        counts += [f"{self._sentences} sentences"] if self._sentences else []
+        counts += [counted(self._sentences, "sentence")] if self._sentences else []
         done, unit = (self._sentences, "sentences") if self._sentences else (now.taken - now.before, "records")
         status = f"; {self._oracle.status}" if getattr(self._oracle, "status", None) else ""
-        return f"{now.stage}: {', '.join([f'{now.taken} records', *counts])}; {done / seconds:.0f} {unit}/s{status}"
+        listed = ", ".join([counted(now.taken, "record"), *counts])
+        return f"{now.stage}: {listed}; {done / seconds:.0f} {unit}/s{status}"
 
 
 @contextmanager

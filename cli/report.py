@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lovec.files import check_unused, write_text
+from lovec.notices import counted
 from lovec.types import LovecError, check_count
 
-from .console import say_next
+from .console import check_folder_name, say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run(words: list[str], last: bool = True) -> None:
     check_count("--answers", options.answers, at_least=0)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
     if options.out:
+        check_folder_name(folder)
         _check_folder(folder)
     from lovec.reports.table import print_table
 
@@ -179,26 +181,33 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
     )
     write_text(folder / "index.html", html, errors="replace")
     drawn = len(plots) + sum(len(place.pictures) for place in places)
-    written = f"{len(tables)} tables in {folder / 'tables'} (csv, tex, md, json), {drawn} plots in "
-    written += f"{folder / 'plots'} (svg, pdf), all of them on one page: {folder / 'index.html'}"
+    written = f"{counted(len(tables), 'table')} in {folder / 'tables'} (csv, tex, md, json), "
+    written += f"{counted(drawn, 'plot')} in {folder / 'plots'} (svg, pdf), all on one page: {folder / 'index.html'}"
     return "\n".join([*left_out, written])
 
 
 def _answers(run: RunResults, lead: Lead | None, limit: int) -> list[MethodAnswers]:
-    """Return the tagged answers of every method and mode in the lead's readout, or else stated; none at limit 0."""
+    """Return the tagged answers of every method and mode in the lead's readout, or else the main one; none at limit 0.
+
+    They answer the same questions, those that show most of the lead's method, as far as a method was asked them.
+    """
     from lovec.reports.page import method_answers
     from lovec.reports.places import KINDS
+    from lovec.reports.texts import MAIN_READOUT
 
     methods = dict.fromkeys(row.method for row in run.rows if row.kind in KINDS)
     modes = dict.fromkeys(row.mode for row in run.rows) if limit else {}
-    answers = []
-    for method, mode in product(methods, modes):
-        wanted = (lead.readout if lead else "stated", "stated")
-        readout = next((readout for readout in wanted if (method, mode, readout) in run.files), None)
+    readouts = (lead.readout if lead else MAIN_READOUT, MAIN_READOUT)
+    answers: dict[tuple[str, str], MethodAnswers] = {}
+    places = [*product(methods, modes)]
+    wanted: tuple[str, ...] = ()
+    for method, mode in sorted(places, key=lambda place: lead is None or place != (lead.method, lead.mode)):
+        readout = next((readout for readout in readouts if (method, mode, readout) in run.files), None)
         if readout is not None:
             records = run.tagged_records(method, mode, readout)
-            answers.append(method_answers(method, mode, records, limit, readout))
-    return answers
+            answers[method, mode] = method_answers(method, mode, records, limit, readout, wanted)
+            wanted = wanted or tuple(record.id for record in answers[method, mode].records)
+    return [answers[place] for place in places if place in answers]
 
 
 def _default_folder(runs: Sequence[str]) -> Path:

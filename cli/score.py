@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lovec.files import check_output, check_writable
 from lovec.types import LovecError, check_count
 
-from .console import say_next
+from .console import check_folder_name, say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def run(words: list[str]) -> None:
     columns = _columns(options)
     paths = list(dict.fromkeys(options.files))
     folder = Path(options.out) if options.out else _default_folder(paths[0])
+    check_folder_name(folder)
     check_output(folder, paths)
     _check_folder(folder, options.redo)
     check_writable(folder.parent)

@@ -18,11 +18,12 @@ import yaml
 
 from lovec.files import check_writable, write_text
 from lovec.metrics.table import MetricInfo
+from lovec.notices import counted
 from lovec.results import Results, read_results, write_results
 from lovec.types import LovecError, ResultRow, check_count, check_seed
 
 from .arguments import value_of
-from .console import is_first_process, locked, quiet, say, say_next, weights_digest
+from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, weights_digest
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -108,6 +109,7 @@ def run(words: list[str]) -> None:
     options, passed = parser.parse_known_args(words)
     begin = time.monotonic()
     check_count("--jobs", options.jobs)
+    check_folder_name(options.out)
     runs = plan(passed, options.vary, options.out, options.seeds, options.grid)
     from lovec.reports.diagnostic_tables import sweep_table
     from lovec.reports.table import markdown, print_table
@@ -162,7 +164,7 @@ def sweep(runs: Sequence[SweepRun], jobs: int = 1) -> Results:
     with quiet():
         first = {planned.folder: planned for planned in reversed(runs)}
         waiting = [planned for planned in runs if planned is first[planned.folder] and not planned.result.exists()]
-        say(f"{len(runs)} runs; {len(runs) - len(waiting)} of them are done already, or the same as another")
+        say(f"{counted(len(runs), 'run')}, of which {len(runs) - len(waiting)} done already or the same as another")
         if jobs == 1:
             for number, planned in enumerate(waiting, start=1):
                 say(f"{number}/{len(waiting)}  {planned.label}, seed {planned.seed}")

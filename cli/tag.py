@@ -24,6 +24,7 @@ from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of
+from lovec.notices import counted
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
@@ -132,7 +133,8 @@ class TagCommand:
         for name, (topic, where) in [*topics.items()][:MOST]:
             print_error(f'{name} is taken to be about "{topic}", from {where}; --about NAME says it otherwise')
         if len(topics) > MOST:
-            print_error(f"{len(topics) - MOST} texts more are taken to be about what their titles say")
+            more = counted(len(topics) - MOST, "text more is", "texts more are")
+            print_error(f"{more} taken to be about what their titles say")
         if not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)
         ):
@@ -153,7 +155,7 @@ class TagCommand:
         if (drift := self.tagger.drift(self.mode)) is not None:
             print_error(f"warning: {drift}")
         if (limit := self._limit()) is not None:
-            print_error(f"{self.problems.left_out} sentences {limit} left out")
+            print_error(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
         if options.format != "html" and options.doubt is None:
             print_error(self.tally.summary())
 
@@ -286,8 +288,10 @@ class TagCommand:
                     print_error(f"warning: {drift}")
         left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
         if compute is not None and (problems := int(counts.get("problems", 0))):
-            print_error(f'warning: {problems} documents have problems; the JSONL names them in "meta"')
-        print(f"{out}: {int(counts['records'])} records, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
+            documents = counted(problems, "document has", "documents have")
+            print_error(f'warning: {documents} problems; the JSONL names them in "meta"')
+        records = counted(int(counts["records"]), "record")
+        print(f"{out}: {records}, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
 
     def stage(self, name: str, settings: Mapping[str, Any]) -> Stage:
         """Return the tagging of documents into a JSONL file as a stage; the model is opened at the first chunk."""

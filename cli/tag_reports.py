@@ -7,6 +7,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from lovec.notices import counted
 from lovec.passages import is_markup, number
 from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
@@ -57,7 +58,7 @@ class Tally:
         """Return the counts in a line: sentences, mean confidence, how many lie below the limit."""
         found = self.counts if counts is None else counts
         n, scored, doubted = (int(found.get(name, 0)) for name in ("sentences", "scored", "doubted"))
-        words = [f"{n} sentence{'s' if n != 1 else ''}"]
+        words = [counted(n, "sentence")]
         if scored:
             share = f"{doubted} below {self.limit / 10:.2g} ({100 * doubted / scored:.0f} %)"
             words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
@@ -119,7 +120,7 @@ class Problems:
         self.left_out += record.meta.get("left_out", 0)
         if problems := record.meta.get("problems"):
             self._records += 1
-            more = f"; and {len(problems) - 1} problems more" if len(problems) > 1 else ""
+            more = f"; and {counted(len(problems) - 1, 'problem')} more" if len(problems) > 1 else ""
             hint = self._hint if any("context holds" in problem for problem in problems) else ""
             if self._records <= MOST:
                 print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
@@ -134,4 +135,5 @@ class Problems:
             rest = sum(count for _, count in [*self._unread.values()][MOST:])
             print_error(f"warning: {rest} lines or files more are left out for other reasons")
         if self._records > MOST:
-            print_error(f'warning: {self._records - MOST} documents more have problems; JSONL names them in "meta"')
+            more = counted(self._records - MOST, "document more has", "documents more have")
+            print_error(f'warning: {more} problems; JSONL names them in "meta"')

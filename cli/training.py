@@ -25,13 +25,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 import lovec
 from lovec.callbacks import ProgressLine
-from lovec.callbacks.progress import clock
+from lovec.callbacks.progress import clock, learned
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
 from lovec.evaluation.places import folder_name, predictions_file
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
+from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.reports import print_results
 from lovec.types import CALIBRATION_FILE, LovecError, check_count, check_seed
@@ -278,10 +279,9 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
     home = Path(cli.trainer.default_root_dir)
     runs = shlex.quote(str(home))
     if cli.command == "fit":
-        loss = cli.trainer.callback_metrics.get("train/loss")
-        last = "" if loss is None else f", last loss {float(loss):.3g}"
+        last = "".join(f", last {part}" for part in learned(cli.trainer))
         print(
-            f"lovec: {cli.trainer.global_step} steps in {clock(seconds)}{last}; logs: {_log_dir(cli)}",
+            f"lovec: {counted(cli.trainer.global_step, 'step')} in {clock(seconds)}{last}; logs: {_log_dir(cli)}",
             file=sys.stderr,
         )
         say_next(

@@ -1,4 +1,4 @@
-"""Warnings about many records: logged once, or again whenever their number has doubled."""
+"""Words about many things: how many, which ones, and warnings that are logged again whenever their number doubles."""
 
 from __future__ import annotations
 
@@ -52,3 +52,14 @@ class SingleWarning(DoublingWarning):
 def listed(names: Sequence[str]) -> str:
     """The first ten names, separated by commas, with ", ..." if there are more."""
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as "1 sentence" and "2 sentences".
+
+    Args:
+        number: how many.
+        noun: what is counted, in the singular; a verb may follow it ("record has").
+        plural: the same in the plural; "" is the noun with an s.
+    """
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"

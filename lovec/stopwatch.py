@@ -9,6 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+processes_at_a_time = 1
+"""How many processes of a command work beside each other, this one included; a command that starts some sets it."""
+
 
 class Stopwatch:
     """Adds up the seconds spent in named phases.

@@ -29,6 +29,7 @@ from lovec.calibration.plain import (
 from lovec.calibration.stack import Stack
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
+from lovec.notices import counted
 from lovec.types import DEFAULT_SCALE, LovecError, Mode, Record, Sentence, check_choice, check_range
 
 VERSION = 1
@@ -238,7 +239,7 @@ class Calibration:
         source = _SOURCE[self.readout] if isinstance(self.readout, str) else f"from {', '.join(self.readout)}"
         kind = self.map.name if not isinstance(self.map, Stack) or self.map.isotonic is None else "stack, isotonic"
         kind = "as it is, which no map improved" if isinstance(self.map, Identity) else kind
-        counts = f"{self.fitted.sentences} sentences of {self.fitted.passages} answers"
+        counts = f"{counted(self.fitted.sentences, 'sentence')} of {counted(self.fitted.passages, 'answer')}"
         return f"confidence: {source}, calibrated ({kind}, {counts}, {self.fitted.date})"
 
     def to_dict(self) -> dict[str, Any]:

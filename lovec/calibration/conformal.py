@@ -24,6 +24,7 @@ import numpy as np
 
 from lovec.calibration.logistic import Array
 from lovec.calibration.plain import checked_integer, checked_number, checked_object, wrong
+from lovec.notices import counted
 from lovec.types import LovecError, Record, Sentence, check_choice, check_range, check_seed
 
 TRUE_FROM = 0.5
@@ -201,10 +202,11 @@ class Guarantee:
             promise = f"{part} kept sentences of an answer are {true} with probability {self.keep_factual:.3g} or more"
         if self.keeps_nothing:
             return (
-                f"{promise}: {self.passages} labelled answers are too few or have too many errors, so nothing is kept; "
-                "label more answers, or promise less"
+                f"{promise}: {counted(self.passages, 'labelled answer')}, too few or with too many errors, so nothing "
+                "is kept; label more answers, or promise less"
             )
-        return f"{promise}; {100 * self.kept:.0f} % of {self.sentences} sentences of {self.passages} answers are kept"
+        counts = f"{counted(self.sentences, 'sentence')} of {counted(self.passages, 'answer')}"
+        return f"{promise}; {100 * self.kept:.0f} % of {counts} are kept"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""

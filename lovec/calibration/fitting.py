@@ -18,6 +18,7 @@ from lovec.calibration.stack import STRENGTHS, Stack
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
+from lovec.notices import counted
 from lovec.types import LovecError, Record, check_count, check_seed
 
 LEAST_LABELS = 200
@@ -375,11 +376,13 @@ def _warnings(data: Labelled) -> Iterable[str]:
     n, passages = len(data.factuality), len(data.names)
     if n < LEAST_LABELS or passages < LEAST_PASSAGES:
         yield (
-            f"the map is fitted to {n} labelled sentences of {passages} passages; below {LEAST_LABELS} sentences or "
+            f"the map is fitted to {counted(n, 'labelled sentence')} of {counted(passages, 'passage')}; below "
+            f"{LEAST_LABELS} sentences or "
             f"{LEAST_PASSAGES} passages maps differ widely from fit to fit: label more answers"
         )
     if data.missing:
-        yield f"{data.missing} labelled sentences lack {' or '.join(data.features)} and were left out"
+        lacking = counted(data.missing, "labelled sentence lacks", "labelled sentences lack")
+        yield f"{lacking} {' or '.join(data.features)}: left out"
     if len(data.features) == 1 and float(spearman(_raw(data), data.factuality)) <= 0:
         yield (
             f"the readout {data.features[0]!r} does not rank true sentences above false ones; calibrated confidences "

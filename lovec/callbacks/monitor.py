@@ -138,11 +138,13 @@ def _is_collapsed(now: Mapping[str, float], limits: Limits) -> bool:
 class Monitor(Callback):
     """Watches the logged metrics of a run and warns, once per kind and again where it has become much worse.
 
-    It judges every validation, every probe, and, where an objective logs what it sampled, the mean of the last batches.
+    It judges every validation, every probe, and, of objectives that sample answers and so have no probes, the mean of
+    the last batches. (Others log the probability of what is no score as ``train/malformed``: no tag has broken there.)
     A probe is a few dozen sentences in the middle of learning, where scores may be all alike or tags may break for a
     moment: it is believed if the probe before it said the same.
-    Metrics from before the first step are only what later ones are compared with. Every training of ``PolicyModule``
-    has one; give the trainer another one to change the limits.
+    Metrics from before the first step are only what later ones are compared with: what was so already, such as one
+    score for every sentence, is warned of where it has become much worse, since training did not cause it. Every
+    training of ``PolicyModule`` has one; give the trainer another one to change the limits.
 
     A full validation before training (``--trainer.num_sanity_val_steps -1``) is logged, too, as step -1: loggers
     number batches from 0.
@@ -203,7 +205,7 @@ class Monitor(Callback):
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(callback, Probe) and callback.is_due(trainer, pl_module) for callback in callbacks):
             self._look(PROBE_PREFIX, trainer.callback_metrics, judged=number > 0)
-        if sampled := metrics_at(trainer.callback_metrics, ROLLOUT_PREFIX):
+        if not pl_module.probes and (sampled := metrics_at(trainer.callback_metrics, ROLLOUT_PREFIX)):
             self._sampled.append(sampled)
             if (number + 1) % self.every == 0:
                 means = {f"{ROLLOUT_PREFIX}{name}": value for name, value in _means(self._sampled).items()}
@@ -224,15 +226,19 @@ class Monitor(Callback):
         Metrics of answers that are mostly malformed are not kept: later ones could not be compared with them.
         """
         metrics = metrics_at(logged, prefix)
-        alarms = judge(metrics, self._first.get(prefix, {}), self.limits, prefix) if judged else []
-        if prefix == PROBE_PREFIX:
+        alarms = judge(metrics, self._first.get(prefix, {}), self.limits, prefix)
+        kept = kept and not metrics.get("malformed", 0.0) > _MOSTLY_MALFORMED
+        if not judged:
+            self._warned |= {alarm.kind: alarm.severity for alarm in alarms} if kept else {}
+            alarms = []
+        if judged and prefix == PROBE_PREFIX:
             doubted, self._doubted = self._doubted, {alarm.kind for alarm in alarms}
             alarms = [alarm for alarm in alarms if alarm.kind in doubted]
         for alarm in alarms:
             if alarm.severity >= self.worse * self._warned.get(alarm.kind, 0.0):
                 self._warned[alarm.kind] = alarm.severity
                 rank_zero_warn(alarm.line)
-        if metrics and kept and not metrics.get("malformed", 0.0) > _MOSTLY_MALFORMED:
+        if metrics and kept:
             self._first.setdefault(prefix, metrics)
 
 

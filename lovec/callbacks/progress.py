@@ -6,11 +6,13 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
+from lovec.metrics.table import metric_info
 from lovec.types import check_range
 
 _NARROWEST = 80
@@ -65,17 +67,13 @@ class ProgressLine(ProgressBar):
         self._start("train", trainer.fit_loop.epoch_loop.total_batch_idx + 1)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Show the number of the batch, and what the objective shows of it."""
+        """Show the number of the batch, and what the objective shows of it, with the direction that is better."""
         epochs = trainer.max_epochs or 1
         total = self.total_train_batches * max(epochs, 1)
         if trainer.max_steps > 0:
             total = min(total, trainer.max_steps)
         done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-        shown = "".join(
-            f", {name.removeprefix('train/')} {value:.3g}"
-            for name, value in trainer.progress_bar_metrics.items()
-            if isinstance(value, (int, float))
-        )
+        shown = "".join(f", {part}" for part in learned(trainer))
         if epochs > 1:
             shown += f", epoch {trainer.current_epoch + 1} of {epochs}"
         self._show("train", done, total, shown)
@@ -183,6 +181,15 @@ def clock(seconds: float) -> str:
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def learned(trainer: Trainer) -> Iterator[str]:
+    """Yield what the objective shows of the last batch, such as "loss 0.345 (lower is better)"."""
+    for name, value in trainer.progress_bar_metrics.items():
+        if isinstance(value, (int, float)):
+            name = name.removeprefix("train/")
+            better = metric_info(name).better
+            yield f"{name} {value:.3g}" + (f" ({better} is better)" if better else "")
 
 
 def _weights(module: Any) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from lovec.baselines import Judge, Wording
 from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, usable, with_rejected
 from lovec.datasets.stored import StoredRecords
+from lovec.notices import counted
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_choice, check_count, check_seed
 
@@ -177,7 +178,7 @@ class RecordsDataModule(LightningDataModule):
             counts = self.summary.setdefault(split, {})
             counts["records"] = len(records)
             left_out = "".join(f", {n} left out: {why}" for why, n in counts.items() if n and why != "records")
-            rank_zero_info(f"{type(self).__name__}: {len(records)} {split} records{left_out}")
+            rank_zero_info(f"{type(self).__name__}: {counted(len(records), f'{split} record')}{left_out}")
         measured = (record for split in ("validation", "test") for record in self.loaded(split))
         self.domains = tuple(dict.fromkeys(record.domain for record in measured)) or self.domains or (self.title,)
 
@@ -222,11 +223,12 @@ class RecordsDataModule(LightningDataModule):
         """
         if empty := [record.id for record in records if not record.sentences]:
             raise LovecError(
-                f"{len(empty)} unlabelled records have no sentences ({empty[0]!r} is the first), expected answers; let "
+                f"{counted(len(empty), 'unlabelled record has', 'unlabelled records have')} no sentences "
+                f"({empty[0]!r} is the first), expected answers; let "
                 "a model answer with `lovec label`, and give sentences.jsonl"
             )
         if records:
-            rank_zero_info(f"{type(self).__name__}: {len(records)} training records without labels")
+            rank_zero_info(f"{type(self).__name__}: {counted(len(records), 'training record')} without labels")
         return [replace(r.with_factuality([None] * len(r.sentences)), rejected=None) for r in records]
 
     def batch_done(self) -> None:

@@ -14,6 +14,7 @@ from lovec.answers import untag
 from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
+from lovec.notices import counted
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range
 
@@ -79,7 +80,8 @@ class FilesDataModule(RecordsDataModule):
         changes = {name: partial(self._prepared, split=name, tags=tags) for name in splits}
         found = read_stored(path, changes, tags, count)
         if tagged:
-            rank_zero_info(f"{path}: the confidence tags of {tagged} sentences were read as scores, and are no labels")
+            read = f"the confidence tags of {counted(tagged, 'sentence')} were read as scores"
+            rank_zero_info(f"{path}: {read}, and are no labels")
         if split == "train" and (left_out := rows - sum(map(len, found.values()))):
             self.summary.setdefault(split, {})[UNLABELLED] = left_out
         records = found.pop(split)

@@ -14,6 +14,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lovec import stopwatch
 from lovec.baselines import (
     Baseline,
     BaselineResources,
@@ -65,7 +66,8 @@ class Measurement:
         records: this process's share of the test records.
         results: rows so far.
         times: running times so far: ``method``, ``mode``, ``kind``, ``seconds`` by phase and ``prefill_tokens`` (of all
-            processes together), ``records`` and ``sentences``. Only taggers with a ``watch`` have times.
+            processes together), ``records``, ``sentences``, and ``processes``, how many of the same command shared the
+            machine. Only taggers with a ``watch`` have times.
     """
 
     policy: Policy
@@ -347,6 +349,7 @@ class Measurement:
                 "records": len(records),
                 "sentences": sum(len(record.sentences) for record in records),
                 PREFILL: prefilled,
+                "processes": stopwatch.processes_at_a_time,
             }
         )
 

@@ -25,6 +25,7 @@ from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, se
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
+from lovec.notices import counted
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
 from lovec.policy.checkpoints import (
     KEY,
@@ -395,7 +396,7 @@ class EvaluationModule(LightningModule):
             if path.exists() and not filecmp.cmp(path, fresh, shallow=False):
                 rank_zero_info(f"what was there, of another prediction, is kept in {set_aside(self.run_dir, path)}")
             os.replace(fresh, path)
-            rank_zero_info(f"{len(records)} tagged records written to {path}")
+            rank_zero_info(f"{counted(len(records), 'tagged record')} written to {path}")
             for note in dict.fromkeys(map(self._deployment.note, MODES)):
                 rank_zero_info(note)
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling.sources import Shard
 from lovec.labelling.stage import FAILURES, STAGES, Counts, difference, manifest_of, save_manifest
-from lovec.notices import listed
+from lovec.notices import counted, listed
 from lovec.types import LovecError
 
 Lines: TypeAlias = list[tuple[str, bytes]]
@@ -150,7 +150,8 @@ def _read_part(path: Path, shard: Shard) -> _Part:
         raise LovecError(f"{path} has no readable {manifest.name} that says how it was made; {_MAKE_AGAIN}") from None
     if not part.digest:
         raise LovecError(
-            f"{path} is not finished ({part.records} records so far); run the same command again with --shard {shard}"
+            f"{path} is not finished ({counted(part.records, 'record')} so far); run the same command again with "
+            f"--shard {shard}"
         )
     return part
 

@@ -11,6 +11,7 @@ import yaml
 
 from lovec.files import write_text
 from lovec.labelling.splitting import SPLITS
+from lovec.notices import counted
 
 RECIPE = "recipe.yaml"
 """Name of the recipe."""
@@ -87,4 +88,5 @@ def summary(counts: Mapping[str, float]) -> str:
     """Return one sentence about the splits, from what ``split_file`` counted."""
     numbers = ", ".join(f"{split} {int(counts[split])}" for split in SPLITS)
     left = f"; {int(counts['left out'])} without a label left out" if counts.get("left out") else ""
-    return f"{numbers} records about {int(counts['entities'])} entities, each in one of the three only{left}"
+    entities = counted(int(counts["entities"]), "entity", "entities")
+    return f"{numbers} records about {entities}, each in one of the three only{left}"

@@ -29,7 +29,7 @@ from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
 from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
-from lovec.notices import DoublingWarning, listed
+from lovec.notices import DoublingWarning, counted, listed
 from lovec.policy import TokenSequence
 from lovec.randomness import seeded
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
@@ -267,8 +267,9 @@ class PolicyModule(EvaluationModule):
                     lambda batch: self._shares(self.loss(batch), counts),
                     self.policy.trainable(),
                 )
-        metrics = {**means, **peaks, "grad_norm": norm}
-        self.log("train/loss", sums["loss"], prog_bar=True, batch_size=len(examples))
+        metrics = {"loss": sums["loss"], **means, **peaks, "grad_norm": norm}
+        shown = "reward" if "reward" in metrics else "loss"  # the loss of rollouts does not tell whether they improve
+        self.log(f"train/{shown}", metrics.pop(shown), prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
     def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
@@ -364,7 +365,8 @@ class PolicyModule(EvaluationModule):
             context = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", math.inf)
             if long := long_prompts(loaded("validation"), self.encoder, context):
                 rank_zero_warn(
-                    f"{len(long)} validation records have a prompt that fills the model's context of {context} tokens, "
+                    f"{counted(len(long), 'validation record has', 'validation records have')} a prompt that fills the "
+                    f"model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"
                 )
         path = self.run_dir / "terminated.ckpt"

@@ -13,7 +13,7 @@ from lovec.evaluation.processes import gather
 from lovec.losses import soft_score_nll
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.scores import ScoreModule
-from lovec.notices import listed
+from lovec.notices import counted, listed
 from lovec.oracles.cache import default_cache
 from lovec.teachers import Teacher, TeacherResources
 from lovec.types import LovecError, Record, check_range
@@ -69,8 +69,8 @@ class Distil(ScoreModule):
         missing = [r.id for r, row in zip(records, rows, strict=True) if any(value is None for value in row)]
         if missing:
             raise LovecError(
-                f"{type(self.teacher).__name__} gives {len(missing)} training answers no estimate for some sentence: "
-                f"{listed(missing)}; leave them out, or choose a teacher that can judge them"
+                f"{type(self.teacher).__name__} gives {counted(len(missing), 'training answer')} no estimate for some "
+                f"sentence: {listed(missing)}; leave them out, or choose a teacher that can judge them"
             )
         self._estimates = {
             record.id: tuple(value for value in row if value is not None)
@@ -78,11 +78,13 @@ class Distil(ScoreModule):
         }
         if len(self._estimates) < len(records):
             raise LovecError(
-                f"{len(records) - len(self._estimates)} training answers have the id of another one; give each its own"
+                f"{counted(len(records), 'training answer')} share {counted(len(self._estimates), 'id')}; give each "
+                "answer an id of its own"
             )
         values = [value for row in self._estimates.values() for value in row]
         rank_zero_info(
-            f"{type(self.teacher).__name__} has estimated {len(values)} sentences of {len(records)} answers: "
+            f"{type(self.teacher).__name__} has estimated {counted(len(values), 'sentence')} of "
+            f"{counted(len(records), 'answer')}: "
             f"mean {math.fsum(values) / max(1, len(values)):.3f}"
         )
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lovec.calls import CallFailed, ServerRefused
-from lovec.notices import DoublingWarning
+from lovec.notices import DoublingWarning, counted
 from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
@@ -155,7 +155,7 @@ class Asker:
         """Calls, replies from the cache, failures and cost so far, in a few words."""
         spent = f"{self.tokens_in + self.tokens_out:,} tokens" if self.spent is None else f"${self.spent:.2f}"
         batched = f" ({self.batched.calls} in batches)" if self.batched.calls else ""
-        return f"{self.calls} calls{batched}, {self.cached} cached, {len(self.failures)} failed, {spent}"
+        return f"{counted(self.calls, 'call')}{batched}, {self.cached} cached, {len(self.failures)} failed, {spent}"
 
     def cost(self, load: Load) -> float | None:
         """Return what single calls cost, in US dollars; None where the prices are unknown."""
@@ -346,7 +346,7 @@ class _Run(Generic[T]):
                 asker._failed_in_a_row = 0 if paid else asker._failed_in_a_row
                 return value
             problem = value
-        problem = f"{attempt} replies could not be used, the last one: {problem}"
+        problem = f"{counted(attempt, 'reply', 'replies')} could not be used, the last one: {problem}"
         if paid:  # what the cache holds says nothing about the server
             self._count_failure(problem)
         raise CallFailed(problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lovec.notices import counted
 from lovec.types import LovecError, check_range
 
 REPLY_TOKENS = 80
@@ -80,6 +81,7 @@ class Estimate:
         submitted = f"{self.submitted} in batches submitted before, " if self.submitted else ""
         batched = f" ({self.batched} in batches, at half the price)" if self.batched else ""
         return (
-            f"{self.records} records: {self.cached} answered by the cache, {submitted}{self.calls} calls{batched}, "
+            f"{counted(self.records, 'record')}: {self.cached} answered by the cache, "
+            f"{submitted}{counted(self.calls, 'call')}{batched}, "
             f"about {self.tokens_in:,} tokens in and {self.tokens_out:,} out, {price}"
         )

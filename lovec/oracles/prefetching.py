@@ -17,6 +17,7 @@ from functools import partial
 from typing import IO, Any, TypeVar
 
 from lovec.calls import CallFailed, ServerRefused
+from lovec.notices import counted
 from lovec.oracles.asking import MAX_FAILED, Asker, Prompt, run_to_the_end
 from lovec.oracles.batch_client import SETTLE_SECONDS, BatchClient, Status
 from lovec.oracles.batch_files import MOST_BYTES, MOST_REQUESTS, NOT_RUN, Problem, read_lines, request_line
@@ -189,7 +190,7 @@ class _Prefetch:
                 self.batches.set_file(number, file)
                 remote = await self.client.create(file)
                 self.batches.set_remote(number, remote)
-                self.notify(f"batch {remote}: submitted, {len(claimed)} requests")
+                self.notify(f"batch {remote}: submitted, {counted(len(claimed), 'request')}")
             else:
                 self.batches.drop(number)
         for key in pending.loads:
@@ -283,7 +284,7 @@ class _Prefetch:
         hopeless = len(alone) >= MAX_FAILED and len(alone) > len(replies)
         self.cache.put_all(replies)
         self.batches.finish(batch.number, _load(replies, batch.load), () if hopeless else alone)
-        self.notify(f"batch {batch.remote}: {status.state}, {len(replies)} replies")
+        self.notify(f"batch {batch.remote}: {status.state}, {counted(len(replies), 'reply', 'replies')}")
         if not keys:
             return None
         if hopeless:

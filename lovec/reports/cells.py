@@ -12,9 +12,6 @@ from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
 from lovec.types import N_SCORES, LovecError, Record, ResultRow, check_count, check_range
 
-MODE_TITLES = {"iterative": "Iterative tagging", "free-form": "Free-form tagging"}
-"""Headings of the evaluation modes."""
-
 BOLD = "Bold: better than all others of {group}, and the interval of the difference to the next excludes 0."
 """Note below a table: what is bold in it, with the name of what is compared."""
 

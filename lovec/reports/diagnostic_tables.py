@@ -14,12 +14,12 @@ import torch
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import aurc, thresholds
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.reports.cells import BOLD, MODE_TITLES, CellMaker, in_domain, levels_of
+from lovec.reports.cells import BOLD, CellMaker, in_domain, levels_of
 from lovec.reports.results_table import custom_metrics
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
-from lovec.reports.texts import texts
-from lovec.reports.timing import Timing, free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES, texts
+from lovec.reports.timing import Timing, conditions, free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log, training_rows, validation_rows
 from lovec.types import LovecError, ResultRow
 
@@ -55,7 +55,7 @@ def risk_table(cells: CellMaker) -> Table | None:
         columns += [metric_column(info, f"score >= {score}") for info in (_KEPT, METRICS["mean_factuality"])]
     bold = (BOLD.format(group="its section") + " Free-form answers differ, so none is.",) if cells.draws else ()
     notes = (*texts()["tables"]["risk-coverage"], *bold)
-    table = Table("risk-coverage", "What a threshold keeps", tuple(columns), tuple(lines), notes)
+    table = Table("risk-coverage", _titled("What a threshold keeps"), tuple(columns), tuple(lines), notes)
 
     def clear(first: int, second: int, place: int) -> bool:
         return place == 0 and cells.is_clear(rows[first][0], rows[second][0], "aurc")
@@ -76,7 +76,7 @@ def further_table(cells: CellMaker) -> Table | None:
     ]
     notes = (f"{legend(infos)}; -: undefined.", *texts()["tables"]["further"])
     columns = tuple(metric_column(info) for info in infos)
-    return Table("further", "Further metrics", columns, tuple(lines), notes)
+    return Table("further", _titled("Further metrics"), columns, tuple(lines), notes)
 
 
 def diagnostics_table(cells: CellMaker) -> Table | None:
@@ -87,7 +87,8 @@ def diagnostics_table(cells: CellMaker) -> Table | None:
         return None
     lines = [Line(row.method, tuple(cells.cell(row, name) for name in names), section) for section, row in rows]
     columns = tuple(metric_column(METRICS[name]) for name in names)
-    return Table("diagnostics", "Answers and scores", columns, tuple(lines), tuple(texts()["tables"]["diagnostics"]))
+    notes = tuple(texts()["tables"]["diagnostics"])
+    return Table("diagnostics", _titled("Answers and scores"), columns, tuple(lines), notes)
 
 
 def running_time_table(run: RunResults) -> Table | None:
@@ -162,7 +163,7 @@ def sweep_table(
         metrics: how to show every metric, by name, see ``lovec.results.Results.metrics``.
         ranges: metrics whose range over the seeds is printed as an interval; CSV and JSON have the range of all.
     """
-    rows = [row for row in rows if (row.level, row.readout) == ("sentence", "stated")]
+    rows = [row for row in rows if (row.level, row.readout) == ("sentence", MAIN_READOUT)]
     infos = [*(metrics[name] for name in _SWEPT), *custom_metrics(rows, metrics)]
     modes = list(dict.fromkeys(row.mode for row in rows))
     lines = []
@@ -177,15 +178,23 @@ def sweep_table(
         lines.append(Line(method, (*cells, _mean_over_seeds(seconds, metrics["seconds"], ranges=()))))
     columns = [metric_column(info, MODE_TITLES.get(mode, mode)) for mode in modes for info in infos]
     columns.append(Column(metrics["seconds"].heading))
-    notes = [f"Validation records. {legend(infos)}; s: seconds of a run; -: undefined."]
+    notes = [
+        f"Validation records, {READOUT_TITLES[MAIN_READOUT]}. {legend(infos)}; s: seconds of a run (with --jobs, "
+        "beside others); -: undefined."
+    ]
     if (seeds := len({row.seed for row in rows})) > 1:
         notes.append(f"Means over {seeds} training seeds; in brackets: the range over them.")
         notes.append("Bold: better than all others with every seed: its range and that of the next are apart.")
     return mark_best(Table("sweep", title, tuple(columns), tuple(lines), tuple(notes), corner="variation"))
 
 
+def _titled(title: str) -> str:
+    """Return the title of a table of the rows that ``_sections`` yields, with their readout."""
+    return f"{title}, {READOUT_TITLES[MAIN_READOUT]}"
+
+
 def _sections(run: RunResults, modes: Iterable[str], without: Collection[str]) -> Iterator[tuple[str, ResultRow]]:
-    """Yield the sentence rows of stated scores by mode and domain, with the heading of their section.
+    """Yield the sentence rows of the main readout by mode and domain, with the heading of their section.
 
     Args:
         run: results with rows.
@@ -198,7 +207,7 @@ def _sections(run: RunResults, modes: Iterable[str], without: Collection[str]) -
             section = f"{MODE_TITLES[mode]}, {domain}" if len(domains) > 1 else MODE_TITLES[mode]
             for row in run.rows:
                 place = (row.mode, row.domain, row.level, row.readout)
-                if place == (mode, domain, "sentence", "stated") and row.kind not in without:
+                if place == (mode, domain, "sentence", MAIN_READOUT) and row.kind not in without:
                     yield section, row
 
 
@@ -254,6 +263,8 @@ def _time_cells(
 
 def _time_notes(shown: Sequence[Timing], plain: float | None, base: float | None) -> Iterator[str]:
     yield from texts()["tables"]["running-time"]
+    if shared := conditions(shown):
+        yield shared
     if plain is not None:
         yield from texts()["tables"]["with-the-answer"]
     if base is not None:

@@ -9,16 +9,11 @@ from typing import Any
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import thresholds
-from lovec.reports.cells import MODE_TITLES, CellMaker, in_domain, levels_of
+from lovec.notices import counted
+from lovec.reports.cells import CellMaker, in_domain, levels_of
 from lovec.reports.runs import RunResults, stored_readout
+from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
 from lovec.types import ResultRow
-
-READOUT_TITLES: Mapping[str, str] = {
-    "stated": "stated score",
-    "mean": "mean of the distribution",
-    "deployed": "deployed confidence",
-}
-"""The readouts in words."""
 
 _REFERENCES = (("constant", ""), ("baseline", "Vanilla"))  # kinds and names of what a method is compared with
 
@@ -82,7 +77,9 @@ class LeadPlace:
         brier: the method's Brier score as printed.
         interval: its interval as printed; "" without one.
         gains: how much better the method is than the best constant and than Vanilla, as far as they were measured.
-        kept: what the highest threshold keeps that keeps at least half of the sentences; None if no record has labels.
+        kept: what the highest threshold keeps that keeps at least half of the sentences; None if that is all of them,
+            or no record has labels.
+        others: the method's Brier score by other readouts, as printed, each with the words of its readout.
     """
 
     domain: str
@@ -91,6 +88,7 @@ class LeadPlace:
     interval: str
     gains: tuple[Gain, ...]
     kept: Kept | None
+    others: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +96,12 @@ class Lead:
     """What a report says first.
 
     Attributes:
-        method: the trained method of the lowest Brier score in the first mode and domain, over all its readouts; a
-            baseline if nothing was trained.
+        method: the trained method of the lowest Brier score in the first mode and domain; a baseline if nothing was
+            trained.
         mode: the first mode.
-        readout: the readout.
-        compared: number of methods and readouts that it was chosen from.
+        readout: the readout, the same as in the main table; another one only where no method has that.
+        compared: number of trained methods (or else of baselines) that it was chosen from.
+        trained: whether these were trained.
         level_with: the other methods among them whose difference to it may be chance: the interval holds 0.
         places: one per domain, the first one first.
     """
@@ -111,6 +110,7 @@ class Lead:
     mode: str
     readout: str
     compared: int
+    trained: bool
     level_with: tuple[str, ...]
     places: tuple[LeadPlace, ...]
 
@@ -133,12 +133,14 @@ def lead_of(cells: CellMaker) -> Lead | None:
         first = next(((row.mode, row.domain) for row in candidates), None)
         candidates = [row for row in candidates if (row.mode, row.domain) == first]
         if candidates:
+            main = [row for row in candidates if row.readout == MAIN_READOUT]
+            candidates = main or [row for row in candidates if row.readout == candidates[0].readout]
             best = min(candidates, key=_brier)
             of_best = [r for r in rows if (r.method, r.mode, r.readout) == (best.method, best.mode, best.readout)]
             places = tuple(_lead_place(cells, row, rows) for row in of_best)
             level = [r.method for r in candidates if r.method != best.method and not cells.is_clear(best, r, "brier")]
             level_with = tuple(dict.fromkeys(level)) if cells.draws else ()
-            return Lead(best.method, best.mode, best.readout, len(candidates), level_with, places)
+            return Lead(best.method, best.mode, best.readout, len(candidates), kind == "method", level_with, places)
     return None
 
 
@@ -147,10 +149,10 @@ def provenance(run: RunResults) -> list[tuple[str, str]]:
     sentences = {row.domain: row.n for row in reversed(run.rows) if row.level == "sentence" and row.kind != "constant"}
     answers = {row.domain: row.n for row in reversed(run.rows) if row.level == "passage" and row.kind != "constant"}
     domains = list(dict.fromkeys(row.domain for row in run.rows))
-    counted = [
+    sizes = [
         (f"{domain}: " if len(domains) > 1 else "")
-        + f"{sentences[domain]} sentences"
-        + (f" of {answers[domain]} answers" if domain in answers else "")
+        + counted(sentences[domain], "sentence")
+        + (f" of {counted(answers[domain], 'answer')}" if domain in answers else "")
         for domain in domains
         if domain in sentences
     ]
@@ -163,7 +165,7 @@ def provenance(run: RunResults) -> list[tuple[str, str]]:
         "seed": many,
         "model": ", ".join(dict.fromkeys(_models(run))),
         "data": ", ".join(dict.fromkeys(_data(run))),
-        "n": "; ".join(counted),
+        "n": "; ".join(sizes),
     }
     return [(name, value) for name, value in found.items() if value]
 
@@ -187,7 +189,12 @@ def _lead_place(cells: CellMaker, row: ResultRow, rows: list[ResultRow]) -> Lead
         if others:
             gains.append(_gain(cells, row, min(others, key=_brier)))
     interval = cell.interval if cell else ""
-    return LeadPlace(row.domain, row.n, cell.text if cell else "-", interval, tuple(gains), _kept(cells.run, row))
+    place = row.method, row.mode, row.domain
+    same = [other for other in rows if (other.method, other.mode, other.domain) == place and other is not row]
+    info = cells.run.metrics["brier"]
+    by_readout = tuple((READOUT_TITLES.get(o.readout, o.readout), info.text(o.metrics["brier"])) for o in same)
+    brier = cell.text if cell else "-"
+    return LeadPlace(row.domain, row.n, brier, interval, tuple(gains), _kept(cells.run, row), by_readout)
 
 
 def _gain(cells: CellMaker, row: ResultRow, other: ResultRow) -> Gain:
@@ -199,7 +206,7 @@ def _gain(cells: CellMaker, row: ResultRow, other: ResultRow) -> Gain:
 
 
 def _kept(run: RunResults, row: ResultRow) -> Kept | None:
-    """Return what the highest threshold keeps that keeps at least half of the sentences of a row."""
+    """Return what the highest threshold keeps that keeps at least half of a row's sentences; None if that is all."""
     if (row.method, row.mode, row.readout) not in run.files:
         return None
     records = in_domain(run.tagged_records(row.method, row.mode, row.readout), row.domain)
@@ -209,6 +216,8 @@ def _kept(run: RunResults, row: ResultRow) -> Kept | None:
     levels = levels_of(records)
     shares, means = (values.tolist() for values in thresholds(confidence, factuality, levels))
     score = max(score for score in range(levels) if shares[score] >= 0.5 or score == 0)
+    if shares[score] == 1:
+        return None
     return Kept(score / (levels - 1), shares[score], means[score], sum(factuality) / len(factuality))
 
 

@@ -33,19 +33,15 @@ _STYLES: tuple[Style, ...] = (  # colour, marker, line: baselines come first in 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.48, 0.1, 0.1, 0.42  # inches around the axes
 _LINE = 0.16  # inches of a line of the legend
 _LONGEST = 26  # characters of a name
-_FEWEST_DOTS = 5  # that a method needs, or its dots say nothing of its calibration
 _FEW_RISKS = 20  # a risk-coverage curve with more thresholds is drawn without dots
 _MOST_POINTS = 150  # of a risk-coverage curve; a plot of this width shows no more
 _RANGE = (-0.03, 1.03)
 _FONT = 8.0
 
 
-def says_something(diagram: Reliability) -> bool:
-    """Return whether a reliability diagram has dots enough to show where a method is calibrated."""
-    return len(diagram.bins) >= _FEWEST_DOTS
-
-
-def reliability_overlay(diagrams: Mapping[str, Reliability | None], path: FilePath) -> Path:
+def reliability_overlay(
+    diagrams: Mapping[str, Reliability | None], path: FilePath, readout: str = "stated score"
+) -> Path:
     """Write the reliability diagrams of up to three methods in one plot; the same input gives the same bytes.
 
     A mark is a bin: its mean factuality over its mean confidence, with a 95 % bootstrap interval over the questions; a
@@ -57,6 +53,7 @@ def reliability_overlay(diagrams: Mapping[str, Reliability | None], path: FilePa
         diagrams: see ``lovec.reports.reliability.reliability``, by the name of the method; None draws none, but
             keeps its colour for it.
         path: file to write, .svg, .pdf or .png.
+        readout: what the confidences are, in words.
 
     Returns:
         The path written to.
@@ -86,7 +83,7 @@ def reliability_overlay(diagrams: Mapping[str, Reliability | None], path: FilePa
         upper.set_ylabel("mean factuality")
         shares = [(style, _bin_shares(diagram)) for style, _, diagram in drawn]
         _bars(lower, [place / BINS for place in range(BINS)], shares, 1 / BINS)
-        lower.set(xlim=_RANGE, xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], xlabel="mean confidence")
+        lower.set(xlim=_RANGE, xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"], xlabel=f"mean confidence ({readout})")
 
     legend = [
         (style, f"{short(name, _LONGEST)}: BS {100 * diagram.brier:.1f}, ECE-M {100 * diagram.ece_m:.1f}")
@@ -95,7 +92,7 @@ def reliability_overlay(diagrams: Mapping[str, Reliability | None], path: FilePa
     return _write(draw, legend, 0.86 * side + 0.12 + 0.4, path, "Reliability")
 
 
-def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath) -> Path:
+def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath, readout: str = "stated score") -> Path:
     """Write the risk-coverage curves of up to three methods in one plot; the same input gives the same bytes.
 
     The most confident sentences are kept first. A mark is what a threshold on the confidence keeps; between marks,
@@ -106,6 +103,7 @@ def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath) -> Path
         curves: see ``lovec.reports.risk_coverage.risk_curve``, by the name of the method; None draws none, but
             keeps its colour for it.
         path: file to write, .svg, .pdf or .png.
+        readout: what the confidences are, in words.
 
     Returns:
         The path written to.
@@ -126,14 +124,14 @@ def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath) -> Path
                 ax.plot(*dots, marker, color=colour, markersize=4, clip_on=False, zorder=3)
         highest = max(max(curve.points()[1]) for _, _, curve in drawn) or 1.0
         ax.set(xlim=(0, 102), ylim=(0, 108 * highest), xticks=[0, 25, 50, 75, 100])
-        ax.set(xlabel="share of the sentences kept, %", ylabel="risk, %")
+        ax.set(xlabel=f"sentences kept by {readout}, %", ylabel="risk, %")
 
     legend = [(style, f"{short(name, _LONGEST)}: AURC {100 * curve.aurc:.1f}") for style, name, curve in drawn]
     return _write(draw, legend, 1.75, path, "Risk and coverage")
 
 
 def histogram_overlay(histograms: Mapping[str, Histogram | None], path: FilePath) -> Path:
-    """Write which scores up to three methods give, side by side; the same input gives the same bytes.
+    """Write which scores up to three methods state, side by side; the same input gives the same bytes.
 
     Args:
         histograms: see ``lovec.reports.histogram.histogram``, by the name of the method, on one scale; None draws
@@ -154,7 +152,7 @@ def histogram_overlay(histograms: Mapping[str, Histogram | None], path: FilePath
         shares = [(style, [100 * share for share in histogram.shares]) for style, _, histogram in drawn]
         _bars(ax, [place - 0.5 for place in range(levels)], shares, 1.0)
         ticks = range(0, levels, max(1, -(-(levels - 1) // 10)))
-        ax.set(xlim=(-0.6, levels - 0.4), xticks=ticks, xlabel="score", ylabel="share, %")
+        ax.set(xlim=(-0.6, levels - 0.4), xticks=ticks, xlabel="stated score", ylabel="share, %")
 
     legend = []
     for style, name, given in drawn:

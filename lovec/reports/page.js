@@ -97,10 +97,11 @@
   function answers(form) {
     const method = at("method"), mode = at("mode"), record = at("record"), least = at("least");
     const groups = [...document.querySelectorAll("details.answers")]; // one per method and mode
+    let asked; // [id, words] of the answer chosen last; it stays when the method changes
+    const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
     const percent = (share) => (100 * share).toFixed(1) + " %";
 
-    function fill(select, options) { // keeps the choice where it still is one
-      const before = select.value;
+    function fill(select, options, before = select.value) { // keeps the choice where it still is one
       select.replaceChildren(...options.map(([value, text]) => new Option(text, value)));
       if (options.some(([value]) => value === before)) select.value = before;
     }
@@ -117,18 +118,28 @@
       least.max = top(group);
       const question = (article) => article.querySelector("h4").firstChild.textContent.trim().slice(0, 70);
       const options = articles.map((a, n) => [a.dataset.id, `${n + 1}: ${question(a)}`]);
-      fill(record, [...options, ["", `all ${articles.length} shown`]]);
+      fill(record, [...options, ["", `all ${articles.length} shown`]], asked?.[0]);
+      const missing = asked !== undefined && asked[0] !== record.value;
+      at("missing").hidden = !missing;
+      at("missing").textContent = missing ?
+        `Of ${method.value}, ${mode.value}, no answer to \u201c${asked[1]}\u201d is shown; this is another one.` : "";
       for (const other of groups) other.hidden = other !== group;
       group.open = true;
       for (const article of articles) article.hidden = record.value !== "" && article.dataset.id !== record.value;
       filter();
     }
 
+    function ask() {
+      const [number, question] = record.selectedOptions[0].text.split(/: (.*)/s);
+      asked = [record.value, question ?? number];
+      choose();
+    }
+
     function filter() {
       const group = chosen(), highest = top(group), score = Number(least.value);
       at("value").textContent = (score / highest).toFixed(2);
       const [share, truth] = kept(group)[score], all = kept(group)[0][1];
-      let text = `Of all ${group.dataset.sentences} sentences of ${method.value}, ${mode.value}: ${percent(share)} kept`;
+      let text = `Of all ${count(Number(group.dataset.sentences), "sentence")} of ${method.value}, ${mode.value}: ${percent(share)} kept`;
       if (truth !== null) text += `; mean factuality of what is kept ${percent(truth)}`;
       if (truth !== null && all !== null && score > 0) text += ` (of all: ${percent(all)})`;
       at("kept").textContent = text + ".";
@@ -140,7 +151,7 @@
         const mean = labelled.reduce((sum, s) => sum + Number(s.dataset.factuality), 0) / labelled.length;
         const line = article.querySelector(".kept");
         line.hidden = score === 0;
-        line.textContent = `${passing.length} of ${sentences.length} sentences kept` +
+        line.textContent = `${passing.length} of ${count(sentences.length, "sentence")} kept` +
           (labelled.length ? `, mean factuality ${percent(mean)}` : "");
       }
     }
@@ -155,18 +166,20 @@
     method.value = first.dataset.method;
     choose();
     mode.value = first.dataset.mode;
+    choose();
     record.selectedIndex = 0;
-    for (const select of [method, mode, record]) select.addEventListener("change", choose);
+    ask();
+    for (const select of [method, mode]) select.addEventListener("change", choose);
+    record.addEventListener("change", ask);
     least.addEventListener("input", filter);
     at("next").addEventListener("click", () => {
       record.selectedIndex = (record.selectedIndex + 1) % Math.max(1, record.options.length - 1);
-      choose();
+      ask();
     });
     at("hide").addEventListener("change", () => document.body.classList.toggle("hide-rest", at("hide").checked));
     at("truth").addEventListener("change", () => document.body.classList.toggle("with-truth", at("truth").checked));
     form.addEventListener("submit", (event) => event.preventDefault());
     form.hidden = false;
-    choose();
   }
 
   document.querySelectorAll(".tabset").forEach(tabs);

@@ -21,14 +21,15 @@ import torch
 
 from lovec.metrics.records import confidence_of
 from lovec.metrics.risk import thresholds
+from lovec.notices import counted
 from lovec.passages import legend_html, passage_html, style, visible
-from lovec.reports.cells import MODE_TITLES, levels_of
+from lovec.reports.cells import levels_of
 from lovec.reports.inline import inline_svg
-from lovec.reports.lead import READOUT_TITLES, Lead
+from lovec.reports.lead import Lead
 from lovec.reports.shown import MethodAnswers, Picture, Place
 from lovec.reports.style import short
 from lovec.reports.table import Table, csv_text, latex, real_minus
-from lovec.reports.texts import HERE
+from lovec.reports.texts import HERE, MODE_TITLES, READOUT_TITLES, explained
 from lovec.templates import load_template
 from lovec.types import N_SCORES, Record
 
@@ -40,12 +41,18 @@ _DIMENSIONS = ("Mode", "Domain", "Readout")
 
 
 def method_answers(
-    method: str, mode: str, records: Sequence[Record], limit: int, readout: str = "stated"
+    method: str,
+    mode: str,
+    records: Sequence[Record],
+    limit: int,
+    readout: str = "stated",
+    wanted: Sequence[str] = (),
 ) -> MethodAnswers:
     """Select the answers that a page shows of a method, and compute what thresholds keep of all of them.
 
-    The first one is mixed: of all answers, its confidences and its labels both have the widest range (whether they
-    agree or not). The others are spread evenly over the file.
+    The first ones are those to the questions that are wanted. Where there is none, the first one is mixed: of all
+    answers, its confidences and its labels both have the widest range (whether they agree or not). The others are
+    spread evenly over the file.
 
     Args:
         method: name of the method.
@@ -53,14 +60,17 @@ def method_answers(
         records: all tagged answers.
         limit: most answers to show.
         readout: what the confidences are. Those of a "deployed" file are what the file holds.
+        wanted: ids of the questions that are shown of other methods.
     """
     read = "mean" if readout == "mean" else "stated"
     step = max(1.0, len(records) / max(limit, 1))
-    places = [int(step * place) for place in range(min(limit, len(records)))]
+    spread = [int(step * place) for place in range(min(limit, len(records)))]
     mixed = max(range(len(records)), key=lambda at: _mixture(records[at], read), default=0)
-    if places and _mixture(records[mixed], read) > 0:
-        others = [place for place in places if place != mixed]
-        places = [mixed, *others[: limit - 1]]
+    by_id = {record.id: place for place, record in enumerate(records)}
+    first = [by_id[name] for name in wanted if name in by_id]
+    if not first and spread and _mixture(records[mixed], read) > 0:
+        first = [mixed]
+    places = [*dict.fromkeys((*first, *spread))][:limit]
     selected = tuple(_read(records[place], read) for place in places)
     sentences = sum(len(record.sentences) for record in records)
     return MethodAnswers(method, mode, selected, len(records), sentences, readout, tuple(_kept(records, read)))
@@ -97,6 +107,7 @@ def page(
     """
     as_written = {table.name: table for table in (*tables, *written)} | {p.table.name: p.table for p in places}
     filters = {
+        "counted": counted,
         "json": json.dumps,
         "short": partial(short, longest=LONGEST_NAME),
         "visible": visible,
@@ -119,6 +130,7 @@ def page(
         provenance=provenance,
         places=places,
         dimensions=_dimensions(places),
+        terms=explained(_terms(places)),
         opened=opened,
         tables=tables,
         plots=pictures,
@@ -132,6 +144,14 @@ def page(
         longest_question=LONGEST_QUESTION,
         readouts=READOUT_TITLES,
     )
+
+
+def _terms(places: Sequence[Place]) -> Iterator[str]:
+    """Yield the words of places that need an explanation: headings of columns, modes and readouts."""
+    for place in places:
+        yield from (column.heading for column in place.table.columns)
+    for place in places:
+        yield from (place.mode, READOUT_TITLES.get(place.readout, ""))
 
 
 def _dimensions(places: Sequence[Place]) -> list[tuple[str, list[tuple[str, str]]]]:

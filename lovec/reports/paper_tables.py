@@ -12,16 +12,17 @@ from itertools import product
 
 from lovec.metrics.table import MetricInfo
 from lovec.reports import diagnostic_tables
-from lovec.reports.cells import BOLD, MODE_TITLES, CellMaker
+from lovec.reports.cells import BOLD, CellMaker
 from lovec.reports.paper import model_named, paper_table, with_paper
 from lovec.reports.results_table import custom_metrics, has_hard_labels
 from lovec.reports.runs import RunResults
 from lovec.reports.table import Line, Table, legend, mark_best, metric_column
+from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
 from lovec.types import Kind, ResultRow
 
 _LITERATURE = ("LUQ",)
 _REGRESSION = "SFTRegression"
-_READOUTS = {"stated": "stated score", "mean": "mean of the distribution"}
+_READOUTS = {name: READOUT_TITLES[name] for name in ("stated", "mean")}
 
 
 def report_tables(
@@ -86,7 +87,7 @@ class _Entry:
     section: str
     method: str
     mode: str
-    readout: str = "stated"
+    readout: str = MAIN_READOUT
     name: str = ""
 
 
@@ -176,7 +177,7 @@ class _Builder:
         ]
         return self._table("readouts", "Two ways to read a confidence", entries, groups=groups)
 
-    def _select(self, kinds: Sequence[Kind], mode: str, readout: str = "stated") -> list[ResultRow]:
+    def _select(self, kinds: Sequence[Kind], mode: str, readout: str = MAIN_READOUT) -> list[ResultRow]:
         """Return the first row of every method of these kinds in a mode and readout, in the order of the rows."""
         first: dict[str, ResultRow] = {}
         for row in self.rows:
@@ -204,7 +205,7 @@ class _Builder:
 
         Args:
             name: name of the table.
-            title: title of the table.
+            title: title of the table; the readout is added to it where all lines and columns have the same.
             entries: the lines, from top to bottom. The best constant, which shows what is reached without knowing
                 anything about a sentence, is added to every table, below the methods of the literature.
             level: "sentence" or "passage".
@@ -215,10 +216,12 @@ class _Builder:
         metrics = self._metrics if metrics is None else metrics
         constants = self._entries(["constant"], "iterative", "Baselines")
         modes, lines, rows_of = [], [], []
+        shown: set[tuple[str, str, str, str, str]] = set()
         for entry in sorted([*constants, *entries], key=lambda entry: entry.section != "Literature"):
             places = [(entry.method, entry.mode, g.readout or entry.readout, level, g.domain) for g in groups]
             rows = [self._by_place.get(place) for place in places]
             if any(row is not None for row in rows):
+                shown.update(places)
                 cells = tuple(self.cells.cell(row, info.name) for row in rows for info in metrics)
                 lines.append(Line(entry.name or entry.method, cells, entry.section))
                 modes.append(entry.mode)
@@ -232,6 +235,8 @@ class _Builder:
 
         bold = (BOLD.format(group="its mode"),) if self.cells.draws else ()
         notes = (f"{legend(metrics)}; -: undefined.", *bold)
+        readouts = {readout for _, _, readout, _, _ in shown}
+        title += f", {READOUT_TITLES[readouts.pop()]}" if len(readouts) == 1 else ""
         return mark_best(Table(name, title, columns, tuple(lines), notes, self.cells.interval_note), modes, clear)
 
 

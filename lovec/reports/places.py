@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from lovec.metrics.grouped import grouped_pairs
-from lovec.reports.cells import BOLD, MODE_TITLES, CellMaker, in_domain
+from lovec.reports.cells import BOLD, CellMaker, in_domain
 from lovec.reports.histogram import histogram
-from lovec.reports.lead import READOUT_TITLES, Lead
-from lovec.reports.overlay import MOST, histogram_overlay, reliability_overlay, risk_overlay, says_something
+from lovec.reports.lead import Lead
+from lovec.reports.overlay import MOST, histogram_overlay, reliability_overlay, risk_overlay
 from lovec.reports.reliability import Reliability, reliability
 from lovec.reports.results_table import custom_metrics
 from lovec.reports.risk_coverage import risk_curve
@@ -19,8 +20,10 @@ from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.shown import Picture, Place
 from lovec.reports.style import write_both
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_column
-from lovec.reports.texts import texts
+from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES, texts
 from lovec.types import Kind, Record, ResultRow
+
+T = TypeVar("T")
 
 KINDS: tuple[Kind, ...] = ("constant", "baseline", "method", "hybrid")
 """Kinds of rows that places show; recalibrated methods and ablations have tables of their own."""
@@ -63,7 +66,7 @@ def places_of(
                     table = replace(table, name=f"{table.name}-{len(taken)}")
                 taken.add(table.name)
                 short = table.name.removeprefix("place-")
-                pictures = _pictures(cells.run, place_rows, names, short, folder, on_plot)
+                pictures = _pictures(cells.run, place_rows, names, readout, short, folder, on_plot)
                 yield Place(mode, domain, readout, table, tuple(pictures))
 
 
@@ -90,6 +93,7 @@ def _laid_over(rows: Sequence[ResultRow], lead: Lead) -> list[str]:
     here = [
         row for row in rows if (row.mode, row.domain) == (lead.mode, domain) and row.metrics.get("brier") is not None
     ]
+    here = [row for row in here if row.readout in (lead.readout, MAIN_READOUT)]
     here.sort(key=lambda row: row.metrics["brier"] or 0.0)
     trained = dict.fromkeys(row.method for row in here if row.kind == "method")
     baselines = dict.fromkeys(row.method for row in here if row.kind == "baseline")
@@ -104,10 +108,8 @@ def _table(cells: CellMaker, rows: Sequence[ResultRow], keys: tuple[str, str, st
     infos = [*(cells.run.metrics[name] for name in _CALIBRATION), *custom_metrics(rows, cells.run.metrics)]
     lines = []
     for row in rows:
-        name = row.method
-        if row.readout != readout and row.kind != "constant":
-            name += f" ({READOUT_TITLES[row.readout]})"
-        lines.append(Line(name, (*(cells.cell(row, info.name) for info in infos), Cell(str(row.n), row.n))))
+        shown = (*(cells.cell(row, info.name) for info in infos), Cell(str(row.n), row.n))
+        lines.append(Line(_named(row, readout), shown))
     title = f"{MODE_TITLES.get(mode, mode)}, {domain}, {READOUT_TITLES[readout]}"
     columns = (*map(metric_column, infos), Column("n"))
     bold = (BOLD.format(group="this table"),) if cells.draws else ()
@@ -124,11 +126,15 @@ def _pictures(
     run: RunResults,
     rows: Sequence[ResultRow],
     names: Sequence[str],
+    readout: str,
     place: str,
     folder: Path,
     on_plot: Callable[[str], object],
 ) -> Iterator[Picture]:
-    """Yield the plots of a place, as far as there are labelled records; each method has its colour in all places."""
+    """Yield the plots of a place, as far as there are labelled records; each method has its colour in all places.
+
+    Which scores are given is drawn of stated scores only; of other readouts, the bars of the reliability say as much.
+    """
     records: dict[str, tuple[ResultRow, list[Record]]] = {}
     for row in rows:
         if row.method in names and (row.method, row.mode, row.readout) in run.files:
@@ -137,38 +143,47 @@ def _pictures(
                 records[row.method] = row, mine
     if not records:
         return
-    on_plot(f"reliability, {place}")
-    diagrams = dict(_diagram(name, records.get(name)) for name in names)
-    if any(diagrams.values()):
-        path = write_both(partial(reliability_overlay, diagrams), folder / f"reliability.{place}.svg")
-        yield _picture("reliability", path)
-    on_plot(f"risk and coverage, {place}")
-    of_all = {name: records.get(name) for name in names}
-    curves = {name: given and risk_curve(given[1], stored_readout(given[0])) for name, given in of_all.items()}
-    yield _picture("risk-coverage", write_both(partial(risk_overlay, curves), folder / f"risk-coverage.{place}.svg"))
-    shares = {name: given and histogram(given[1], stored_readout(given[0])) for name, given in of_all.items()}
-    yield _picture("histogram", write_both(partial(histogram_overlay, shares), folder / f"histogram.{place}.svg"))
+    here = {row.method: _named(row, readout) for row in rows}
+    shown = {here.get(name, name): records.get(name) for name in names}
+    words, note = READOUT_TITLES[readout], _not_drawn(here, names, records)
+
+    def of_all(make: Callable[[Sequence[Record], str], T]) -> dict[str, T | None]:
+        return {name: given and make(given[1], stored_readout(given[0])) for name, given in shown.items()}
+
+    def picture(name: str, write: Callable[[Path], Path]) -> Picture:
+        on_plot(f"{name}, {place}")
+        path, text = write_both(write, folder / f"{name}.{place}.svg"), texts()["plots"][name]
+        title = f"{text['title']}: {words}"
+        return Picture(path.stem, title, text["caption"], path.read_text(encoding="utf-8"), note=note)
+
+    yield picture("reliability", partial(reliability_overlay, of_all(_diagram), readout=words))
+    yield picture("risk-coverage", partial(risk_overlay, of_all(risk_curve), readout=words))
+    if readout == "stated":
+        yield picture("histogram", partial(histogram_overlay, of_all(histogram)))
 
 
-def _diagram(name: str, given: tuple[ResultRow, Sequence[Record]] | None) -> tuple[str, Reliability | None]:
-    """Return a method's name and reliability, by the mean readout where its stated scores are too few to show it."""
-    if given is None:
-        return name, None
-    row, records = given
-    diagram = _with_curve(records, stored_readout(row))
-    if says_something(diagram):
-        return name, diagram
-    if row.readout == "stated" and grouped_pairs(records, "mean").confidence.numel():
-        diagram = _with_curve(records, "mean")
-        return f"{name} (mean)", diagram if says_something(diagram) else None
-    return name, None
+def _named(row: ResultRow, readout: str) -> str:
+    """Return the name of a row's method at a place, with its readout where that is another one than the place's."""
+    other = row.readout != readout and row.kind != "constant"
+    return f"{row.method} ({READOUT_TITLES[row.readout]})" if other else row.method
 
 
-def _with_curve(records: Sequence[Record], readout: str) -> Reliability:
+def _not_drawn(here: Mapping[str, str], names: Sequence[str], drawn: Collection[str]) -> str:
+    """Return which of a place's methods its plots leave out, and why; "" where all are drawn.
+
+    Args:
+        here: names of the lines in the place's table, by method.
+        names: methods that plots lay over each other.
+        drawn: those of them that have labelled records here.
+    """
+    reasons = {
+        f"at most {MOST} are laid over each other": [name for name in here if name not in names],
+        "no tagged sentences with labels": [name for name in here if name in names and name not in drawn],
+    }
+    left_out = [f"{', '.join(here[name] for name in some)} ({why})" for why, some in reasons.items() if some]
+    return f"{len(drawn)} of {len(here)} methods are drawn. Not drawn: {'; '.join(left_out)}." if left_out else ""
+
+
+def _diagram(records: Sequence[Record], readout: str) -> Reliability:
     pairs = grouped_pairs(records, readout)
     return reliability(pairs, corp=len(set(pairs.confidence.tolist())) >= _FEWEST_LEVELS, band=False)
-
-
-def _picture(name: str, path: Path) -> Picture:
-    words: Mapping[str, str] = texts()["plots"][name]
-    return Picture(path.stem, words["title"], words["caption"], path.read_text(encoding="utf-8"))

@@ -18,11 +18,11 @@ from lovec.reports.next_tokens import score_tokens
 from lovec.reports.places import KINDS, slug
 from lovec.reports.runs import RunResults
 from lovec.reports.shown import Picture
-from lovec.reports.style import COLOURS, write_both
+from lovec.reports.style import COLOURS, short, write_both
 from lovec.reports.surface import reward_surface
 from lovec.reports.texts import texts
 from lovec.reports.times import running_times
-from lovec.reports.timing import free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.timing import conditions, free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
@@ -57,7 +57,7 @@ def write_plots(
         except LovecError as error:
             left_out.append(f"No training curves of {name}: {error}.")
     on_plot("reward")
-    return [*plots, *_reward_plots(run, folder)], left_out
+    return [*plots, *_reward_plots(run, folder, left_out)], left_out
 
 
 def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
@@ -66,6 +66,7 @@ def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
     plain = plain_answer_seconds(all_timings)
     seconds: dict[str, dict[str, float]] = {}
     spreads: dict[str, tuple[float, float]] = {}
+    left_out: list[str] = []
     order = [row.method for row in run.rows]
     for timing in sorted(all_timings, key=lambda timing: [*order, timing.method].index(timing.method)):
         if timing.kind == "answers":
@@ -76,43 +77,62 @@ def _times_plot(run: RunResults, folder: Path) -> Iterator[Picture]:
             seconds[name] = {**waiting, **timing.needed}
             waited = sum(waiting.values())
             spreads[name] = timing.spread[0] + waited, timing.spread[1] + waited
+        else:
+            left_out.append(f"{timing.method} ({timing.kind})")
     if seconds:
-        base = free_form_seconds(all_timings)
-        write = partial(running_times, seconds, title=_title("times"), base=base, spreads=spreads)
-        yield _picture("times", write_both(write, folder / "times.svg"))
+        base, shared = free_form_seconds(all_timings), conditions(all_timings)
+        title = _title("times") + " (not alone on the machine)" * bool(shared)
+        write = partial(running_times, seconds, title=title, base=base, spreads=spreads)
+        notes = [shared, f"Not drawn: {', '.join(left_out)}." if left_out else ""]
+        picture = _picture("times", write_both(write, folder / "times.svg"))
+        yield replace(picture, title=title, note=" ".join(filter(None, notes)))
 
 
 def _curves_plot(name: str, folders: Sequence[Path], folder: Path) -> Picture:
     """Draw the training curves of the runs whose folders have the same name, one colour per seed."""
-    logs = [replace(read_training_log(path), name=path.parent.name) for path in folders[: len(COLOURS)]]
+    drawn, left_out = folders[: len(COLOURS)], [path.parent.name for path in folders[len(COLOURS) :]]
+    logs = [replace(read_training_log(path), name=path.parent.name) for path in drawn]
     path = write_both(partial(write_curves, logs), folder / f"training.{slug(name)}.svg")
-    return _picture("training", path, name)
+    colours = f"there are {len(COLOURS)} colours that can be told apart"
+    note = f"{len(drawn)} of {len(folders)} runs. Not drawn: {', '.join(left_out)} ({colours})." if left_out else ""
+    return replace(_picture("training", path, name), note=note)
 
 
-def _reward_plots(run: RunResults, folder: Path) -> Iterator[Picture]:
-    """Yield a plot of the rewards that the runs were trained with, one per confidence scale."""
+def _reward_plots(run: RunResults, folder: Path, left_out: list[str]) -> Iterator[Picture]:
+    """Yield a plot of the rewards that the runs were trained with, one per confidence scale; others are named."""
     by_scale: dict[Scale, dict[str, Reward]] = {}
     for log in run.logs:
-        for reward, scale in _training_reward(log):
-            by_scale.setdefault(scale, {})[log.name] = reward
+        name, found = _training_reward(log)
+        if found is not None:
+            by_scale.setdefault(found[1], {})[log.name] = found[0]
+        elif name:
+            left_out.append(
+                f"No plot of the reward of {log.name}: {short(name)} with its options is not of this lovec."
+            )
     for scale, named in by_scale.items():
         suffix = "" if scale == DEFAULT_SCALE else f".{slug(f'{scale.words[0]} to {scale.words[-1]}')}"
         write = partial(reward_surface, named, title=_title("reward"), scale=scale)
         yield _picture("reward", write_both(write, folder / f"reward{suffix}.svg"), themed=False)
 
 
-def _training_reward(run_folder: Path) -> Iterator[tuple[Reward, Scale]]:
-    """Yield the reward and the scale in the recipe of a run; rewards of other packages are not imported."""
+def _training_reward(run_folder: Path) -> tuple[str, tuple[Reward, Scale] | None]:
+    """Return the class of the reward in a run's recipe, "" for none, and the reward with its scale.
+
+    Rewards of other packages are not imported, and those with options of another version cannot be drawn: None.
+    """
+    given = ""
     for path in sorted(run_folder.glob("*/version_*/config.yaml"))[:1]:
         model = _mapping(_mapping(yaml.safe_load(path.read_text(encoding="utf-8"))).get("model"))
         options = _mapping(model.get("init_args", model))
         reward = _mapping(options.get("reward"))
         words = _mapping(options.get("policy")).get("scale")
-        module, _, name = str(reward.get("class_path")).rpartition(".")
+        given = str(reward.get("class_path") or "")
+        module, _, name = given.rpartition(".")
         if module == "lovec.rewards" and name in ("LogReward", "QuadraticReward", "LinearReward"):
-            with suppress(TypeError, LovecError):  # options of another version of lovec cannot be drawn
+            with suppress(TypeError, LovecError):
                 scale = Scale(tuple(words)) if words else DEFAULT_SCALE
-                yield getattr(rewards, name)(**_mapping(reward.get("init_args"))), scale
+                return given, (getattr(rewards, name)(**_mapping(reward.get("init_args"))), scale)
+    return given, None
 
 
 def _title(name: str, place: str = "") -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.reports.table import Cell, Column, Line, Table, legend, markdown, metric_cell, print_table
+from lovec.reports.texts import READOUT_TITLES, explained
 from lovec.types import ResultRow
 
 _PLACES = ("domain", "mode", "level", "readout")
@@ -36,9 +37,13 @@ def print_results(
     places, place = (("mode",), f", {domains.pop()}") if len(domains) == 1 else (("domain", "mode"), "")
     for level, readout in dict.fromkeys((row.level, row.readout) for row in rows):
         block = [row for row in rows if (row.level, row.readout) == (level, readout)]
-        print_table(_table(block, columns, places, f"{level} level, {readout} readout{place}"), console)
+        words = READOUT_TITLES.get(readout, readout)
+        print_table(_table(block, columns, places, f"{level} level, {words}{place}"), console)
         console.print()
+    readouts = (READOUT_TITLES.get(row.readout, "") for row in rows)
+    terms = [*(info.heading for info in columns), *(row.mode for row in rows), *readouts]
     console.print(f"{legend(columns)}; c: confidence, f: factuality; -: undefined", style="dim", highlight=False)
+    console.print(explained(terms), style="dim", highlight=False)
 
 
 def markdown_results(rows: Sequence[ResultRow], metrics: Mapping[str, MetricInfo] = METRICS) -> str:

@@ -18,6 +18,7 @@ from lovec.metrics.bootstrap import Interval
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
 from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.table import METRICS
+from lovec.notices import counted
 from lovec.reports.page import page
 from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
@@ -196,7 +197,7 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
         names = [Path(file).name for file in scores.files]
         html = page(title, names, [shown], pictures, (), scores.notes, foot, written=[table])
         write_text(fresh / "index.html", html, errors="replace")
-    plots = f", {len(pictures)} plots (svg, pdf, png)" if pictures else ""
+    plots = f", {counted(len(pictures), 'plot')} (svg, pdf, png)" if pictures else ""
     return f"written to {folder}: index.html, results.json, the table (csv, json, md, tex){plots}"
 
 
@@ -258,9 +259,10 @@ def _notes(name: str, method: ScoredMethod, pairs: GroupedPairs) -> Iterable[str
     if method.order_only:
         yield f"{name}: {method.order_only}; calibration is not."
     if method.missing:
-        yield f"{name}: {method.missing} of {len(method.factuality)} labelled rows have no confidence and are left out."
+        rows = counted(len(method.factuality), "labelled row")
+        yield f"{name}: {method.missing} of {rows} left out, without a confidence."
     if method.unlabelled:
-        yield f"{name}: {method.unlabelled} rows have no label and are left out."
+        yield f"{name}: {counted(method.unlabelled, 'row')} left out, without a label."
     if len(pairs.factuality) > 1 and _is_constant(pairs.factuality):
         yield f"{name}: all labels are {float(pairs.factuality[0]):g}, so nothing can be ranked."
     if len(pairs.confidence) > 1 and _is_constant(pairs.confidence):

@@ -18,6 +18,7 @@ class Picture:
         caption: how to read it.
         svg: what ``lovec.reports.style.write_plot`` wrote.
         themed: whether it takes the page's colours, see ``inline_svg``.
+        note: what is not drawn, and why; "" where all is.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Picture:
     caption: str
     svg: str
     themed: bool = True
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from lovec.reports.cells import MODE_TITLES
 from lovec.reports.runs import RunResults
+from lovec.reports.texts import MODE_TITLES
 
 _NOT_NEEDED = {"free-form": ("scoring",)}  # phases that only fill in the distributions over scores
 
@@ -26,6 +26,7 @@ class Timing:
         prefill_tokens: tokens per answer that went through the model as context.
         runs: how many times it was timed.
         spread: lowest and highest total over these times, see ``total``.
+        processes: how many processes of the same command shared the machine meanwhile, at most.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Timing:
     prefill_tokens: float
     runs: int
     spread: tuple[float, float]
+    processes: int = 1
 
     @property
     def needed(self) -> dict[str, float]:
@@ -68,6 +70,14 @@ def free_form_seconds(all_timings: Iterable[Timing]) -> float | None:
     return mean(totals) if any(totals) else None
 
 
+def conditions(all_timings: Iterable[Timing]) -> str:
+    """Return a sentence on what else ran while times were taken; "" where nothing of the same command did."""
+    processes = max((timing.processes for timing in all_timings), default=1)
+    if processes < 2:
+        return ""
+    return f"Taken while up to {processes} processes of one command shared the machine: alone, each may be faster."
+
+
 def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Timing:
     """Return the medians of what was measured for one method and mode."""
     phases = dict.fromkeys(phase for entry in entries for phase in entry["seconds"])
@@ -77,4 +87,5 @@ def _timing(method: str, mode: str, entries: Sequence[Mapping[str, Any]]) -> Tim
     needed = [phase for phase in phases if phase not in _NOT_NEEDED.get(mode, ())]
     totals = [sum(entry["seconds"].get(p, 0.0) for p in needed) / entry["records"] for entry in entries]
     spread = min(totals), max(totals)
-    return Timing(method, mode, entries[0]["kind"], seconds, records, prefill_tokens, len(entries), spread)
+    kind, processes = entries[0]["kind"], max(entry.get("processes", 1) for entry in entries)
+    return Timing(method, mode, kind, seconds, records, prefill_tokens, len(entries), spread, processes)

@@ -87,9 +87,14 @@ class LoggedRow:
 
 
 def training_names(metric: str) -> tuple[str, str]:
-    """Return the names under which training logs a metric of the answers learned from, and of probes."""
+    """Return the names under which training logs a metric of the answers learned from, and of probes.
+
+    The first one that was logged counts. Of bad tags that is the probe: an objective that learns from given answers
+    logs the probability of what is no score, and no tag of a given answer is bad.
+    """
     name = metric.removeprefix("mean_")
-    return f"train/{name}", f"train/probe_{name}"
+    names = f"train/{name}", f"train/probe_{name}"
+    return names[::-1] if name == "malformed" else names
 
 
 def read_training_log(folder: str | os.PathLike[str]) -> TrainingLog:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lovec.datasets.jsonl import record_from_dict
+from lovec.notices import counted
 from lovec.passages import notebook_html, number, one_line
 from lovec.types import LovecError, Record
 
@@ -122,7 +123,7 @@ def _lines(record: Record) -> str:
             one_line(f"{record.id}: {record.question}", _WIDTH),
             "confidence  score  sentence",
             *rows,
-            *([f"and {more} more sentences"] if more else []),
+            *([f"and {counted(more, 'more sentence')}"] if more else []),
             *([f"left out: {left_out}"] if left_out else []),
             *(one_line(f"problem: {problem}", _WIDTH) for problem in record.meta.get("problems") or ()),
         ]

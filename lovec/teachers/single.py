@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from lovec.baselines import Baseline
-from lovec.notices import listed
+from lovec.notices import counted, listed
 from lovec.taggers import IterativeTagger
 from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
 from lovec.types import LovecError, Oracle, Record, check_choice, checked_ratings
@@ -117,7 +117,8 @@ def _with_others(records: Sequence[Record]) -> list[Record]:
         answers[record.question].append(record)
     if alone := [group[0].id for group in answers.values() if len(group) == 1]:
         raise LovecError(
-            f"{len(alone)} questions have one answer only, so there is no other to compare it with: {listed(alone)}; "
+            f"{counted(len(alone), 'question has', 'questions have')} one answer only, so there is no other to compare "
+            f"it with: {listed(alone)}; "
             "give several answers per question (--data.samples of the embedded world), or compare with samples"
         )
     found = []

@@ -180,7 +180,7 @@ def test_a_guarantee_says_what_it_keeps():
 def test_a_guarantee_from_too_few_passages_keeps_nothing_and_says_so():
     made = guarantee([Passage([1.0, 0.5], [True, True])] * 8, 0.1)
     assert made.keeps_nothing and made.kept == 0 and not made.keeps(1.0)
-    assert "8 labelled answers are too few" in made.describe() and "nothing is kept" in made.describe()
+    assert "8 labelled answers, too few" in made.describe() and "nothing is kept" in made.describe()
     made = guarantee([Passage([1.0, 0.5], [True, True])] * 9, 0.1)
     assert made.threshold == -math.inf and made.kept == 1.0 and made.keeps(0.0) and not made.keeps(None)
     assert made.describe() == (

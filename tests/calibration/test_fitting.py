@@ -194,4 +194,4 @@ def test_sentences_without_a_feature_are_left_out_and_counted():
     bare = replace(records[0], sentences=(*records[0].sentences[1:], Sentence("A.", factuality=1.0)))
     fitted = fit_map([bare, *records[1:]])
     assert (fitted.sentences, fitted.missing) == (239, 1)
-    assert any("1 labelled sentences lack mean" in warning for warning in fitted.warnings)
+    assert any("1 labelled sentence lacks mean" in warning for warning in fitted.warnings)

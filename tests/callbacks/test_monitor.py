@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from tinyrun import Lengths, Rows, module, trainer
 
-from lovec.callbacks import Limits, Monitor
+from lovec.callbacks import Limits, Monitor, Probe
 from lovec.callbacks.monitor import judge
 from lovec.modules import SFT
 from lovec.reports.training_log import read_training_log
@@ -136,6 +136,40 @@ def test_a_probe_is_believed_if_the_one_before_it_said_the_same() -> None:
     assert warned(monitor, malformed=0.2) == 0  # said already
     resumed.load_state_dict({"first": {}, "warned": {}})  # of an older checkpoint
     assert warned(resumed, malformed=0.2) == 0
+
+
+def test_what_was_so_before_training_is_warned_of_where_it_became_much_worse() -> None:
+    alike = {"distinct": 1.0, "entropy": 0.0, "brier": 0.2, "confidence": 1.0, "factuality": 0.7}  # as a base model is
+    worse = {**alike, "factuality": 0.35, "brier": 0.5}  # a gap of 0.65, where it was 0.3
+
+    def said(monitor: Monitor, metrics: dict[str, float], judged: bool = True) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            logged = {f"train/probe_{name}": value for name, value in metrics.items()}
+            monitor._look("train/probe_", logged, judged=judged)
+        return [str(w.message).split()[0] for w in caught]
+
+    monitor, fresh = Monitor(), Monitor()
+    assert said(monitor, alike, judged=False) == []
+    assert [said(monitor, alike) for _ in range(3)] == [[]] * 3
+    assert said(monitor, worse) == ["train/probe_confidence"]
+    assert said(monitor, worse) == ["train/probe_factuality"]  # which one probe alone may get wrong
+    assert said(fresh, GOOD, judged=False) == said(fresh, alike) == []  # another run, where training did it
+    assert {"train/probe_entropy", "train/probe_confidence"} <= {*said(fresh, alike)}
+
+
+def test_probabilities_of_given_answers_are_no_broken_tags(model: str, tmp_path: Path) -> None:
+    """What is probed says itself whether its tags break."""
+
+    class Probed(Staged):
+        probes = True
+
+    made = module(Probed, model)
+    made.staged = [{"malformed": 0.2}] * 3
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(tmp_path, callbacks=[Monitor(every=1, window=1), Probe(0)], max_steps=3).fit(made, Rows(12))
+    assert not [w for w in caught if "train/malformed" in str(w.message)]
 
 
 def test_a_resumed_run_keeps_its_beginning_and_its_alarms(model: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_a_log_has_lines_and_none_where_bars_are_disabled(model: str, tmp_path: 
     assert [line[-1] for line in lines if line.startswith("lovec: SFT trains ")] == [")"]
     lines = [line for line in lines if line.startswith("lovec: train ")]
     assert [line.split(", loss ")[0] for line in lines] == [f"lovec: train {n}/3" for n in (1, 2, 3)]
+    assert all(re.search(r", loss [\d.]+ \(lower is better\), 0:\d\d", line) for line in lines)
     run(model, tmp_path, ProgressLine(every=1000), max_steps=1)
     assert "train 1/" not in capsys.readouterr().err
     silent = ProgressLine(every=0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import childwork
 import pytest
 
+from lovec import stopwatch
 from lovec.cli import demo
 from lovec.cli.children import children, lines_of
 from lovec.cli.demo_methods import METHODS
@@ -109,6 +110,12 @@ def test_children_end_with_the_command(tmp_path, number, code, names):
     finally:
         if parent.poll() is None:
             os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_a_child_knows_how_many_share_the_machine():
+    assert stopwatch.processes_at_a_time == 1
+    with children(2) as pool:
+        assert pool.submit(childwork.shared).result() == 2
 
 
 def test_a_child_that_dies_is_an_error():

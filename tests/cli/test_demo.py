@@ -93,8 +93,10 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
     assert "mean readout" not in printed.out and "out-of-domain" not in printed.out and "tables" not in printed.out
     assert os.path.join("d", "report", "index.html") in printed.out
     lines = [line for line in printed.err.splitlines() if line]
-    said = ["1/5", "2/5", "3/5", "4/5", "   ", "   ", "   ", "5/5", "nex", "   ", "   "]
-    assert [line[:3] for line in lines] == said
+    assert [line[:3] for line in lines[:3]] == ["1/4", "2/4", "3/4"]
+    assert lines[2] == "3/4  train sft2, dpo from sft, and test all"  # whatever order they run in
+    assert [line[:10] for line in lines[3:8]] == ["     DPO: ", "     SFT, ", *["     test "] * 3]
+    assert [line[:3] for line in lines[8:]] == ["4/4", "nex", "   ", "   "]
     assert "lovec serve --adapter d/sft " in printed.err  # the best, here the first of equal ones
     assert all(len(line) <= 80 for line in printed.out.splitlines())
 
@@ -139,7 +141,8 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys, monkeypatch):
     assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
     assert stages(demo_calls) == [("fit", "orpo"), ("test", "orpo")]
     said = capsys.readouterr().err
-    assert said.count("done by an earlier call") == 2 and said.count("3/5") == said.count("4/5") == 1
+    assert said.count("done by an earlier call") == 2 and "     dpo: done by an earlier call" in said
+    assert re.findall(r"^(\d)/4", said, re.MULTILINE) == list("12341234")
     Path("d/dpo/adapter/adapter_model.safetensors").unlink()
     Path("d/orpo/test/world/results.json").unlink()
     demo_calls.clear()
@@ -196,6 +199,15 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
     assert Path("d/notes.txt").exists() and not Path("d/dpo").exists()
 
 
+@pytest.mark.parametrize("words", [
+    ("demo",), ("report", "d"), ("score", "rows.csv"), ("sweep", "--config", "sft.yaml", "--vary", "model.beta=1,2"),
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_folder_is_not_named_like_a_file(here, capsys, words):
+    code, error = error_of(capsys, *words, "--out", "out.html")
+    assert (code, error) == (2, "--out out.html is named like a file, expected a folder, such as out")
+    assert not Path("out.html").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
@@ -240,10 +252,10 @@ def test_the_story_is_that_of_the_results():
     rows = [vanilla, constant, row("SFT", brier=0.095, spearman=0.48), good, row("DPO", brier=0.01, mode="free-form")]
     assert best_method(rows) == "ExpectedReward"
     assert story(rows) == (
-        "The untrained model states a confidence of 100.0 % on average where 75.8 % is true: a mean squared error "
-        "(Brier score, BS) of 15.0 %, while one fixed number for every sentence would have 9.5 %. Trained with "
-        "ExpectedReward, it states 74.6 %, has 6.4 %, and puts true sentences above wrong ones (rank correlation with "
-        "the truth, SC: 66 of 100)."
+        "On given texts, the untrained model states a confidence of 100.0 % on average where 75.8 % is true: a mean "
+        "squared error (Brier score, BS) of 15.0 %, while one fixed number for every sentence would have 9.5 %. "
+        "Trained with ExpectedReward, it states 74.6 %, has 6.4 %, and puts true sentences above wrong ones (rank "
+        "correlation with the truth, SC: 65.8 of 100)."
     )
     worse = story([vanilla, constant, row("SFT", brier=0.2, spearman=0.1)])
     assert "hardly tells true sentences from wrong ones" in worse and worse.endswith("no better than the fixed number.")

@@ -30,7 +30,7 @@ def test_a_training_and_its_test_end_with_what_to_run_next(here, capsys, tmp_pat
     assert main(words) == 0
     printed = capsys.readouterr()
     assert not [noise for noise in NOISE if noise in printed.err + printed.out]
-    assert "lovec: 1 steps in 0:" in printed.err and "last loss" in printed.err  # 1 is one batch
+    assert "lovec: 1 step in 0:" in printed.err and "last loss" in printed.err  # 1 is one batch
     assert "lovec: SFT trains " in printed.err
     card = Path("runs/own/adapter/README.md").read_text()
     assert "# own\n" in card and "More Information Needed" not in card

@@ -184,8 +184,8 @@ def test_what_says_little_is_measured_and_said(here, capsys):
     out = capsys.readouterr().out
     assert "same: all labels are 1, so nothing can be ranked." in out
     assert "same: all confidences are equal, so they rank nothing." in out
-    assert "same: 1 of 3 labelled rows have no confidence and are left out." in out
-    assert "same: 1 rows have no label and are left out." in out
+    assert "same: 1 of 3 labelled rows left out, without a confidence." in out
+    assert "same: 1 row left out, without a label." in out
     assert results("same.score")["same", "sentence"]["malformed"] == pytest.approx(1 / 3)
 
 

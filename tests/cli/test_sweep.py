@@ -286,7 +286,7 @@ def test_only_what_is_missing_is_run_again(done, tiny_words, tmp_path, calls, ca
     words = ["sweep", *tiny_words, *LR, "--out", str(out), "--seeds", "0,1"]
     assert main(words) == 0
     assert calls == []
-    assert "4 runs; 4 of them are done already" in capsys.readouterr().err
+    assert "4 runs, of which 4 done already" in capsys.readouterr().err
     assert rows_in(out / "sweep.json") == rows_in(done / "sweep.json")
     lost = next(out.glob("lr-0.3-seed-0-*"))
     (lost / "result.json").unlink()
@@ -379,7 +379,7 @@ def test_the_page_of_the_ablations_has_the_test_things_and_the_diagnosis(monkeyp
     dev = replace(row("DPO: base", "iterative", 0.1), kind="variation")
     rows = [dev, replace(dev, kind="method", metrics={**dev.metrics, "brier": 0.07})]
     text = ablation.page({**origin, "rows": rows, "steps": 60, "variant": "world"}, {**origin, **lines})
-    assert "Test records." in text and "Options were chosen on the dev things alone." in text
+    assert "Test records, stated score." in text and "Options were chosen on the dev things alone." in text
     assert "| SFT | 0: 33, 1: 33, 2: 33 | 0.6 | 0.0 | 10.0 | 8.3 | 100.0 |" in text
     assert "| 0.3 | 0 | 20 | 2: 100 | 0.4 | 41.7 | - |" in text
     assert "| Brier rule | 0 | " in text and text.count(" | 1.5 |") == 1

@@ -138,7 +138,7 @@ def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
     record = json.loads(rows)
     assert [s["text"] for s in record["sentences"]] == below and record["meta"]["left_out"] == 8 - len(below)
     _, out, err = run("life.md", "--doubt", repr(limit), "--out", "doubts.jsonl")
-    assert "doubts.jsonl: 1 records, 5 sentences, mean confidence" in err
+    assert "doubts.jsonl: 1 record, 5 sentences, mean confidence" in err
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_text_longer_than_the_context_is_named_and_tagged(run: Any) -> None:
 def test_progress_counts_the_sentences_of_a_long_text(run: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lovec.cli.progress._EVERY", (0.0, 0.0))
     _, _, err = run("page.txt", *words.split())
-    counts = [int(n) for n in re.findall(r"^tag: 0 records, (\d) sentences; \d+ sentences/s$", err, re.MULTILINE)]
+    counts = [int(n) for n in re.findall(r"^tag: 0 records, (\d) sentences?; \d+ sentences/s$", err, re.MULTILINE)]
     assert [*dict.fromkeys(counts)] == [1, 2, 3, 4, 5]
 
 

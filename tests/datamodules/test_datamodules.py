@@ -544,7 +544,7 @@ def test_demonstrations_add_answers_without_labels(tmp_path):
     assert [row.id for row in rows[-3:]] == ["with", "without", "pair"]
     assert all(s.factuality is None for row in rows[-3:] for s in row.sentences) and rows[-1].rejected is None
     write_records(more, [labelled("empty")])
-    with pytest.raises(LovecError, match=r"1 unlabelled records have no sentences .*'empty' is the first.*lovec label"):
+    with pytest.raises(LovecError, match=r"1 unlabelled record has no sentences .*'empty' is the first.*lovec label"):
         data.load("train")
     with pytest.raises(LovecError, match=r"none\.jsonl"):
         Demonstrations(str(known), unlabelled=str(tmp_path / "none.jsonl")).load("train")

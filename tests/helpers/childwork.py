@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lovec import stopwatch
 from lovec.cli import demo
 from lovec.cli.children import children, lines_of
 from lovec.signals import Terminated, terminating
@@ -60,6 +61,11 @@ def stage(planned: demo.Stage, folder: Path, settings: dict[str, Any], begun: bo
     result.touch()
     with (folder / "log").open("a") as log:
         log.write(f"{planned.name},{begin},{time.monotonic()},{os.getpid()}\n")
+
+
+def shared() -> int:
+    """Return how many processes this one takes to share the machine."""
+    return stopwatch.processes_at_a_time
 
 
 def sleep(folder: Path, number: int) -> None:

@@ -79,7 +79,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "Spearman 1.000 over 3 sentences" in said
     assert "same rating 33.3 %, within 1 66.7 %" in said
-    assert "1 records are only in A: only" in said
+    assert "1 record only in A: only" in said
     assert main(["agreement", "a.jsonl", "b.jsonl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["n"] == 3 and found["passage_spearman"] is None and found["unmatched"]["only_first"] == ["only"]

@@ -127,7 +127,7 @@ def test_validation_records_without_room_are_counted(model: str, tmp_path: Path)
     val = [*records(3), replace(long(records(4)[3]), question="q" * 20000)]
     objective = module(Untouched, model)
     with (
-        pytest.warns(UserWarning, match="1 validation records have a prompt that fills the model's context of .*: r3"),
+        pytest.warns(UserWarning, match="1 validation record has a prompt that fills the model's context of .*: r3"),
         pytest.raises(AssertionError, match="a step has begun"),
     ):
         trainer(tmp_path).fit(objective, Given(records(12), val))

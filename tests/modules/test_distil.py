@@ -157,7 +157,7 @@ def test_a_sentence_without_an_estimate_is_refused(model: str, adapter: str, tmp
             rows[1][0] = None
             return rows
 
-    with pytest.raises(LovecError, match="Silent gives 1 training answers no estimate for some sentence: r1;"):
+    with pytest.raises(LovecError, match="Silent gives 1 training answer no estimate for some sentence: r1;"):
         fit(tmp_path, module(Distil, model, adapter, teacher=Silent()))
 
 
@@ -273,7 +273,7 @@ def test_training_answers_to_a_question_are_compared_with_each_other(model: str,
     ]
     teacher = BaselineTeacher(LUQ(5, judge=SameSentence()), compare_with="answers")
     assert teacher.estimates(rows, objective.teacher_resources) == [[0.5, 0.5], [0.5], [0.5, 0.0], [0.0], [0.0]]
-    with pytest.raises(LovecError, match=r"1 questions have one answer only, .*: r3; give several answers"):
+    with pytest.raises(LovecError, match=r"1 question has one answer only, .*: r3; give several answers"):
         teacher.estimates(rows[:4], objective.teacher_resources)
     with pytest.raises(LovecError, match="compare_with is 'nothing', expected one of samples, answers"):
         BaselineTeacher(LUQ(5), compare_with="nothing")  # type: ignore[arg-type]

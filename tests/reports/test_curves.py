@@ -138,6 +138,14 @@ def test_tables_are_those_of_the_log(tmp_path: Path) -> None:
     assert (rows[0]["reward"], rows[1]["brier"], rows[2]["spearman"]) == (13.865, 0.091, None)
 
 
+def test_bad_tags_are_those_of_probes_where_there_are_any(tmp_path: Path) -> None:
+    """An objective that learns from given answers logs a probability there, and no tag is bad."""
+    log(tmp_path, 0, *losses(9), {"step": 9, "train/malformed": 0.062, "train/probe_malformed": 0.0})
+    run = read_training_log(tmp_path)
+    assert [list(line.get_ydata()) for line in panels(run)["Bad tags, %"]] == [[0.0]]
+    assert training_rows(run)[0].metrics["malformed"] == 0.0
+
+
 def test_a_metric_of_the_users_own_has_a_column_and_a_panel(tmp_path: Path) -> None:
     logged = validation(19, mean_length=7.25, passage_mean_length=7.5, mean_mean_length=7.75, mean_brier=0.3)
     log(tmp_path, 0, *losses(9, 19), logged)

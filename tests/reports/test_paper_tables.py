@@ -16,7 +16,10 @@ from lovec.metrics.table import METRICS, MetricInfo
 from lovec.reports.cells import CellMaker
 from lovec.reports.diagnostic_tables import sweep_table
 from lovec.reports.paper_tables import report_tables
+from lovec.reports.plots import write_plots
 from lovec.reports.runs import read_run
+from lovec.reports.table import markdown
+from lovec.reports.texts import READOUT_TITLES
 from lovec.reports.timing import timings
 from lovec.results import read_results, write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
@@ -136,6 +139,16 @@ def test_the_main_table_has_the_papers_layout(run):
     assert texts(table)["Iterative tagging", "DPO"] == ["1.0", "5.0", "100.0"] * 2
     assert texts(table)["Baselines", "Best constant"][2] == "-"
     assert table.lines[5].cells[0].value == pytest.approx(0.01)
+
+
+def test_every_table_of_confidences_names_its_readout(run):
+    (run / "test" / "times.json").write_text(json.dumps(TIMES))
+    write_results(run / "sweep.json", sweep_rows())
+    tables = report_tables(read_run(run), draws=0)
+    names = {table.name for table in tables}
+    assert {"main", "passage", "hybrid", "recalibrated", "risk-coverage", "further", "diagnostics", "sweep"} <= names
+    unnamed = [table.name for table in tables if not any(word in markdown(table) for word in READOUT_TITLES.values())]
+    assert set(unnamed) <= {"running-time"}, unnamed
 
 
 def test_the_best_is_that_of_a_mode_and_needs_intervals(run):
@@ -577,6 +590,20 @@ def test_running_times_of_several_runs_are_medians_with_their_range(run):
     assert any("and the range over them" in note for note in table.notes)
 
 
+def test_running_times_say_that_others_ran_at_the_same_time(run, tmp_path):
+    (run / "test" / "times.json").write_text(json.dumps(TIMES))
+    said = "Taken while up to 2 processes of one command shared the machine: alone, each may be faster."
+    assert said not in named(report_tables(read_run(run), draws=0), "running-time").notes
+    (alone,) = [plot for plot in write_plots(read_run(run), tmp_path)[0] if plot.name == "times"]
+    assert alone.note == "Not drawn: DPO, no previous scores (ablation)."
+    together = [{**entry, "processes": 2} for entry in TIMES[:1]] + [{**entry, "processes": 1} for entry in TIMES[1:]]
+    (run / "test" / "times.json").write_text(json.dumps(together))
+    assert said in named(report_tables(read_run(run), draws=0), "running-time").notes
+    (plot,) = [plot for plot in write_plots(read_run(run), tmp_path)[0] if plot.name == "times"]
+    assert plot.title == "Running time of an answer (not alone on the machine)" and plot.title in plot.svg
+    assert plot.note == f"{said} {alone.note}"
+
+
 def test_running_time_without_free_form_tagging(run):
     (run / "test" / "times.json").write_text(json.dumps(TIMES[:2]))
     table = named(report_tables(read_run(run), draws=0), "running-time")
@@ -664,7 +691,8 @@ def test_a_sweep_gives_the_range_of_the_brier_score_over_seeds():
 
 def test_the_notes_of_a_sweep_say_units_and_seeds():
     notes = sweep_table(sweep_rows()).notes
-    assert notes[0].startswith("Validation records. In %; lower is better: BS, ECE-M, bad tags; higher: SC; s: seconds")
+    units = "In %; lower is better: BS, ECE-M, bad tags; higher: SC"
+    assert notes[0].startswith(f"Validation records, stated score. {units}; s: seconds of a run (with --jobs, beside")
     assert notes[1].startswith("Means over 2 training seeds")
     assert len(sweep_table(sweep_rows()[:1]).notes) == 1
 

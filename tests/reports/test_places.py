@@ -10,7 +10,8 @@ from lovec.datasets.jsonl import write_records
 from lovec.reports.cells import CellMaker
 from lovec.reports.histogram import histogram
 from lovec.reports.lead import Gain, lead_of, provenance
-from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay, says_something
+from lovec.reports.overlay import histogram_overlay, reliability_overlay, risk_overlay
+from lovec.reports.paper_tables import report_tables
 from lovec.reports.places import places_of, slug
 from lovec.reports.reliability import reliability
 from lovec.reports.risk_coverage import risk_curve
@@ -88,7 +89,7 @@ def test_methods_have_one_order_everywhere(cells):
 def test_the_lead_is_the_lowest_brier_score_with_what_it_gains(cells):
     lead = lead_of(cells)
     people, other = lead.places
-    assert (lead.method, lead.mode, lead.readout, lead.compared) == ("DPO", "iterative", "stated", 4)
+    assert (lead.method, lead.mode, lead.readout, lead.compared) == ("DPO", "iterative", "stated", 3)
     assert lead.level_with == ("SFT",)  # GRPO is clearly worse; DPO's own mean readout is no other method
     assert (people.domain, people.n) == ("people", 2 * QUESTIONS)
     own = brier(tagged((9, 2)))
@@ -158,17 +159,54 @@ def test_places_have_a_table_and_methods_laid_over_each_other(cells, tmp_path):
     names = [picture.name for place in places.values() for picture in place.pictures]
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {f"{name}.{suffix}" for name in names for suffix in ("svg", "pdf")} and len(asked) >= len(places)
-    # DPO states four scores, so its reliability is that of its mean; Vanilla and SFT have no other, and are left out
-    (reliable,) = [picture for picture in stated.pictures if picture.name.startswith("reliability")]
-    assert "DPO (mean)" in reliable.svg and "Vanilla" not in reliable.svg
-    (risk,) = [picture for picture in stated.pictures if picture.name.startswith("risk")]
-    assert all(name in risk.svg for name in ("Vanilla: ", "DPO: ", "SFT: ")) and "GRPO" not in risk.svg
+    kinds = [[picture.name.partition(".")[0] for picture in place.pictures] for place in (stated, mean)]
+    assert kinds == [["reliability", "risk-coverage", "histogram"], ["reliability", "risk-coverage"]]
+    left_out = "Not drawn: Best constant, Own, GRPO (at most 3 are laid over each other)."
+    for (
+        picture
+    ) in stated.pictures:  # all of them draw the stated scores of the same methods, and say whom they leave out
+        assert all(name in picture.svg for name in ("Vanilla: ", "DPO: ", "SFT: ")) and "GRPO" not in picture.svg
+        assert picture.title.endswith(": stated score") and "stated score" in picture.svg
+        assert picture.note == f"3 of 6 methods are drawn. {left_out}"
+    for picture in mean.pictures:
+        assert picture.title.endswith(": mean of the distribution") and "mean of the distribution" in picture.svg
+        assert "Vanilla (stated score): " in picture.svg and "2 of 4 methods are drawn" in picture.note
+
+
+def test_a_place_whose_records_have_no_labels_says_what_is_not_drawn(run, tmp_path):
+    rows = read_results(run / "test" / "results.json").rows
+    bare = [record for record in tagged((9, 2), "people")]
+    bare = [replace(r, sentences=tuple(replace(s, factuality=None) for s in r.sentences)) for r in bare]
+    for name in ("DPO", "Vanilla"):
+        write_records(tmp_path / "test" / f"{slug(name)}.jsonl", bare if name == "DPO" else tagged((10, 10)))
+    kept = [row for row in rows if row.method in ("DPO", "Vanilla") and row.domain == "people"]
+    write_results(tmp_path / "test" / "results.json", [row for row in kept if row.readout == "stated"])
+    cells = CellMaker(read_run(tmp_path), draws=0)
+    (place,) = places_of(cells, lead_of(cells), tmp_path / "plots")
+    notes = {picture.note for picture in place.pictures}
+    assert notes == {"1 of 2 methods are drawn. Not drawn: DPO (no tagged sentences with labels)."}
+
+
+def test_the_lead_has_the_readout_of_the_main_table_also_where_another_is_better(run, tmp_path):
+    rows = [row for row in read_results(run / "test" / "results.json").rows if row.domain == "people"]
+    rows = [replace(row, file=None) for row in rows]
+    better = [replace(row, metrics={**row.metrics, "brier": 0.0123}) if row.readout == "mean" else row for row in rows]
+    write_results(tmp_path / "test" / "results.json", better)
+    cells = CellMaker(read_run(tmp_path), draws=0)
+    lead = lead_of(cells)
+    main = report_tables(cells)[0]
+    assert lead.readout == "stated" and main.title == "Main results, sentence level, stated score"
+    (line,) = [line for line in main.lines if line.name == lead.method]
+    assert lead.places[0].brier == line.cells[0].text
+    assert lead.places[0].others == (("mean of the distribution", "1.2"),)
+    only = [row for row in better if row.readout == "mean"]
+    write_results(tmp_path / "test" / "results.json", only)
+    assert lead_of(CellMaker(read_run(tmp_path), draws=0)).readout == "mean"
 
 
 def test_an_overlay_keeps_its_colours_and_is_as_wide_as_a_column(tmp_path):
     records = tagged((9, 2), mean=True)
     curve, bars, diagram = risk_curve(records), histogram(records), reliability(records, "mean", corp=True, band=False)
-    assert says_something(diagram) and not says_something(reliability(records))
     draw = {"risk": (risk_overlay, curve), "bars": (histogram_overlay, bars), "dots": (reliability_overlay, diagram)}
     for name, (overlay, data) in draw.items():
         both = overlay({"A": data, "B": data}, tmp_path / f"{name}.svg").read_text()

@@ -132,7 +132,7 @@ def test_a_report_has_tables_plots_and_the_page(made):
     names = [name for name, _ in tags.elements]
     assert names.count("h1") == 1 and names.count("svg") == len(svgs)
     assert names.count("table") == len(list((folder / "tables").glob("*.csv")))
-    assert names.count("article") == 4 * 4 and "4 of 6 answers are shown" in tags.text
+    assert names.count("article") == 4 * 4 and "4 of 6 answers shown" in tags.text
     sets = [a for name, a in tags.elements if name == "details" and a.get("class") == "answers"]
     order = [("LUQ", "iterative"), ("Vanilla", "iterative"), ("DPO", "iterative"), ("DPO", "free-form")]
     assert [(a["data-method"], a["data-mode"]) for a in sets] == order
@@ -180,6 +180,7 @@ def test_the_command_prints_the_main_table_and_where_all_is(tmp_path, capsys):
         (["run", "--answers", "some"], "--answers"),
         (["run", "--paper", "gpt"], "the paper has no model 'gpt'"),
         (["run", "--out", "file"], "cannot write the report to file"),
+        (["run", "--out", "out.pdf"], "--out out.pdf is named like a file, expected a folder, such as out"),
         (["run", "--no-interval"], "did you mean --no_intervals"),
         (["broken"], "1.jsonl"),
         ([], "RUN"),
@@ -193,7 +194,11 @@ def test_errors_are_one_line(words, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     assert main(["report", *words]) in (1, 2)
     error = capsys.readouterr().err
-    assert not (tmp_path / "nowhere").exists() and not list((tmp_path / "empty").iterdir())
+    assert (
+        not (tmp_path / "nowhere").exists()
+        and not (tmp_path / "out.pdf").exists()
+        and not list((tmp_path / "empty").iterdir())
+    )
     assert message in error and error.count("\n") == 1 and error.startswith("lovec: error: ")
 
 
@@ -242,6 +247,13 @@ def test_shown_answers_are_spread_over_the_file():
     assert len(method_answers("A", "iterative", many, 99).records) == 10
     assert method_answers("A", "iterative", many, 0).records == ()
     assert method_answers("A", "iterative", [], 5).total == 0
+
+
+def test_methods_are_shown_by_their_answers_to_the_same_questions():
+    many = [Record(f"r{n}", "Q?", sentences=sentences(5, 0.5)) for n in range(10)]
+    shown = method_answers("B", "iterative", many, 4, wanted=("r9", "gone", "r3"))
+    assert [r.id for r in shown.records] == ["r9", "r3", "r0", "r2"]
+    assert [r.id for r in method_answers("B", "iterative", many, 2, wanted=("r9", "r3", "r1")).records] == ["r9", "r3"]
 
 
 def test_the_first_answer_is_mixed_and_its_confidences_are_those_of_the_readout():
@@ -417,6 +429,48 @@ def test_the_threshold_greys_out_what_does_not_pass_and_says_what_is_kept(made, 
 
 
 @chromium
+def test_another_method_answers_the_question_that_is_shown(tmp_path, window):
+    run = write_run(tmp_path / "run")
+    order = [*range(5, -1, -1)]  # the answers that differ most are others in each file
+    for name in ("0", "1"):
+        path = run / "test" / f"{name}.jsonl"
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{lines[at]}\n" for at in (order if name == "0" else order[:3])))
+    assert main(["report", str(run), "--answers", "3", "--no_intervals"]) == 0
+    window.open(run / "report" / "index.html")
+    shown = (
+        "[...document.querySelectorAll('details.answers:not([hidden]) article:not([hidden])')].map((e) => e.dataset.id)"
+    )
+    missing = "(() => { const e = document.getElementById('missing'); return e.hidden ? '' : e.textContent; })()"
+    (first,) = window.value(shown)
+    for method in ("Vanilla", "DPO"):
+        window.value(put("method", method))
+        assert window.value(shown) == [first] and window.value(missing) == ""
+    window.value("document.getElementById('next').click()")
+    (second,) = window.value(shown)
+    assert second != first
+    window.value(put("mode", "free-form"))
+    assert window.value(shown) == [second]
+    window.value(put("mode", "iterative"))
+    asked = [record for record in ("r0", "r1", "r2") if record in window.value(ids("DPO"))]
+    window.value(put("record", asked[0]))
+    window.value(put("method", "LUQ"))  # which was measured on r5, r4 and r3 only
+    assert window.value(shown) != asked[:1]
+    question = f"Who is {asked[0][1]}?"
+    assert (
+        window.value(missing)
+        == f"Of LUQ, iterative, no answer to \u201c{question}\u201d is shown; this is another one."
+    )
+    window.value(put("method", "DPO"))
+    assert window.value(shown) == asked[:1] and window.value(missing) == ""
+
+
+def ids(method: str) -> str:
+    """A script that returns the ids of all answers of a method."""
+    return f"[...document.querySelectorAll('details[data-method={method}] article')].map((e) => e.dataset.id)"
+
+
+@chromium
 def test_the_page_is_used_by_keyboard_alone(made, window):
     window.open(made)
     window.value("document.getElementById('least').focus()")
@@ -511,7 +565,10 @@ def test_logs_give_training_curves_and_the_reward_that_was_paid(reward, drawn, t
     log(run, "epoch,step,train/loss\n0,9,1.0\n0,19,0.5\n", recipe)
     plots, left_out = write_plots(read_run(run), tmp_path / "plots")
     names = {plot.name for plot in plots}
-    assert "training.run" in names and ("reward" in names) is drawn and left_out == []
+    assert "training.run" in names and ("reward" in names) is drawn
+    given = "null" if drawn or reward == "null" else reward.partition(": ")[2].partition(",")[0].rstrip("}")
+    said = f"No plot of the reward of run: {given} with its options is not of this lovec."
+    assert left_out == ([] if given == "null" else [said])
     assert not (tmp_path / "hacked").exists()
     assert {plot.themed for plot in plots if plot.name == "reward"} <= {False}
 

@@ -37,21 +37,29 @@ def test_metrics_are_in_percent_with_a_dash_where_undefined():
 
 def test_a_domain_that_all_share_stands_in_the_title():
     text = printed([row(), row(method="SFT + isotonic", mode="free-form")], width=80)
-    assert "sentence level, stated readout, in-domain\n" in text and text.count("in-domain") == 1
+    assert "sentence level, stated score, in-domain\n" in text and text.count("in-domain") == 1
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
 
 
 def test_every_level_and_readout_has_a_block():
     text = printed([row(), row(readout="mean"), row(level="passage"), row(method="SFT")])
-    titles = ("sentence level, stated readout", "sentence level, mean readout", "passage level, stated readout")
+    titles = ("sentence level, stated score", "sentence level, mean of the distribution", "passage level, stated score")
     places = [text.index(title) for title in titles]
     assert places == sorted(places)
     assert text.index("SFT") < places[1]  # with the others of its block
 
 
 def test_the_legend_names_units_and_directions():
-    legend = " ".join(printed([row()]).splitlines()[-2:])
+    legend = " ".join(printed([row()]).split())
     assert "In %; lower is better: BS, ECE-M, bad tags; higher: SC, mean f; c: confidence, f: factuality" in legend
+
+
+def test_the_words_of_the_table_are_explained_below_it():
+    text = " ".join(printed([row(), row(mode="free-form"), row(readout="mean")]).split())
+    assert "BS: Brier score, the mean squared error of c; ECE-M: how far" in text
+    assert "iterative: given texts are tagged; free-form: the model writes answers and tags them; " in text
+    assert "stated score: the confidence is the number in the tag; mean of the distribution: the confidence is" in text
+    assert "free-form" not in printed([row()]) and "mean of" not in printed([row()])
 
 
 def test_a_hundred_columns_hold_it_uncut():

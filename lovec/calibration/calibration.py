@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lovec.calibration.conformal import TRUE_FROM, Guarantee, Promise, guarantee, passages_of
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, passages_of
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import FeatureMap, Fitted, feature_map_from_dict, fit_map
@@ -29,7 +29,7 @@ from lovec.calibration.plain import (
 from lovec.calibration.stack import Stack
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
-from lovec.types import DEFAULT_SCALE, LovecError, Mode, Record, Sentence, check_choice, check_range
+from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence, check_choice, check_range
 
 VERSION = 1
 """Version of the file format."""

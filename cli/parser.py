@@ -88,7 +88,7 @@ class OneLineErrors(argparse.ArgumentParser):
     def format_help(self, *args: Any) -> str:
         """Return the help, with examples at its end.
 
-        Docstrings say None, True and False, but on a command line and in a recipe they are written null, true and false.
+        Docstrings say None, True and False; on a command line and in a recipe they are written null, true and false.
         """
         text = super().format_help(*args).replace("None", "null")
         text = re.sub(r"default:\s+(True|False)\b", lambda match: match[0].lower(), text)

@@ -9,7 +9,8 @@ from typing import Literal, TextIO
 
 from rich.console import Console
 
-from lovec.passages import Breaks, number, sentence_text
+from lovec import passages
+from lovec.passages import Breaks, sentence_text
 from lovec.tags import TagFormat, render
 from lovec.types import Keeps, LovecError, Record, Sentence
 
@@ -101,7 +102,7 @@ class Printer:
 
 
 def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
-    """Return a sentence with its confidence between the tag words, such as ``It rained. <confidence> 0.64 </confidence>``.
+    """Return a sentence and its confidence between the tag words, as ``It rained. <confidence> 0.64 </confidence>``.
 
     Args:
         sentence: the sentence. There is no tag where it has no score, or where its text would break the tag.
@@ -116,4 +117,4 @@ def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
         return sentence.text
     if stated:
         return tagged
-    return f"{tagged.removesuffix(tags.tag(sentence.score))}{tags.open} {number(sentence)} {tags.close}"
+    return f"{tagged.removesuffix(tags.tag(sentence.score))}{tags.open} {passages.number(sentence)} {tags.close}"

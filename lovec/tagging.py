@@ -267,7 +267,8 @@ def tag(
     pairs = enumerate(zip(texts, questions, strict=True), 1)
     records = [text_record(t or "", q, f"text-{number}") for number, (t, q) in pairs]
     if "min_score" in settings:
-        raise renamed_threshold(settings["min_score"], DEFAULT_SCALE, "min_confidence={}")
+        scale = DEFAULT_SCALE if session is None else session.encoder.scale
+        raise renamed_threshold(settings["min_score"], scale, "min_confidence={}")
     session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
     tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
     tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)

@@ -13,6 +13,7 @@ from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecErro
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
 
+
 def renamed_threshold(min_score: object, scale: Scale, written: str) -> LovecError:
     """Return the error for a threshold on stated scores, which names the threshold on confidences in its place.
 

@@ -229,8 +229,8 @@ class Calibration:
             for found in self.guarantees
         )
         raise LovecError(
-            f"there is no threshold for --keep-factual {keep_factual:g}, only for {there or 'none'}; add one with "
-            f"`lovec calibrate --keep-factual {keep_factual:g}`"
+            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; add one with "
+            f"`lovec calibrate --keep_factual {keep_factual:g}`"
         )
 
     def describe(self) -> str:

@@ -1,0 +1,6 @@
+"""``python -m lovec``: the command line."""
+
+from lovec.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
+from logging import Logger
 from typing import Any, TypeVar, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace, _postponed_annotations, _typehints
@@ -51,22 +52,21 @@ _typehints.resolve_class_path_by_name = class_path
 _with_imports = _postponed_annotations.get_global_vars
 
 
-def names_for(component: Any, *others: Any) -> dict[str, Any]:
+def names_for(obj: Any, logger: Logger | None) -> dict[Any, Any]:
     """Return the names that the annotations of a function or a class may use, with what they stand for.
 
     What a module imports for type checkers only is imported where these annotations need it, and not in any case, as
     jsonargparse does: it would import torch to say that an option is mistyped.
 
     Args:
-        component: the function or the class.
-        others: what jsonargparse passes beside it.
+        obj: the function or the class.
+        logger: gets what cannot be imported.
     """
     try:
-        get_type_hints(component)
-    except (NameError, TypeError):
-        names: dict[str, Any] = _with_imports(component, *others)
-        return names
-    parts = reversed(component.__mro__) if isinstance(component, type) else [component]
+        get_type_hints(obj)
+    except Exception:  # whatever evaluating annotations of a user's class may raise
+        return _with_imports(obj, logger)
+    parts = reversed(obj.__mro__) if isinstance(obj, type) else [obj]
     return {name: value for part in parts for name, value in vars(sys.modules[part.__module__]).items()}
 
 

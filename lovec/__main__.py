@@ -1,6 +1,6 @@
 """``python -m lovec``: the command line."""
 
-from lovec.cli import main
+from importlib import import_module
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(import_module("lovec.cli").main())  # a checkout has it beside the library

@@ -101,7 +101,7 @@ def check_confidence(name: str, value: Any) -> None:
     try:
         check_range(name, value, at_least=0, at_most=1)
     except LovecError as error:
-        is_score = isinstance(value, Real) and 1 < value <= DEFAULT_SCALE.top
+        is_score = isinstance(value, (int, float)) and 1 < value <= DEFAULT_SCALE.top
         hint = f"; {value:g} of {DEFAULT_SCALE.top} is {value / DEFAULT_SCALE.top:g}" if is_score else ""
         raise LovecError(f"{error}{hint}") from None
 

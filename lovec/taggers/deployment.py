@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Scale, Sentence
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
 
 
-def renamed_threshold(min_score: object, scale: Scale, written: str) -> LovecError:
+def renamed_threshold(min_score: Any, scale: Scale, written: str) -> LovecError:
     """Return the error for a threshold on stated scores, which names the threshold on confidences in its place.
 
     Args:
@@ -22,7 +22,7 @@ def renamed_threshold(min_score: object, scale: Scale, written: str) -> LovecErr
         scale: the scale of the score.
         written: how a threshold on confidences is given where the other one was, with ``{}`` for the number.
     """
-    is_score = type(min_score) is int and 0 <= min_score <= scale.top
+    is_score = isinstance(min_score, int) and not isinstance(min_score, bool) and 0 <= min_score <= scale.top
     confidence = f"{min_score / scale.top:.2g}" if is_score else "0.7"
     return LovecError(f"min_score is now min_confidence, a confidence from 0 to 1: {written.format(confidence)}")
 

@@ -22,25 +22,25 @@ from .console import is_first_process
 from .errors import UsageError, one_line, system_error, unknown
 
 _TRAINING = {
-    "fit": "train: `lovec fit --config sft.yaml`, then `--config dpo.yaml`",
-    "validate": "measure on the dev split",
-    "test": "measure on the test split and print the table of results",
-    "predict": "tag the answers of a data set",
+    "fit": "train an adapter, as a recipe says: --config sft.yaml, then dpo.yaml",
+    "validate": "measure an adapter on the dev split",
+    "test": "measure an adapter on the test split, and print the table of results",
+    "predict": "tag the test split of a data set",
 }
 _OTHERS = {
-    "sweep": "vary options of a recipe: train, measure on the dev split, compare in one table",
-    "label": "questions to answers, sentences, labels by an oracle, and preference pairs",
-    "agreement": "how far two label files agree",
-    "calibrate": "fit the map from an adapter's scores to how often its sentences are true",
+    "sweep": "train a recipe with several values of its options, and compare them in one table",
+    "label": "make training data: answer questions, split the answers, have sentences labelled",
+    "agreement": "compare two files of labels",
+    "calibrate": "fit an adapter's confidences to how often its sentences are true",
     "tag": "give the sentences of any text, or of answers to questions, a confidence",
-    "join": "one output of the shards that `tag --shard` and `label --shard` have written",
-    "serve": "an OpenAI-compatible server whose answers carry confidences",
-    "export": "an adapter or a merged model, with a model card",
-    "score": "the metrics of any file with confidences and labels, made with lovec or not",
-    "report": "tables, plots and one HTML page of what tests measured",
-    "curves": "print and plot how runs went, by step",
-    "world": "build the embedded world: its data and its tiny model",
-    "demo": "the whole method on the embedded world: train, test, compare",
+    "join": "join the shards that `tag --shard` and `label --shard` have written",
+    "serve": "serve a model behind OpenAI's chat API, with a confidence for each sentence, and a page",
+    "export": "write an adapter or a merged model for others, with a model card",
+    "score": "measure any file with confidences and labels, made with lovec or not",
+    "report": "write tables, plots and one HTML page of what tests measured",
+    "curves": "print and plot how trainings went, by step",
+    "world": "print where the embedded world's tiny model is; build it where it is missing",
+    "demo": "train, test and compare on the embedded world, offline",
 }
 COMMANDS = _TRAINING | _OTHERS
 """Every command, and what it does in one line."""
@@ -120,13 +120,17 @@ def _ended(signals: Sequence[int], announced: bool = False) -> int:
 
 def usage() -> str:
     """Return the text of ``lovec --help``."""
-    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    commands = "\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items())
     return f"""usage: lovec COMMAND [options]
 
-Train language models to say, sentence by sentence, how sure they are, and measure how true that is.
+Train language models to end each sentence with a confidence, and measure how well the confidences agree with the truth.
+
+first steps, offline and on a CPU:
+  lovec demo --quick                           train and compare small models; ends with a report
+  lovec tag page.txt --adapter runs/demo/sft   what the demo has trained gives each sentence a confidence
 
 commands:
 {commands}
 
-`lovec COMMAND --help` lists the options of a command; `lovec --version` prints the version.
+`lovec COMMAND --help` lists the options of a command, with examples; `lovec --version` prints the version.
 """

@@ -27,6 +27,10 @@ def run(words: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, every value in its own unit")
     options = parser.read(words)
     from lovec.datasets.layouts import read_any
+    from lovec.datasets.rows import check_rows
+
+    for path in (options.first, options.second):
+        check_rows(path)
     from lovec.metrics.agreement import agreement, check_overlap, match
 
     matched = check_overlap(match(read_any(options.first), read_any(options.second)), options.first, options.second)

@@ -8,21 +8,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lovec.answers import untag
-from lovec.calibration import (
-    Calibration,
-    Fitted,
-    Promise,
-    Promised,
-    calibrate,
-    read_calibrations,
-    weights_digest,
-    write_calibrations,
-)
 from lovec.datasets.layouts import read_any
-from lovec.files import check_output
+from lovec.datasets.rows import check_rows
+from lovec.files import check_adapter_folder, check_output
 from lovec.hub import HubName
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
@@ -34,6 +25,7 @@ from lovec.types import (
     ITERATIVE,
     LovecError,
     Oracle,
+    Promise,
     Readout,
     Record,
     Sampling,
@@ -42,11 +34,14 @@ from lovec.types import (
     checked_ratings,
 )
 
-from .arguments import add_working_directory
+from .arguments import add_working_directory, find_recipe
 from .console import locked, quiet, say_next
 from .errors import UsageError
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
+
+if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
+    from lovec.calibration import Calibration, Fitted, Promised
 
 
 @dataclass
@@ -97,6 +92,8 @@ class CalibrateSettings:
     @property
     def promised(self) -> list[Promised]:
         """The guarantees to compute thresholds for."""
+        from lovec.calibration import Promised
+
         return [Promised(round(1 - p, 9), self.promise, self.share) for p in self.probabilities]
 
 
@@ -128,6 +125,13 @@ def run(words: list[str]) -> None:
             f"lovec export {options.source} FOLDER"
         )
     adapter = Path(adapter_folder(options.source))
+    check_adapter_folder(str(adapter))
+    if settings.data is not None:
+        check_rows(settings.data)
+    if settings.config is not None:
+        find_recipe(settings.config)
+    from lovec.calibration import calibrate, weights_digest, write_calibrations
+
     digest = weights_digest(adapter)
     check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
     records, oracle, names = _labelled(settings, Path(options.source))
@@ -162,6 +166,8 @@ def run(words: list[str]) -> None:
 
 def _earlier(adapter: Path) -> dict[str, Calibration]:
     """Return the calibrations that are there and that belong to these weights; others are replaced."""
+    from lovec.calibration import read_calibrations
+
     try:
         return read_calibrations(adapter)
     except LovecError as error:

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from lovec.files import write_text
+from lovec.files import check_run_folder, write_text
 
 from .parser import OneLineParser
 
@@ -23,6 +23,8 @@ def run(words: list[str]) -> None:
     parser = OneLineParser("curves", "Print how training runs went, by step; write curves.json and a plot, curves.svg.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, such as runs/dpo")
     folders = parser.read(words).runs
+    for folder in folders:
+        check_run_folder(folder)
     from lovec.reports.curves import write_curves
     from lovec.reports.training_log import curve_rows, print_training_log, read_training_log
 

@@ -102,6 +102,10 @@ def explain(message: str, parser: ArgumentParser) -> UsageError:
     if match := re.search(r"Multiple subclasses with name (\w+)\..*?ambiguity: ([\w., ]+)\.", message):
         given, paths = (f"--{key} is {match[1]}, which" if key else match[1]), match[2].replace(", ", " or ")
         return UsageError(f"{given} is the name of several classes; give one in full: {paths}")
+    if match := re.search(r"argument (--\w+): invalid choice: '?([^\n]*?)'? \(choose from ([^\n]*)\)$", message):
+        return UsageError(f"{match[1]} is {match[2]}, expected {match[3].replace(chr(39), '').replace(', ', ' or ')}")
+    if match := re.search(r"argument (--\w+): invalid (\w+) value: '([^\n]*)'$", message):
+        return UsageError(f"{match[1]} is {match[3][:_LONGEST]}, expected {match[2]}")
     if match := re.search(r"(?:arguments are|is) required: ([^\n]+)", message):
         return _missing(match[1], prefix, classes, parser)
     if match := re.search(r"unrecognized arguments: (\S+)", message):

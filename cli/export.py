@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.files import check_adapter_folder, check_output
+from lovec.hub import HubName, adapter_folder
+from lovec.types import LovecError
+
 from .console import say_next
 from .errors import UsageError
 from .parser import OneLineParser
@@ -35,15 +39,17 @@ def run(words: list[str]) -> None:
     parser.add_argument("--model", help="base model; null is the one that the adapter names")
     parser.add_argument("--any_base", action="store_true", help="take --model even if the adapter names another one")
     parser.add_argument("--results", type=Path, help="results for the card; null is all of RUN/test")
-    parser.add_argument("--force", action="store_true", help="replace FOLDER if it holds something")
+    parser.add_argument("--redo", action="store_true", help="replace FOLDER if it holds something")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to the hub, as org/name or org/name@branch")
     parser.add_argument("--public", action="store_true", help="let everybody read REPO; it is private without this")
     options = parser.read(words)
     if options.public and options.push is None:
         raise UsageError("--public is of --push REPO, which is not given")
+    if HubName.parse(options.source) is None:
+        check_adapter_folder(adapter_folder(options.source))
+    if options.results is not None and not options.results.is_file():
+        raise LovecError(f"there are no results at {options.results}; `lovec test` writes them")
     from lovec.exporting import ExportSource, export_adapter, export_merged
-    from lovec.files import check_output
-    from lovec.types import LovecError
     from lovec.uploading import check_upload, upload
 
     name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
@@ -52,9 +58,9 @@ def run(words: list[str]) -> None:
     check_output(options.out, (options.results,), "choose another folder")
     table = _results_table(options.results, source.run)
     if options.merged:
-        changed = export_merged(source, options.out, table, options.dtype, options.force)
+        changed = export_merged(source, options.out, table, options.dtype, options.redo)
     else:
-        export_adapter(source, options.out, table, options.force)
+        export_adapter(source, options.out, table, options.redo)
         changed = None
     print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
     if changed is not None:
@@ -65,7 +71,7 @@ def run(words: list[str]) -> None:
         try:
             address = upload(options.out, name, options.public)
         except LovecError as error:
-            again = shlex.join(["lovec", "export", *words, *([] if options.force else ["--force"])])
+            again = shlex.join(["lovec", "export", *words, *([] if options.redo else ["--redo"])])
             raise LovecError(f"{error}. The folder is written; to upload it later: {again}") from None
         print(f"uploaded to {address}" + ("" if options.public else " (private)"))
         say_next((f"lovec tag page.txt --{'model' if options.merged else 'adapter'} {name}", "on any machine"))

@@ -14,6 +14,7 @@ from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
 from lovec.taggers import open_session
 from lovec.types import Oracle, Sampling, check_count, check_range, check_seed
 
+from .preflight import check_data
 from .signatures import SignatureParser
 
 _UNUSED = {"labels", "val_labels", "evidence", "batch_size", "eval_batch_size", "seed", "first_epoch", "unfit"}
@@ -106,6 +107,7 @@ def label_parser(words: Sequence[str]) -> SignatureParser:
     parser.add_argument("--redo", action="store_true", help="make the files of the stages anew")
     parser.add_argument("--yes", action="store_true", help="make paid calls without asking")
     if any(word.startswith(("--data", "--help", "-h")) for word in words):  # only these need Lightning
+        check_data(words)
         from lovec.datamodules import RecordsDataModule
         from lovec.labelling.data_sets import data_sets
 

@@ -26,10 +26,14 @@ from .parser import with_underscores
 
 _TRAINER = ["fit", "validate", "test", "predict", "sweep"]
 _EXTRAS = {"bitsandbytes": "quant"}
+_PLAIN = ("config", "seed_everything", "ckpt_despite", "trainer", "model", "data")
+"""Options of the commands of the trainer, beside those of the trainer's own method."""
+
+_SWEEP = ("vary", "grid", "seeds", "jobs", "out")
 _HELP = ("--help", "-h", "--print_config")
 _CLASSES = {"model": ("lovec.modules", "lovec.evaluation"), "data": ("lovec.datamodules",)}
-_FILES = ("--data.path", "--data.val_path", "--data.test_path", "--data.labels", "--questions", "--ask_file")
-_TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md"}
+_FILES = ("--data.path", "--data.val_path", "--data.test_path", "--data.labels", "--ask_file", "--chat_template")
+_TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md", ".jinja"}
 
 Parameters: TypeAlias = dict[
     str, str | None
@@ -55,16 +59,32 @@ def check_words(command: str, words: Sequence[str]) -> None:
         saved = value_of(words, "--ckpt_path") is not None  # a checkpoint names what the command line does not
         _check_extras(recipes, words)
         classes = {group: _class_of(group, recipes, words, saved) for group in _CLASSES}
-        for option in (*(word for word in words if word.startswith("--")), *_settings(recipes, classes)):
+        given = [word for word in words if word.startswith("--")]
+        for option in (*given, *_settings(recipes, classes)):
             _check_option(option, classes)
+        _check_plain(command, given)
         if command in ("fit", "sweep") and not saved:
             _check_start(recipes, words)
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
+    if command == "sweep":
+        check_data(words)
     for name in _FILES:
         path = value_of(words, name)
         if path and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():
             raise LovecError(f"cannot read {path} (No such file or directory)")
+
+
+def check_data(words: Sequence[str]) -> None:
+    """Refuse the name of a data set that lovec does not have; a class of the user's own has a point in its name.
+
+    Raises:
+        UsageError: there is no such data set.
+    """
+    name = value_of(words, "--data")
+    if name and _full_name("data", name) is None:
+        imports = (node for node in _tree("lovec.datamodules").body if isinstance(node, ast.ImportFrom))
+        raise unknown("class for --data:", name, [alias.name for node in imports for alias in node.names], listed=True)
 
 
 def _check_extras(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> None:
@@ -173,6 +193,16 @@ def _check_option(word: str, classes: Mapping[str, str | None]) -> None:
         known = _group(known[part])
 
 
+def _check_plain(command: str, options: Sequence[str]) -> None:
+    """Refuse an option without a point in its name that a command of the trainer does not have."""
+    own = _trainer_options("fit" if command == "sweep" else command)
+    known = [*_PLAIN, *(own or ()), *(_SWEEP if command == "sweep" else ())]
+    for option in options:
+        name = option.partition("=")[0]
+        if own is not None and "." not in name and name.removeprefix("--").removesuffix("+") not in known:
+            raise unknown("option", name, [f"--{other}" for other in known])
+
+
 def _group(path: str | None) -> Parameters | None:
     """Return the parameters of a dataclass, whose options have the name of the parameter before them."""
     if path is None or (found := _defined(*path.rsplit(".", 1))) is None:
@@ -247,12 +277,12 @@ def _tree(module: str) -> ast.Module:
     return ast.Module([], [])
 
 
-def _trainer_options() -> Parameters | None:
-    """Return the parameters of Lightning's trainer, from its source code; None where it is not found."""
+def _trainer_options(method: str = "__init__") -> Parameters | None:
+    """Return the parameters of a method of Lightning's trainer, from its source code; None where it is not found."""
     spec = find_spec("lightning")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder, "pytorch", "trainer", "trainer.py")
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if match := re.search(r"\n    def __init__\(\n        self,\n(.*?)\n    \) -> None:", text, re.DOTALL):
+        if match := re.search(rf"\n    def {method}\(\n        self,\n(.*?)\n    \) -> ", text, re.DOTALL):
             return {name: None for name in re.findall(r"^ {8}(\w+):", match[1], re.MULTILINE)}
     return None

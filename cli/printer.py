@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console
 
+from lovec import passages
 from lovec.passages import Breaks, sentence_text
 from lovec.tags import TagFormat, render
 from lovec.types import Keeps, LovecError, Record, Sentence
@@ -17,8 +18,8 @@ from lovec.types import Keeps, LovecError, Record, Sentence
 class Printer:
     """Prints tagged documents, sentence by sentence, in the order of the documents.
 
-    On a terminal sentences are coloured and followed by their confidence in brackets; elsewhere they are followed by
-    their tag, which states the score. A sentence without a score has no tag.
+    Every sentence is followed by its confidence: on a terminal in brackets, with colours, and elsewhere between the tag
+    words, so that a program can tell it from the text. A sentence without a score has no tag.
 
     Args:
         file: file to print to.
@@ -26,9 +27,7 @@ class Printer:
         headings: whether a line with its name (or its question, where ``asking``) is printed above every document.
         asking: whether documents are answers to questions.
         keeps: tells whether a sentence is printed.
-
-    Attributes:
-        coloured: whether sentences are followed by their confidence, not by the tag with their score.
+        stated: whether the tag of the model, with the score that it has stated, stands in the place of the confidence.
     """
 
     def __init__(
@@ -38,12 +37,12 @@ class Printer:
         headings: bool = False,
         asking: bool = False,
         keeps: Keeps = lambda sentence: True,
+        stated: bool = False,
     ) -> None:
         self._file, self._tags, self._headings, self._asking = file, tags, headings, asking
-        self._keeps = keeps
-        self._console = Console(file=file, highlight=False, soft_wrap=True)
-        self.coloured = self._console.is_terminal and not self._console.is_dumb_terminal
-        self.coloured = self.coloured and not os.environ.get("NO_COLOR")
+        self._keeps, self._stated = keeps, stated
+        colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        self._console = Console(file=file, highlight=False, soft_wrap=True, color_system=colours)
         self._documents = 0
         self._records: list[Record] = []
         self._waiting: list[deque[Sentence]] = []
@@ -94,18 +93,28 @@ class Printer:
                 continue
             self._file.write(self._gap if self._begun else "")
             self._gap, self._begun = "", True
-            if self.coloured:
-                self._console.print(sentence_text(sentence), end="")
+            if self._console.is_terminal:
+                tag = self._tags.tag(sentence.score) if self._stated and sentence.score is not None else None
+                self._console.print(sentence_text(sentence, tag), end="")
             else:
-                self._file.write(with_tag(sentence, self._tags))
+                self._file.write(with_tag(sentence, self._tags, self._stated))
         self._file.flush()
 
 
-def with_tag(sentence: Sentence, tags: TagFormat) -> str:
-    """Return a sentence with its tag; without one where it has no score, or where its text would break the tag."""
-    if sentence.score is None:
+def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
+    """Return a sentence and its confidence between the tag words, as ``It rained. <confidence> 0.64 </confidence>``.
+
+    Args:
+        sentence: the sentence. There is no tag where it has no score, or where its text would break the tag.
+        tags: the tag words, and the words of the scale.
+        stated: whether the tag is the model's own, with the score that it has stated.
+    """
+    if sentence.score is None or sentence.confidence is None:
         return sentence.text
     try:
-        return render([(sentence.text, sentence.score)], tags)
+        tagged = render([(sentence.text, sentence.score)], tags)
     except LovecError:
         return sentence.text
+    if stated:
+        return tagged
+    return f"{tagged.removesuffix(tags.tag(sentence.score))}{tags.open} {passages.number(sentence)} {tags.close}"

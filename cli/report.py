@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.files import check_unused, write_text
+from lovec.files import check_run_folder, check_unused, write_text
 from lovec.notices import counted
 from lovec.types import LovecError, check_count
 
@@ -64,6 +64,8 @@ def run(words: list[str], last: bool = True) -> None:
     parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
     check_count("--answers", options.answers, at_least=0)
+    for run in options.runs:
+        check_run_folder(run)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
     if options.out:
         check_folder_name(folder)

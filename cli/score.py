@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lovec.datasets.rows import check_rows
 from lovec.files import check_output, check_writable
 from lovec.types import LovecError, check_count
 
@@ -38,6 +39,8 @@ def run(words: list[str]) -> None:
     check_count("--draws", options.draws, at_least=0)
     columns = _columns(options)
     paths = list(dict.fromkeys(options.files))
+    for path in paths:
+        check_rows(path)
     folder = Path(options.out) if options.out else _default_folder(paths[0])
     check_folder_name(folder)
     check_output(folder, paths)

@@ -125,7 +125,7 @@ def served_name(session: Session) -> str:
 
 
 def listen(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
-    """Return a socket that listens.
+    """Listen at an address of this machine, and return the socket.
 
     Args:
         host: address to listen at; the default is this machine only.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from inspect import signature
 from itertools import zip_longest
-from typing import Any, TypeVar
+from logging import Logger
+from typing import Any, TypeVar, get_type_hints
 
-from jsonargparse import ArgumentParser, Namespace, _typehints
+from jsonargparse import ArgumentParser, Namespace, _postponed_annotations, _typehints
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
@@ -49,14 +49,38 @@ def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
 # jsonargparse refuses such names, and has no setting for it.
 _typehints.resolve_class_path_by_name = class_path
 
+_with_imports = _postponed_annotations.get_global_vars
+
+
+def names_for(obj: Any, logger: Logger | None) -> dict[Any, Any]:
+    """Return the names that the annotations of a function or a class may use, with what they stand for.
+
+    What a module imports for type checkers only is imported where these annotations need it, and not in any case, as
+    jsonargparse does: it would import torch to say that an option is mistyped.
+
+    Args:
+        obj: the function or the class.
+        logger: gets what cannot be imported.
+    """
+    try:
+        get_type_hints(obj)
+    except Exception:  # whatever evaluating annotations of a user's class may raise
+        return _with_imports(obj, logger)
+    parts = reversed(obj.__mro__) if isinstance(obj, type) else [obj]
+    return {name: value for part in parts for name, value in vars(sys.modules[part.__module__]).items()}
+
+
+_postponed_annotations.get_global_vars = names_for
+
 
 class SignatureParser(OneLineErrors, ArgumentParser):
     """Reads options from signatures and docstrings: names, types, defaults and help are written there only."""
 
+    switch_type = bool
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._parameters: dict[Callable[..., Any], list[str]] = {}
-        self._switches: set[str] = set()
 
     def add(self, target: Callable[..., Any], *skip: str) -> None:
         """Add the parameters of a function or a class as options.
@@ -67,10 +91,13 @@ class SignatureParser(OneLineErrors, ArgumentParser):
         """
         add = self.add_class_arguments if isinstance(target, type) else self.add_function_arguments
         self._parameters[target] = add(target, skip=set(skip))
-        self._switches |= {f"--{name}" for name, kind in signature(target).parameters.items() if kind.default is False}
+
+    def add_argument(self, *args: Any, **kwargs: Any) -> Any:
+        """Add an option, except ``--print_shtab``, which jsonargparse adds to every parser and does not support."""
+        return None if args[:1] == ("--print_shtab",) else super().add_argument(*args, **kwargs)
 
     def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None, *rest: Any, **kwargs: Any) -> Any:
-        """Parse the words of a command line; a parameter that is False by default is also a switch without a value."""
+        """Parse the words of a command line."""
         given = list(sys.argv[1:] if args is None else args)
         for word, after in zip_longest(given, given[1:], fillvalue="--"):
             if (
@@ -80,12 +107,7 @@ class SignatureParser(OneLineErrors, ArgumentParser):
             ):
                 print(text)  # jsonargparse says nothing of a protocol
                 raise SystemExit(0)
-        words: list[str] = []
-        for word in [*given, ""]:
-            if words and words[-1].replace("-", "_").replace("_", "-", 2) in self._switches:
-                words += [] if word.lower() in ("true", "false") else ["true"]
-            words.append(word)
-        return super().parse_args(words[:-1], namespace, *rest, **kwargs)
+        return super().parse_args(given, namespace, *rest, **kwargs)
 
     def call(self, target: Callable[..., T], options: Namespace, **others: Any) -> T:
         """Call a function or a class that was added.

@@ -106,7 +106,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("--seeds", type=read_seeds, help=seeds)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; with more, each in a process of its own")
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), help="folder of the runs and of the table")
-    options, passed = parser.parse_known_args(words)
+    options, passed = parser.parse_known_args(parser.spelt(words))
     begin = time.monotonic()
     check_count("--jobs", options.jobs)
     check_folder_name(options.out)

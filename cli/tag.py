@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,20 +20,21 @@ from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file, check_output
+from lovec.files import atomic_file, check_output, check_writable
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of
 from lovec.notices import counted
 from lovec.taggers import open_session
+from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
-from .console import locked, log_level, weights_digest, without_progress_bars
+from .console import locked, log_level, say_next, weights_digest, without_progress_bars
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, progress
@@ -40,7 +42,7 @@ from .signatures import SignatureParser
 from .tag_options import checked, inputs, tag_parser
 from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
 
-_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_score",
+_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_confidence",
            "keep_factual", "readout", "raw", "paragraphs", "scoring")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
@@ -142,6 +144,8 @@ class TagCommand:
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return
+        if options.out:
+            check_writable(options.out.parent)
         with self.tagger.session, _open_output(options.out) as file:
             if options.doubt is not None and options.format == "text":
                 self._print_doubtful(file)
@@ -156,12 +160,19 @@ class TagCommand:
             print_error(f"warning: {drift}")
         if (limit := self._limit()) is not None:
             print_error(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
-        if options.format != "html" and options.doubt is None:
+        if options.out:
+            print(
+                f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}", file=sys.stderr
+            )
+            if options.format == "html":
+                say_next((f"python -m webbrowser {shlex.quote(str(options.out))}", "look at the page"))
+        elif options.format != "html" and options.doubt is None:
             print_error(self.tally.summary())
 
     @cached_property
     def tagger(self) -> TextTagger:
         """The model, opened when it is first needed."""
+        self._check_guarantee()
         options = self.parser.instantiate(self.options)
         with without_progress_bars():
             session = self.parser.call(open_session, options)
@@ -170,9 +181,20 @@ class TagCommand:
         tagger = self.parser.call(TextTagger, options, session=session)
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
-        if options.readout is None:
-            print_error(tagger.deployment.note(self.mode))
+        print_error(tagger.note(self.mode))
         return tagger
+
+    def _check_guarantee(self) -> None:
+        """Refuse a guarantee that there is no threshold for, before the model is loaded.
+
+        Raises:
+            LovecError: the folder of the adapter or of the model has no such threshold.
+        """
+        options = self.options
+        folder = options.model if options.adapter is None else adapter_folder(options.adapter)
+        if options.keep_factual is not None and folder is not None and Path(folder).is_dir():
+            applied = not options.raw and options.readout is None
+            (Deployment.beside(folder) if applied else Deployment()).keeps(self.mode, None, options.keep_factual)
 
     @property
     def mode(self) -> str:
@@ -181,8 +203,8 @@ class TagCommand:
 
     def _limit(self) -> str | None:
         """Say which sentences are left out; None where none are."""
-        score, share = self.options.min_score, self.options.keep_factual
-        limits = [f"below {score}"] if score is not None else []
+        least, share = self.options.min_confidence, self.options.keep_factual
+        limits = [f"below {least:g}"] if least is not None else []
         limits += [f"below the threshold of --keep_factual {share:g}"] if share is not None else []
         return " or ".join(limits) or None
 
@@ -233,10 +255,11 @@ class TagCommand:
     def _print_text(self, file: TextIO, headings: bool) -> None:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
-        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode))
+        stated = options.readout == "stated"
+        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode), stated)
         report = not file.isatty()
-        # While an answer is written only its scores are known; its confidences follow when it is complete.
-        streams = not options.asking or not (printer.coloured or options.keep_factual)
+        # While an answer is written only its stated scores are known; its confidences follow when it is complete.
+        streams = stated or not options.asking
 
         def on_sentence(number: int, at: int, sentence: Sentence) -> None:
             printer.on_sentence(number, at, sentence)

@@ -10,12 +10,13 @@ from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
-from lovec.types import check_range
+from lovec.types import check_confidence, check_count, check_range
 
 from .errors import UsageError
 from .signatures import SignatureParser
 
-_FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html"}
+_FORMATS = {".jsonl": "jsonl", ".html": "html", ".htm": "html", ".txt": "text", ".md": "text", "": "text"}
+"""The format of an output, by the ending of its name."""
 
 
 @dataclass
@@ -28,8 +29,8 @@ class TagSettings:
         question: the question that the text answers, in other words.
         format: format of the output; None goes by the ending of --out, and is text without one.
         out: file to write; a JSONL file is continued after a kill.
-        doubt: show only the sentences with a confidence below so many tenths, or without one, each with its line: with
-            5 those below 0.5; null shows all.
+        doubt: show only the sentences with a confidence below this one, such as 0.5, or without one, each with its
+            line; null shows all.
         shard: tag every n-th record only, into a JSONL file of its own beside --out: 3/8 is the third of eight shards,
             which `lovec join` puts together; null is all records.
     """
@@ -42,9 +43,6 @@ class TagSettings:
     doubt: float | None = None
     shard: str | None = None
 
-    def __post_init__(self) -> None:
-        check_range("--doubt", self.doubt, above=0, at_most=10)
-
 
 def tag_parser() -> SignatureParser:
     """Return the parser of the command."""
@@ -54,7 +52,7 @@ def tag_parser() -> SignatureParser:
         "every sentence.",
     )
     files = "texts, or JSONL, JSON, CSV or Parquet with text, answer or sentences; - or none is standard input"
-    parser.add_argument("files", nargs="*", metavar="FILE", help=files)
+    parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=files)
     parser.add_argument("--ask", action="append", type=str, help="let the model answer a question; may be repeated")
     parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
     parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
@@ -78,18 +76,28 @@ def checked(options: Any) -> Any:
         )
     if options.about and options.question:
         raise UsageError("--about and --question both say what the text answers; give one of them")
-    ending = _FORMATS.get(options.out.suffix, "text") if options.out else "text"
-    options.format = options.format or ending
+    ending = _FORMATS.get(options.out.suffix.lower()) if options.out else "text"
     if options.redo and not options.out:
         raise UsageError("--redo is of a file that --out names")
+    options.format = options.format or ending
+    if options.format is None:
+        endings = ", ".join(filter(None, _FORMATS))
+        raise UsageError(f"--out is {options.out}, expected a name that ends in {endings}, or else a --format")
     if options.out and options.format == "jsonl" and ending != "jsonl":
         raise UsageError(f"--out is {options.out}, expected a name that ends in .jsonl for --format jsonl")
+    if options.out and options.out.is_dir():
+        raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
+    check_confidence("--min_confidence", options.min_confidence)
+    check_range("--keep_factual", options.keep_factual, above=0, below=1)
+    check_count("--max_new_tokens", options.max_new_tokens)
+    check_count("--rows", options.rows)
+    check_confidence("--doubt", options.doubt)
+    check_range("--doubt", options.doubt, above=0)
     if options.doubt is not None:
-        check_range("--doubt", options.doubt, above=0, at_most=10)
         if options.format == "html":
             raise UsageError("a page tints the sentences to doubt by itself; --doubt is of text and jsonl")
-        if options.min_score is not None or options.keep_factual is not None:
-            raise UsageError("--doubt shows what --min_score and --keep_factual leave out; give one of them")
+        if options.min_confidence is not None or options.keep_factual is not None:
+            raise UsageError("--doubt shows what --min_confidence and --keep_factual leave out; give one of them")
     if options.shard is not None:
         if not options.out or options.format != "jsonl":
             raise UsageError("--shard writes JSONL files, which can be joined; give --out a name that ends in .jsonl")

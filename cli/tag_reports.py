@@ -21,8 +21,8 @@ _UNIT = 1_000_000  # confidences are summed as integers, whose sum does not depe
 
 _PLACE = re.compile(r"^\S.*?:\d+: |\d+")  # of a line in its file, and numbers within a message
 
-DOUBT = 5.0
-"""Tenths of confidence below which sentences are counted where ``--doubt`` names no other."""
+DOUBT = 0.5
+"""Confidence below which sentences are counted where ``--doubt`` names no other."""
 
 
 def print_error(line: str) -> None:
@@ -34,22 +34,27 @@ class Tally:
     """Counts tagged sentences and what their confidences are; headings and code are not among them.
 
     Args:
-        limit: tenths of confidence below which a sentence is doubted.
+        limit: confidence below which a sentence is doubted.
+
+    Attributes:
+        documents: number of records that were counted.
     """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
+        self.documents = 0
         self.counts: dict[str, float] = {"sentences": 0, "scored": 0, "confidence": 0, "doubted": 0}
 
     def add(self, record: Record) -> dict[str, float]:
         """Count the sentences of a record, and return their counts."""
+        self.documents += 1
         sentences = [sentence for sentence in record.sentences if not is_markup(sentence)]
         known = [sentence.confidence for sentence in sentences if sentence.confidence is not None]
         counts: dict[str, float] = {
             "sentences": len(sentences),
             "scored": len(known),
             "confidence": round(_UNIT * sum(known)),
-            "doubted": sum(confidence < self.limit / 10 for confidence in known),
+            "doubted": sum(confidence < self.limit for confidence in known),
         }
         self.counts = {name: self.counts[name] + value for name, value in counts.items()}
         return counts
@@ -60,15 +65,15 @@ class Tally:
         n, scored, doubted = (int(found.get(name, 0)) for name in ("sentences", "scored", "doubted"))
         words = [counted(n, "sentence")]
         if scored:
-            share = f"{doubted} below {self.limit / 10:.2g} ({100 * doubted / scored:.0f} %)"
+            share = f"{doubted} below {self.limit:g} ({100 * doubted / scored:.0f} %)"
             words += [f"mean confidence {found['confidence'] / _UNIT / scored:.2f}", share]
         words += [f"{n - scored} without a confidence"] if n > scored else []
         return ", ".join(words)
 
 
 def doubtful(sentence: Sentence, limit: float) -> bool:
-    """Return whether a sentence is to be doubted: below so many tenths of confidence, or without a confidence."""
-    return not is_markup(sentence) and (sentence.confidence is None or sentence.confidence < limit / 10)
+    """Return whether a sentence is to be doubted: with a confidence below a limit in [0, 1], or without one."""
+    return not is_markup(sentence) and (sentence.confidence is None or sentence.confidence < limit)
 
 
 def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:

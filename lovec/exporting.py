@@ -87,19 +87,19 @@ class ExportSource:
         return max(recipes, key=lambda path: int(path.parent.name.rpartition("_")[2]), default=None)
 
 
-def export_adapter(source: ExportSource, out: Path, metrics: str, force: bool = False) -> None:
+def export_adapter(source: ExportSource, out: Path, metrics: str, redo: bool = False) -> None:
     """Copy the adapter into a folder with a model card; plain peft and vLLM can load it.
 
     Args:
         source: the adapter to export.
         out: the folder to write.
         metrics: text of the card's section "Metrics", in Markdown.
-        force: whether to replace a folder that is not empty.
+        redo: whether to replace a folder that is not empty.
 
     Raises:
-        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported.
+        LovecError: ``out`` is not empty and ``redo`` is False, or it is, holds or lies in what is exported.
     """
-    _check_target(source, out, force)
+    _check_target(source, out, redo)
     tokenizer = load_tokenizer(PolicyConfig(resolve_model(source.base)))
     with atomic_folder(out) as folder:
         for name in ADAPTER_FILES:
@@ -108,7 +108,7 @@ def export_adapter(source: ExportSource, out: Path, metrics: str, force: bool = 
 
 
 def export_merged(
-    source: ExportSource, out: Path, metrics: str, dtype: MergedDtype = "float32", force: bool = False
+    source: ExportSource, out: Path, metrics: str, dtype: MergedDtype = "float32", redo: bool = False
 ) -> str | None:
     """Write base and adapter as one model, in safetensors, with tokenizer, chat template and a model card.
 
@@ -122,16 +122,16 @@ def export_merged(
         out: the folder to write.
         metrics: text of the card's section "Metrics", in Markdown.
         dtype: precision of the merged weights.
-        force: whether to replace a folder that is not empty.
+        redo: whether to replace a folder that is not empty.
 
     Returns:
         For an adapter that was trained on the base in 4 bits, what merging has changed, as a sentence; else None.
 
     Raises:
-        LovecError: ``out`` is not empty and ``force`` is False, or it is, holds or lies in what is exported; the
+        LovecError: ``out`` is not empty and ``redo`` is False, or it is, holds or lies in what is exported; the
             weights of the base are stored in 4 bits; or the model cannot be loaded or merged.
     """
-    _check_target(source, out, force)  # before a model is loaded
+    _check_target(source, out, redo)  # before a model is loaded
     config = PolicyConfig(resolve_model(source.base), adapter=str(source.adapter), any_base=source.any_base)
     if stored_quantization(load_config(config), source.base) is not None:
         raise LovecError(
@@ -298,11 +298,11 @@ def _training_summary(recipe: Path) -> str:
     )
 
 
-def _check_target(source: ExportSource, out: Path, force: bool) -> None:
+def _check_target(source: ExportSource, out: Path, redo: bool) -> None:
     """Refuse a folder that holds something, and one whose replacement would damage the run."""
     parts = [] if source.run is None else [source.run / "logs", source.run / "test"]
     check_output(out, (source.adapter, source.base, *parts), "choose another folder")
     if out.exists() and not out.is_dir():
         raise LovecError(f"{out} is a file, expected a folder to write; choose another name")
-    if not force:
-        check_unused(out, "choose another folder, or replace it with --force")
+    if not redo:
+        check_unused(out, "choose another folder, or replace it with --redo")

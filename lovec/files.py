@@ -226,6 +226,16 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def check_run_folder(run: str | os.PathLike[str]) -> None:
+    """Refuse a run that is no folder.
+
+    Raises:
+        LovecError: there is no such folder.
+    """
+    if not Path(run).is_dir():
+        raise LovecError(f"there is no folder {run}; give the folder of a run (trainer.default_root_dir)")
+
+
 def check_adapter_folder(adapter: str) -> None:
     """Refuse a folder that holds no adapter in PEFT format; its weights are not read.
 

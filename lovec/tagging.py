@@ -23,9 +23,10 @@ from lovec.encoding import QUESTION
 from lovec.passages import is_markup
 from lovec.sentences import is_prose
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
-from lovec.taggers.deployment import UNCALIBRATED, Deployment
+from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.scoring import OnSentence, run_to_end
 from lovec.types import (
+    DEFAULT_SCALE,
     FREE_FORM,
     ITERATIVE,
     MODES,
@@ -36,6 +37,7 @@ from lovec.types import (
     Record,
     Sampling,
     Sentence,
+    check_confidence,
     check_range,
     is_text,
 )
@@ -69,8 +71,8 @@ class TextTagger:
         readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores. None
             is the mean, calibrated where the model has a calibration; the others are never calibrated.
         max_new_tokens: longest answer, in tokens.
-        min_score: sentences with a lower score, or without one, are left out; ``meta["left_out"]`` counts them, and
-            the answer stays whole. None keeps all.
+        min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7;
+            ``meta["left_out"]`` counts them, and the answer stays whole. None keeps all.
         keep_factual: probability that all sentences that are kept are true, such as 0.9; sentences with a confidence
             at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
             the threshold. None asks for no guarantee.
@@ -81,7 +83,7 @@ class TextTagger:
             tells which they are. False at first.
 
     Raises:
-        LovecError: ``min_score`` is not a score of the model's scale, or the readout is unknown.
+        LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown.
     """
 
     def __init__(
@@ -89,15 +91,14 @@ class TextTagger:
         session: Session,
         readout: Readout | None = None,
         max_new_tokens: int = 512,
-        min_score: int | None = None,
+        min_confidence: float | None = None,
         keep_factual: float | None = None,
     ) -> None:
         engine, encoder = session.engine, session.encoder
-        if min_score is not None and (type(min_score) is not int or not 0 <= min_score <= encoder.scale.top):
-            raise LovecError(f"min_score is {min_score!r}, expected an integer 0..{encoder.scale.top}")
+        check_confidence("min_confidence", min_confidence)
         check_range("keep_factual", keep_factual, above=0, below=1)
         self.session = session
-        self.min_score = min_score
+        self.min_confidence = min_confidence
         self.keep_factual = keep_factual
         self.whole = False
         self._ranks: list[list[float]] = []
@@ -192,7 +193,7 @@ class TextTagger:
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
         """
-        keeps = self.deployment.keeps(mode, self.min_score, self.keep_factual)
+        keeps = self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
         return lambda sentence: is_markup(sentence) or keeps(sentence)
 
     def drift(self, mode: str) -> str | None:
@@ -206,7 +207,7 @@ class TextTagger:
     def _filtered(self, record: Record, mode: str) -> Record:
         """Return a record without the sentences that are not kept, and with their number in its meta data."""
         self._ranks.append(self.deployment.ranks(record, mode))
-        if self.min_score is None and self.keep_factual is None:
+        if self.min_confidence is None and self.keep_factual is None:
             return record
         kept = tuple(filter(self.keeps(mode), record.sentences))
         meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
@@ -221,7 +222,7 @@ def tag(
     engine: Engine | str = "transformers",
     *,
     session: Session | None = None,
-    min_score: int | None = None,
+    min_confidence: float | None = None,
     keep_factual: float | None = None,
     readout: Readout | None = None,
     max_new_tokens: int = 512,
@@ -239,7 +240,7 @@ def tag(
         adapter: folder of a PEFT adapter, or of the run that wrote it.
         engine: "transformers", "vllm", the address of a vLLM server, or an engine.
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
-        min_score: sentences with a lower score, or without one, are left out.
+        min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
         keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
         readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores; None
             is the mean, calibrated where the model has a calibration.
@@ -265,8 +266,11 @@ def tag(
     texts, questions = (values if len(values) == n else values * n for values in (texts, questions))
     pairs = enumerate(zip(texts, questions, strict=True), 1)
     records = [text_record(t or "", q, f"text-{number}") for number, (t, q) in pairs]
+    if "min_score" in settings:
+        scale = DEFAULT_SCALE if session is None else session.encoder.scale
+        raise renamed_threshold(settings["min_score"], scale, "min_confidence={}")
     session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
-    tagger = TextTagger(session, readout, max_new_tokens, min_score, keep_factual)
+    tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
     tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)
     for record in tagged:
         if problems := record.meta.get("problems"):

@@ -88,6 +88,24 @@ def check_range(
         raise LovecError(f"{name} is {(str if is_number else repr)(value)[:60]}, expected {expected}".rstrip())
 
 
+def check_confidence(name: str, value: Any) -> None:
+    """Refuse a threshold that is no confidence in [0, 1]; of one that looks like a score, say which confidence it is.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value; None, where the setting has none, is always allowed.
+
+    Raises:
+        LovecError: ``value`` is no number from 0 to 1.
+    """
+    try:
+        check_range(name, value, at_least=0, at_most=1)
+    except LovecError as error:
+        is_score = isinstance(value, (int, float)) and 1 < value <= DEFAULT_SCALE.top
+        hint = f"; {value:g} of {DEFAULT_SCALE.top} is {value / DEFAULT_SCALE.top:g}" if is_score else ""
+        raise LovecError(f"{error}{hint}") from None
+
+
 def check_count(name: str, value: Any, at_least: int = 1, at_most: int = LARGEST_COUNT) -> None:
     """Refuse the value of a setting that is no integer in its range.
 
@@ -538,6 +556,9 @@ Keeps: TypeAlias = Callable[[Sentence], bool]
 Readout: TypeAlias = Literal["stated", "mean"]
 """How a confidence is read: "stated" is the score that the model states, "mean" the expected score of its distribution
 over all scores; both as a share of the highest score."""
+
+Promise: TypeAlias = Literal["all-true", "share", "errors"]
+"""What a guarantee is about: all kept sentences are true, a share of them is, or their errors are bounded."""
 
 Mode: TypeAlias = Literal["iterative", "free-form"]
 """A way to tag, see ``MODES``."""

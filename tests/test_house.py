@@ -124,7 +124,7 @@ def sources() -> list[Path]:
 def room_of(path: Path) -> str | None:
     """The room a file belongs to; None for the front door lovec/__init__.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    room = parts[0] if parts[0] == "cli" else parts[1]
+    room = "cli" if parts[0] == "cli" or parts[1] == "__main__" else parts[1]
     return None if room == "__init__" else room
 
 

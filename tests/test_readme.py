@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import shlex
 import sys
 import tomllib
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
+from lovec.cli.examples import EXAMPLES
 from lovec.cli.parser import OneLineErrors
 from lovec.cli.training import TrainingCLI, TrainingParser
 from lovec.datasets.jsonl import read_records, record_from_dict, write_records
@@ -120,7 +122,9 @@ def test_badges_say_what_pyproject_says():
 # ---------------------------------------------------------------- commands
 
 
-@pytest.mark.parametrize("words", list(commands()))
+@pytest.mark.parametrize(
+    "words", [*commands(), *(shlex.split(line)[1:] for lines in EXAMPLES.values() for line, _ in lines)]
+)
 def test_commands_are_ones_the_parser_takes(words, here, monkeypatch):
     from lovec.cli import arguments
 

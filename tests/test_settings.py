@@ -58,7 +58,7 @@ ZERO = set(
     "RolloutModule.empty "
     "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
-    "Term.weight TextTagger.min_score VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
+    "Term.weight TextTagger.min_confidence VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
     "ExpectedReward.entropy_weight ExpectedReward.variance_weight OpenAIWriter.max_cost OpenAIWriter.price_in "
     "OpenAIWriter.price_out OpenAIWriter.retries QuadraticReward.bonus RequestLimits.grace Splitting.seed "

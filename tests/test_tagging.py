@@ -309,22 +309,22 @@ def test_the_mean_is_the_expected_score(session: Session) -> None:
         assert sentence["confidence"] == sentence["score"] / 10
 
 
-def test_sentences_below_min_score_are_left_out_and_counted(session: Session) -> None:
+def test_sentences_below_min_confidence_are_left_out_and_counted(session: Session) -> None:
     whole = lovec.tag(TEXT, session=session)
-    scores = [s["score"] for s in whole["sentences"]]
-    for least in range(11):
-        kept = lovec.tag(TEXT, session=session, min_score=least)
-        assert kept["sentences"] == [s for s in whole["sentences"] if s["score"] >= least]
-        assert kept["meta"]["left_out"] == sum(score < least for score in scores) and kept["answer"] == TEXT
+    confidences = [s["confidence"] for s in whole["sentences"]]
+    for least in (0, *confidences, 0.5, 1):
+        kept = lovec.tag(TEXT, session=session, min_confidence=least)
+        assert kept["sentences"] == [s for s in whole["sentences"] if s["confidence"] >= least]
+        assert kept["meta"]["left_out"] == sum(value < least for value in confidences) and kept["answer"] == TEXT
     assert "left_out" not in whole["meta"]
-    unscored = TextTagger(session, min_score=0)._filtered(
-        Record("a", "?", sentences=(Sentence("A."), Sentence("B.", score=0))), "iterative"
+    unscored = TextTagger(session, min_confidence=0)._filtered(
+        Record("a", "?", sentences=(Sentence("A."), Sentence("B.", confidence=0.0, score=0))), "iterative"
     )
     assert [s.text for s in unscored.sentences] == ["B."]  # no score is no pass
 
 
 def test_those_who_show_what_is_left_out_get_it_all(session: Session) -> None:
-    tagger = TextTagger(session, min_score=5)
+    tagger = TextTagger(session, min_confidence=0.5)
     [kept] = tagger.tag_texts([text_record(TEXT)])
     tagger.whole = True
     [whole] = tagger.tag_texts([text_record(TEXT)])
@@ -340,7 +340,7 @@ def test_what_is_returned_shows_itself(session: Session) -> None:
     assert "Confidence: mean of the score distribution, not calibrated." in html and "Ada wrote notes." in html
     stated = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=8, readout="stated")
     assert "Confidence: the stated score, as a share of the highest score." in stated._repr_html_()
-    many = lovec.tag([TEXT, "Alone."], session=session, min_score=0)
+    many = lovec.tag([TEXT, "Alone."], session=session, min_confidence=0)
     assert type(many) is TaggedTexts and type(many[1]) is TaggedText
     frame = many.to_frame()
     assert frame["id"].tolist() == ["text-1"] * 3 + ["text-2"]
@@ -354,10 +354,8 @@ def test_texts_are_tagged_on_the_scale_of_the_model(model: str) -> None:
         for sentence in tagged["sentences"]:
             assert sentence["score"] in range(3) and len(sentence["distribution"]) == 3
             assert len(sentence["distribution"]) == sentence["levels"] == 3
-        best = lovec.tag(TEXT, session=session, min_score=2)
-        assert best["sentences"] == [sentence for sentence in tagged["sentences"] if sentence["score"] == 2]
-        with pytest.raises(LovecError, match=r"min_score is 3, expected an integer 0\.\.2"):
-            lovec.tag(TEXT, session=session, min_score=3)
+        with pytest.raises(LovecError, match=r"min_score is now min_confidence, .*: min_confidence=1$"):
+            lovec.tag(TEXT, session=session, min_score=2)
 
 
 def test_wrong_calls_are_refused(session: Session) -> None:
@@ -365,8 +363,15 @@ def test_wrong_calls_are_refused(session: Session) -> None:
         (lambda: lovec.tag(session=session), "neither text nor question"),
         (lambda: lovec.tag(["A.", "B."], ["1?"] * 3, session=session), "got 3 questions for 2 texts"),
         (lambda: lovec.tag("A.", ["1?", "2?"], session=session), "got 2 questions for 1 texts"),
-        (lambda: lovec.tag("A.", session=session, min_score=11), "min_score is 11, expected an integer 0..10"),
-        (lambda: lovec.tag("A.", session=session, min_score=0.7), "min_score is 0.7"),
+        (
+            lambda: lovec.tag("A.", session=session, min_score=7),
+            "min_score is now min_confidence, .*: min_confidence=0.7",
+        ),
+        (
+            lambda: lovec.tag("A.", session=session, min_confidence=7),
+            "expected at least 0 and at most 1; 7 of 10 is 0.7",
+        ),
+        (lambda: lovec.tag("A.", session=session, min_confidence=1.01), "min_confidence is 1.01"),
         (lambda: lovec.tag("A.", session=session, readout="median"), "readout is 'median'"),
     ):
         with pytest.raises(LovecError, match=message.replace("?", r"\?")):

@@ -4,7 +4,7 @@ It loads no model and has no command line: records in, records out, and one JSON
 """
 
 from lovec.calibration.calibration import Calibration, Promised, calibrate
-from lovec.calibration.conformal import Guarantee, Promise, guarantee
+from lovec.calibration.conformal import Guarantee, guarantee
 from lovec.calibration.files import read_calibrations, weights_digest, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
@@ -19,7 +19,6 @@ __all__ = [
     "Identity",
     "Isotonic",
     "Platt",
-    "Promise",
     "Promised",
     "Stack",
     "calibrate",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lovec.calibration.conformal import TRUE_FROM, Guarantee, Promise, guarantee, passages_of
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, passages_of
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import FeatureMap, Fitted, feature_map_from_dict, fit_map
@@ -30,7 +30,7 @@ from lovec.calibration.stack import Stack
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
 from lovec.notices import counted
-from lovec.types import DEFAULT_SCALE, LovecError, Mode, Record, Sentence, check_choice, check_range
+from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence, check_choice, check_range
 
 VERSION = 1
 """Version of the file format."""
@@ -230,8 +230,8 @@ class Calibration:
             for found in self.guarantees
         )
         raise LovecError(
-            f"there is no threshold for --keep-factual {keep_factual:g}, only for {there or 'none'}; add one with "
-            f"`lovec calibrate --keep-factual {keep_factual:g}`"
+            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; add one with "
+            f"`lovec calibrate --keep_factual {keep_factual:g}`"
         )
 
     def describe(self) -> str:

@@ -18,20 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lovec.calibration.logistic import Array
 from lovec.calibration.plain import checked_integer, checked_number, checked_object, wrong
 from lovec.notices import counted
-from lovec.types import LovecError, Record, Sentence, check_choice, check_range, check_seed
+from lovec.types import LovecError, Promise, Record, Sentence, check_choice, check_range, check_seed
 
 TRUE_FROM = 0.5
 """Factuality from which a sentence counts as true by default: at least half of what it says is supported."""
-
-Promise: TypeAlias = Literal["all-true", "share", "errors"]
-"""What a guarantee is about: all kept sentences are true, a share of them is, or their errors are bounded."""
 
 _DIGITS = 9  # to which ranks are rounded before they are rounded up: (29 + 1)(1 - 0.9) is 3, not 2.9999999999999996
 _ENDS = {math.inf: "nothing", -math.inf: "everything"}

@@ -112,6 +112,17 @@ def is_rows(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def check_rows(path: str | os.PathLike[str]) -> None:
+    """Refuse a file that cannot be opened; a data set of the hub is not asked for.
+
+    Raises:
+        LovecError: there is no such file, or it cannot be read.
+    """
+    if HubRows.parse(os.fspath(path)) is None:
+        with _opened(path):
+            pass
+
+
 def read_rows(
     path: str | os.PathLike[str],
     name: str | None = None,

@@ -299,6 +299,7 @@ def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), 
             inner = f"{key}.{name}" if key else name
             if text := difference(one.get(name), other.get(name), places, inner):
                 return text
+        return None  # what is missing is null: a setting that there was not yet, or that has another name now
     name = key.removeprefix("settings.").removeprefix("source.")
     what = f"{name} of another input" if key.startswith("source") else f"other settings: {name}"
     return f"{what} ({short_json(one)} {places[0]}, {short_json(other)} {places[1]})"

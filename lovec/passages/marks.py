@@ -104,12 +104,16 @@ def one_line(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def sentence_text(sentence: Sentence) -> Text:
+def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:
     """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
 
     Headings and code blocks that have no confidence are plain.
+
+    Args:
+        sentence: the sentence.
+        tag: what follows it in the place of its confidence.
     """
     if is_markup(sentence):
         return Text(visible(sentence.text))
     style = TERMINAL[band(sentence.confidence)]
-    return Text.assemble((visible(sentence.text), style), " ", (f"[{number(sentence)}]", "bold"))
+    return Text.assemble((visible(sentence.text), style), " ", (tag or f"[{number(sentence)}]", "bold"))

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from lovec.datasets.jsonl import read_records
+from lovec.files import check_run_folder
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.results import Results, read_results
 from lovec.types import Kind, LovecError, Record, ResultRow
@@ -195,8 +196,7 @@ def test_folders(folder: Path) -> list[Path]:
     Raises:
         LovecError: there is no such folder.
     """
-    if not folder.is_dir():
-        raise LovecError(f"there is no folder {folder}; give the folder of a run (trainer.default_root_dir)")
+    check_run_folder(folder)
     for depth in range(_DEPTH + 1):
         patterns = ("test/results.json", "test/*/results.json")
         paths = [path.parent for pattern in patterns for path in folder.glob("*/" * depth + pattern)]

@@ -45,7 +45,7 @@ class Response(ABC):
         self.request: ChatRequest | TagRequest = request
         self._deployment, self._mode, self._name = deployment, mode, name
         try:
-            self._keeps = deployment.keeps(mode, request.min_score, request.keep_factual)
+            self._keeps = deployment.keeps(mode, request.min_confidence, request.keep_factual)
         except LovecError as error:
             raise RequestRefused(str(error), "keep_factual") from None
 

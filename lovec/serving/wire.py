@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from lovec.datasets.jsonl import short_json
+from lovec.taggers.deployment import renamed_threshold
 from lovec.types import LovecError, Sampling, Scale
 
 _OTHERS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("parameters.yaml").read_text("utf-8"))
@@ -53,7 +54,7 @@ class _Strict(BaseModel):
 
 class _Request(_Strict):
     model: str | None = None
-    min_score: int | None = None
+    min_confidence: float | None = Field(None, ge=0, le=1)
     keep_factual: float | None = Field(None, gt=0, lt=1)
 
     @classmethod
@@ -63,12 +64,14 @@ class _Request(_Strict):
         Args:
             body: the JSON object.
             model: name of the only model there is.
-            scale: the scale of ``min_score``.
+            scale: the scale of the scores, by which ``min_score``, the older name, is converted for the error.
 
         Raises:
-            RequestRefused: a parameter is of the wrong type or out of range; ``min_score`` is not on the scale; the
-                request asks for another model.
+            RequestRefused: a parameter is of the wrong type or out of range; the request asks for another model.
         """
+        if body.get("min_score") is not None:
+            error = renamed_threshold(body["min_score"], scale, '"min_confidence": {}')
+            raise RequestRefused(str(error), "min_score", code="unknown_parameter")
         try:
             request = cls.model_validate(body)
         except ValidationError as error:
@@ -79,9 +82,6 @@ class _Request(_Strict):
             is_shown = first["msg"].startswith("Input should") and not isinstance(given, list | dict)
             said = f"{place}: {first['msg']}" + f", not {short_json(given)}" * is_shown
             raise RequestRefused(said, path[1:], code=_code(first["type"])) from None
-        if request.min_score is not None and not 0 <= request.min_score <= scale.top:
-            message = f"min_score must be an integer, between 0 and {scale.top}"
-            raise RequestRefused(message, "min_score", code="invalid_value")
         if request.model not in (None, model):
             raise RequestRefused(
                 f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
@@ -108,7 +108,7 @@ class TagRequest(_Request, extra="forbid"):
         question: the question that it answers.
         stream: whether the confidences of sentences are sent as soon as they are known.
         model: name of the model.
-        min_score: as in ``ChatRequest``, as is ``keep_factual``.
+        min_confidence: as in ``ChatRequest``, as is ``keep_factual``.
         keep_factual: as in ``ChatRequest``.
     """
 
@@ -157,7 +157,7 @@ class ChatRequest(_Request):
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
         stream_options: whether a stream ends with a chunk that counts tokens.
-        min_score: sentences with a lower score, or without one, are left out of the text; None keeps all.
+        min_confidence: sentences with a lower confidence, or without one, are left out of the text; None keeps all.
         keep_factual: probability that all sentences that are kept are true, see ``lovec.calibration.Guarantee``; None
             asks for no guarantee.
     """
@@ -185,13 +185,13 @@ class ChatRequest(_Request):
             body: the JSON object; parameters that are null count as absent.
             model: name of the only model there is.
             max_tokens: the most tokens of an answer: the default of a request, and the limit where it asks for more.
-            scale: the scale of ``min_score``.
+            scale: as in ``read``.
             max_choices: the most answers that one request may ask for.
 
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
         """
-        _refuse_unsupported(body, cls.model_fields)
+        _refuse_unsupported(body, (*cls.model_fields, "min_score"))  # ``read`` says what has become of that one
         for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
             if isinstance(message, dict):
                 _refuse_unsupported(message, _Message.model_fields, f"messages[{number}]")

@@ -6,12 +6,26 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecError, Record, Scale, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
+
+
+def renamed_threshold(min_score: Any, scale: Scale, written: str) -> LovecError:
+    """Return the error for a threshold on stated scores, which names the threshold on confidences in its place.
+
+    Args:
+        min_score: the lowest score, as it was given.
+        scale: the scale of the score.
+        written: how a threshold on confidences is given where the other one was, with ``{}`` for the number.
+    """
+    is_score = isinstance(min_score, int) and not isinstance(min_score, bool) and 0 <= min_score <= scale.top
+    confidence = f"{min_score / scale.top:.2g}" if is_score else "0.7"
+    return LovecError(f"min_score is now min_confidence, a confidence from 0 to 1: {written.format(confidence)}")
+
 
 DEPLOYED = "deployed"
 """Readout of result rows whose confidences are those that users get."""
@@ -78,12 +92,13 @@ class Deployment:
             return record
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
 
-    def keeps(self, mode: str, min_score: int | None = None, keep_factual: float | None = None) -> Keeps:
+    def keeps(self, mode: str, min_confidence: float | None = None, keep_factual: float | None = None) -> Keeps:
         """Return a function that tells whether a sentence stays in a text.
 
         Args:
             mode: how the sentences are tagged.
-            min_score: sentences with a lower stated score, or without one, do not stay; None keeps them.
+            min_confidence: sentences with a lower confidence, or without one, do not stay; None keeps them. What is
+                compared is the confidence that users get, in [0, 1] and before it is rounded to be shown.
             keep_factual: the probability of a guarantee, see ``lovec.calibration.Guarantee``; sentences at or below its
                 threshold do not stay. None asks for no guarantee.
 
@@ -94,7 +109,7 @@ class Deployment:
         guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual)
 
         def keeps(sentence: Sentence) -> bool:
-            if min_score is not None and (sentence.score is None or sentence.score < min_score):
+            if min_confidence is not None and (sentence.confidence is None or sentence.confidence < min_confidence):
                 return False
             return guarantee is None or calibration is None or calibration.keeps(sentence, guarantee)
 

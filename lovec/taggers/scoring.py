@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from lovec.encoding import Encoder
-from lovec.metrics.functional import mean_confidence
 from lovec.notices import listed
 from lovec.types import Engine, Readout, Scale, Sentence, TokenScores, token_scorer
 
@@ -286,6 +285,8 @@ def with_score(sentence: Sentence, score: int, logps: Sequence[float], scale: Sc
     """
     confidence: float | None = scale.confidence(score)
     if readout == "mean":
+        from lovec.metrics.functional import mean_confidence  # here, because it imports torch
+
         highest = max(logps)  # subtracted because all probabilities may be too small for a float
         confidence = mean_confidence([math.exp(logp - highest) for logp in logps])
     return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps), levels=scale.size)

@@ -121,7 +121,7 @@ def test_devices(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> N
         (["label", *LABEL, "--chunk", "0"], "--chunk is 0, expected at least 1"),
         (["label", *LABEL, "--samples", "-1"], "--samples is -1, expected at least 1"),
         (["label", *LABEL, "--seed", "-1"], "--seed is -1, expected at least 0"),
-        (["tag", "ok.jsonl", "--model", "tiny-llama", "--rows", "-1"], "max_rows is -1, expected at least 1"),
+        (["tag", "ok.jsonl", "--model", "tiny-llama", "--rows", "-1"], "--rows is -1, expected at least 1"),
         (["tag", "--ask", "Who?", "--model", "tiny-llama", "--max_new_tokens", "0"], "max_new_tokens is 0, expected"),
     ],
 )

@@ -152,7 +152,7 @@ def test_sentences_below_the_threshold_of_a_guarantee_are_left_out(run: Path, ca
     assert main(["tag", "page.txt", "--adapter", "run", "--device", "cpu", "--keep_factual", "0.8"]) == 0
     assert capsys.readouterr().out.count("</confidence>") == len(kept)
     code, line = last_error(capsys, "tag", "page.txt", "--adapter", "run", "--keep_factual", "0.7")
-    assert code == 1 and "no threshold for --keep-factual 0.7, only for 0.9, 0.8" in line
+    assert code == 1 and "no threshold for --keep_factual 0.7, only for 0.9, 0.8" in line
     code, line = last_error(capsys, "tag", "--ask", "Who?", "--adapter", "run", "--keep_factual", "0.8")
     assert code == 1 and "no threshold for free-form tagging" in line
     code, line = last_error(capsys, "tag", "page.txt", "--adapter", "run", "--keep_factual", "1")

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 
@@ -14,9 +15,15 @@ from commandline import CPU, error_of
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
+from lovec.cli.calibrate import CalibrateSettings
 from lovec.cli.errors import UsageError
-from lovec.cli.parser import with_underscores
+from lovec.cli.examples import EXAMPLES
+from lovec.cli.label_options import LabelSettings
+from lovec.cli.parser import OneLineParser, with_underscores
+from lovec.cli.signatures import SignatureParser
+from lovec.cli.tag_options import TagSettings
 from lovec.taggers import open_session
+from lovec.tagging import TextTagger
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +43,7 @@ def here(here):
         ("fti", "unknown command fti; did you mean fit?"),
         ("--versoin", "unknown option --versoin; did you mean --version?"),
         ("demo --quik", "unknown option --quik; did you mean --quick?"),
-        ("demo --seed x", "argument --seed: invalid int value: 'x'"),
+        ("demo --seed x", "--seed is x, expected int"),
         ("demo --methods sft,dpp", "unknown method dpp; did you mean dpo?"),
         ("world now", "unexpected word now; options start with --"),
         ("fit --config", "--config needs the name of a recipe, such as sft.yaml"),
@@ -167,6 +174,76 @@ def test_help_spells_names_with_underscores_and_none_as_null(capsys, command):
     printed = capsys.readouterr().out
     assert not re.findall(r"--\w+-\w+", printed)
     assert "None" not in printed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples_at_the_end_of_its_help(command):
+    assert len(EXAMPLES[command]) in (2, 3)
+    assert all(line.startswith(f"lovec {command}") for line, _ in EXAMPLES[command])
+    printed = OneLineParser(command, "What it does.").format_help()
+    assert printed.endswith(f"  {EXAMPLES[command][-1][0]}\n      {EXAMPLES[command][-1][1]}\n")
+    assert EXAMPLES.keys() == COMMANDS.keys()
+
+
+def parser_of_both_kinds():
+    plain, typed = OneLineParser("x", "X."), SignatureParser(prog="lovec x")
+    for parser in (plain, typed):
+        parser.add_argument("--redo", action="store_true", help="redo")
+        parser.add_argument("files", nargs="*", default=[])
+    typed.add(open_session)
+    return plain, typed
+
+
+@pytest.mark.parametrize(
+    ("words", "redo", "files"),
+    [
+        ("", False, []),
+        ("--redo", True, []),
+        ("a --redo", True, ["a"]),
+        ("--redo a b", True, ["a", "b"]),
+        ("--redo true a", True, ["a"]),
+        ("--redo False a", False, ["a"]),
+        ("a --redo=false", False, ["a"]),
+    ],
+)
+def test_what_is_true_or_false_may_stand_alone_in_every_parser(words, redo, files):
+    for parser in parser_of_both_kinds():
+        options = parser.parse_args(words.split())
+        assert (options.redo, options.files) == (redo, files)
+    typed = parser_of_both_kinds()[1]
+    assert typed.parse_args(["--any-base", "a"]).any_base is True and typed.parse_args(["--raw", "false"]).raw is False
+
+
+def test_help_shows_both_forms_of_what_is_true_or_false():
+    for parser in parser_of_both_kinds():
+        printed = " ".join(parser.format_help().split())
+        assert "--redo {true,false} redo" in printed and "default: false)" in printed and "False" not in printed
+
+
+def test_pages_spell_options_as_the_help_does():
+    """An option of lovec is written with underscores; those of other programs have hyphens."""
+    options = set(signature(open_session).parameters) | set(signature(TextTagger).parameters)
+    options |= {
+        field.name for settings in (TagSettings, LabelSettings, CalibrateSettings) for field in fields(settings)
+    }
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / ".ci" / "run"):
+        for name in re.findall(r"--(\w+(?:-\w+)+)", page.read_text()):
+            assert name.replace("-", "_") not in options or page.name == "commands.md", (page.name, name)
+
+
+def test_make_alone_prints_the_targets_and_does_nothing_else(tmp_path):
+    text = (ROOT / "Makefile").read_text()
+    (tmp_path / "Makefile").write_text(text)
+    printed = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    named = dict(re.findall(r"^make ([\w-]+) +(\S.*)$", printed, re.MULTILINE))
+    [phony] = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert list(named) == phony.split() and len(printed.splitlines()) == len(named)
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
+
+
+def test_python_m_lovec_is_the_command():
+    run = subprocess.run([sys.executable, "-m", "lovec", "fti"], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (2, "lovec: error: unknown command fti; did you mean fit?\n")
 
 
 def test_options_of_tag_come_from_what_they_are_passed_to(capsys):

@@ -85,7 +85,7 @@ def test_the_merged_model_loads_in_plain_transformers(run: Path, wanted: torch.T
     assert exported.chat_template == original.chat_template
     assert exported("One. <confidence> 10").input_ids == original("One. <confidence> 10").input_ids
     low = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
-    assert main(["export", str(run), str(out), "--merged", "--dtype", "bfloat16", "--force"]) == 0
+    assert main(["export", str(run), str(out), "--merged", "--dtype", "bfloat16", "--redo"]) == 0
     rounded = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
     assert rounded.dtype == torch.bfloat16 and torch.equal(logits(rounded), logits(low))
 
@@ -125,7 +125,7 @@ def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: 
     assert "no results at nowhere.json" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_empty_is_kept_without_force(
+def test_a_folder_that_is_not_empty_is_kept_without_redo(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -136,11 +136,11 @@ def test_a_folder_that_is_not_empty_is_kept_without_force(
         assert main(["export", str(run), str(out), *flags]) == 1
         assert "exists and is not empty" in capsys.readouterr().err
     monkeypatch.setattr("lovec.exporting.settings_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    assert main(["export", str(run), str(out), "--force"]) == 1
+    assert main(["export", str(run), str(out), "--redo"]) == 1
     assert capsys.readouterr().err == "lovec: error: disk full\n"
     assert (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
     monkeypatch.undo()
-    assert main(["export", str(run), str(out), "--force"]) == 0
+    assert main(["export", str(run), str(out), "--redo"]) == 0
     assert not (out / "mine").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

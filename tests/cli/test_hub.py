@@ -140,7 +140,7 @@ def test_an_upload_holds_the_files_of_the_export(pushed: Site) -> None:
 
 
 def test_a_branch_and_a_public_repository(pushed: Site) -> None:
-    words = ["export", str(pushed.adapter), "out/open", "--force", "--push"]
+    words = ["export", str(pushed.adapter), "out/open", "--redo", "--push"]
     code, out, err = pushed.run(*words, "acme/open@v2", "--public", token=OWNER)
     repo = pushed.hub.repos["models", "acme/open"]
     assert code == 0 and "(private)" not in out and not repo.private, err
@@ -159,7 +159,7 @@ def test_a_branch_and_a_public_repository(pushed: Site) -> None:
     ],
 )
 def test_tokens_that_may_not_write(token: str | None, message: str, pushed: Site) -> None:
-    words = ["export", str(pushed.adapter), "out/other", "--force", "--push", "acme/other"]
+    words = ["export", str(pushed.adapter), "out/other", "--redo", "--push", "acme/other"]
     code, _, err = pushed.run(*words, **({} if token is None else {"token": token}))
     assert code == 1 and message in err and "Traceback" not in err and "hf_" not in err
     assert ("models", "acme/other") not in pushed.hub.repos

@@ -285,9 +285,9 @@ def test_shards_of_another_input_model_or_option_are_one_line(
     here: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shard = ["--out", "tags.jsonl", "--shard", "2/3", "--redo"]
-    assert tag(model, *shard, "--min_score", "3") == 0
+    assert tag(model, *shard, "--min_confidence", "0.3") == 0
     line = error(capsys, "join", "tags.jsonl")
-    assert "other settings: min_score (missing in shard 1/3, 3 in shard 2/3); make one of the two again" in line
+    assert "other settings: min_confidence (missing in shard 1/3, 0.3 in shard 2/3); make one of the two again" in line
     write_documents("in.jsonl", 11)
     assert tag(model, *shard) == 0
     assert "files of another input (" in error(capsys, "join", "tags.jsonl")

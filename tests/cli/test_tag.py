@@ -78,8 +78,19 @@ def expected(session: Session, text: str = PAGE, **options: Any) -> list[tuple[s
     return [(s["text"], s["score"]) for s in lovec.tag(text, session=session, **options)["sentences"]]
 
 
+def confident(session: Session, text: str = PAGE, **options: Any) -> list[tuple[str, str]]:
+    sentences = lovec.tag(text, session=session, **options)["sentences"]
+    return [(s["text"], f"{s['confidence']:.2f}") for s in sentences if s["confidence"] is not None]
+
+
 def parsed(text: str) -> list[tuple[str, int | None]]:
     return [(sentence.text, sentence.score) for sentence in parse(text).sentences]
+
+
+def shown(text: str) -> list[tuple[str, str]]:
+    """The last line of every sentence of a printed text, and its confidence."""
+    pieces = [span.raw.partition(" <confidence> ") for span in parse(text).sentences]
+    return [(before.split("\n")[-1].strip(), after.split()[0]) for before, _, after in pieces]
 
 
 # Which sentences to doubt
@@ -94,13 +105,12 @@ PROSE = ["Ada wrote notes.", "She was born in London.", "She used an engine:", "
 def test_headings_and_code_are_kept_and_not_scored(run: Any, session: Session) -> None:
     Path("life.md").write_text(DOCUMENT, encoding="utf-8")
     _, out, _ = run("life.md")
-    assert re.sub(r" <confidence> \d+ </confidence>", "", out) == DOCUMENT and out.count("</confidence>") == 5
+    assert re.sub(r" <confidence> 0\.\d\d </confidence>", "", out) == DOCUMENT and out.count("</confidence>") == 5
     question = "In a paragraph, could you tell me what you know about Ada Lovelace?"
-    bare = expected(session, "\n\n".join(PROSE), question=question)
-    assert [(text.splitlines()[-1], score) for text, score in parsed(out) if score is not None] == bare
+    assert shown(out) == confident(session, "\n\n".join(PROSE), question=question)
     Path("again.txt").write_text(out, encoding="utf-8")
     assert run("again.txt")[1] == out
-    _, line, _ = run("life.md", "--format", "jsonl", "--min-score", "10")
+    _, line, _ = run("life.md", "--format", "jsonl", "--min-confidence", "1")
     record = json.loads(line)
     assert record["question"] == question
     kept = [s["text"] for s in record["sentences"] if s.get("score") is None]
@@ -108,7 +118,7 @@ def test_headings_and_code_are_kept_and_not_scored(run: Any, session: Session) -
     _, page, _ = run("life.md", "--format", "html")
     assert page.count('class="lv-markup"') == 3 and page.count('<sup class="lv-n"') == 5
     Path("code.md").write_text("# Only\n\n```\na = 1\n```\n")
-    assert run("code.md", "--doubt", "5")[1] == "0 sentences\n"
+    assert run("code.md", "--doubt", "0.5")[1] == "0 sentences\n"
 
 
 def test_given_sentences_are_scored_whatever_they_look_like(run: Any) -> None:
@@ -122,15 +132,15 @@ def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
     _, line, _ = run("life.md", "--format", "jsonl")
     confidences = {s["text"]: s["confidence"] for s in json.loads(line)["sentences"] if s["text"] in PROSE}
     middle = sorted(confidences.values())[2]
-    limit = 10 * middle
-    below = [text for text in PROSE if confidences[text] < limit / 10]
+    limit = middle
+    below = [text for text in PROSE if confidences[text] < limit]
     assert 0 < len(below) < 5
     code, out, err = run("life.md", "--doubt", repr(limit))
     first, *lines = out.splitlines()
     mean = sum(confidences.values()) / 5
     assert (code, err) == (0, "")
     share = 100 * len(below) / 5
-    assert first == f"5 sentences, mean confidence {mean:.2f}, {len(below)} below {middle:.2g} ({share:.0f} %)"
+    assert first == f"5 sentences, mean confidence {mean:.2f}, {len(below)} below {middle:g} ({share:.0f} %)"
     places = {"Ada wrote notes.": 3, "She was born in London.": 3, "She used an engine:": 7, "It rained.": 15,
               "It was late.": 15}  # fmt: skip
     assert lines == [f"life.md:{places[text]}: [{confidences[text]:.2f}] {text}" for text in below]
@@ -145,10 +155,11 @@ def test_doubt_shows_a_summary_and_just_the_sentences_below(run: Any) -> None:
     ("words", "message"),
     [
         (["--doubt", "0"], "--doubt is 0"),
-        (["--doubt", "11"], "--doubt is 11"),
-        (["--doubt", "5", "--format", "html"], "a page tints the sentences to doubt by itself"),
-        (["--doubt", "5", "--min_score", "3"], "give one of them"),
-        (["--doubt", "5", "--keep_factual", "0.9"], "give one of them"),
+        (["--doubt", "11"], "--doubt is 11.0, expected at least 0 and at most 1"),
+        (["--doubt", "5"], "expected at least 0 and at most 1; 5 of 10 is 0.5"),
+        (["--doubt", "0.5", "--format", "html"], "a page tints the sentences to doubt by itself"),
+        (["--doubt", "0.5", "--min_confidence", "0.3"], "give one of them"),
+        (["--doubt", "0.5", "--keep_factual", "0.9"], "give one of them"),
     ],
 )
 def test_doubts_that_cannot_be_shown_are_one_line(run: Any, words: list[str], message: str) -> None:
@@ -175,8 +186,35 @@ def test_a_summary_comes_with_every_format(here: Path, model: str, capsys: pytes
 def test_text_comes_back_with_tags(run: Any, session: Session) -> None:
     code, out, err = run("page.txt")
     assert (code, err) == (0, "")
-    assert parsed(out) == expected(session) and [text for text, _ in parsed(out)] == SENTENCES
-    assert re.sub(r" <confidence> \d+ </confidence>", "", out) == PAGE  # line breaks and all
+    assert shown(out) == confident(session) and [text for text, _ in shown(out)] == SENTENCES
+    assert re.sub(r" <confidence> [\d.]+ </confidence>", "", out) == PAGE  # line breaks and all
+
+
+def test_the_stated_score_is_shown_where_it_is_asked_for(run: Any, session: Session) -> None:
+    code, out, _ = run("page.txt", "--readout", "stated")
+    assert code == 0 and parsed(out) == expected(session)
+    code, out, _ = run("page.txt", "--readout", "stated", "--format", "jsonl")
+    assert [(s["text"], round(10 * s["confidence"])) for s in json.loads(out)["sentences"]] == expected(session)
+
+
+def test_every_output_says_the_same_number(run: Any, session: Session) -> None:
+    numbers = [number for _, number in confident(session)]
+    assert [number for _, number in shown(run("page.txt")[1])] == numbers
+    sentences = json.loads(run("page.txt", "--format", "jsonl")[1])["sentences"]
+    assert [f"{s['confidence']:.2f}" for s in sentences] == numbers
+    assert re.findall(r'<sup class="lv-n"[^>]*>([\d.]+)', run("page.txt", "--format", "html")[1]) == numbers
+    assert re.findall(r"\[([\d.]+)\]", run("page.txt", "--doubt", "1")[1]) == numbers
+    _, out, _ = run("--ask", "Who was Ada?", "--max_new_tokens", "40")
+    answered = lovec.tag(question="Who was Ada?", session=session, max_new_tokens=40)
+    assert [n for _, n in shown(out)] == [f"{s['confidence']:.2f}" for s in answered["sentences"] if s["confidence"]]
+
+
+def test_the_output_that_was_written_is_named(run: Any) -> None:
+    for name in ("page.html", "tagged.txt", "tagged.jsonl"):
+        _, _, err = run("page.txt", "--out", name)
+        unit = "records" if name.endswith("jsonl") else "document"
+        assert re.search(rf"^{name}: 1 {unit}, 5 sentences, mean confidence 0\.\d\d, ", err, re.MULTILINE), err
+    assert "next: python -m webbrowser page.html " in run("page.txt", "--out", "page.html", "--redo")[2]
 
 
 def test_tagging_a_tagged_text_again_changes_nothing(run: Any) -> None:
@@ -225,7 +263,7 @@ def test_several_documents_have_headings(run: Any, session: Session) -> None:
     _, out, _ = run("page.txt", "--paragraphs")
     assert re.findall(r"^==> (.*) <==$", out, re.MULTILINE) == ["page.txt:1", "page.txt:2"]
     first, _, second = out.partition("==> page.txt:2 <==")
-    assert parsed(second) == expected(session, PAGE.split("\n\n")[1]) and len(parsed(first)) == 2
+    assert shown(second) == confident(session, PAGE.split("\n\n")[1]) and len(parsed(first)) == 2
 
 
 def test_jsonl_is_read_by_every_other_stage(run: Any, session: Session) -> None:
@@ -257,21 +295,24 @@ def test_a_page_is_there_whole_or_not_at_all(run: Any, monkeypatch: pytest.Monke
     assert Path("page.html").read_text() == "old" and len(list(Path().iterdir())) == 2
 
 
-@pytest.mark.parametrize("least", [0, 5, 10])
-def test_low_scores_are_left_out_in_every_format(run: Any, session: Session, least: int) -> None:
-    passes = [(text, score) for text, score in expected(session) if score >= least]
-    line = f"lovec: {len(SENTENCES) - len(passes)} sentences below {least} left out\n"
-    _, out, err = run("page.txt", "--min_score", str(least))
-    assert parsed(out) == passes and err == line
-    _, out, err = run("page.txt", "--min_score", str(least), "--format", "jsonl")
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_low_confidences_are_left_out_in_every_format(run: Any, session: Session, place: int) -> None:
+    whole = lovec.tag(PAGE, session=session)["sentences"]
+    least = [*sorted(s["confidence"] for s in whole), 1.0][place]  # one that is just as high passes
+    passes = [(s["text"], f"{s['confidence']:.2f}") for s in whole if s["confidence"] >= least]
+    assert len(passes) == 5 - place
+    line = f"lovec: {place} sentences below {least:g} left out\n"
+    _, out, err = run("page.txt", "--min_confidence", repr(least))
+    assert shown(out) == passes and err == line
+    _, out, err = run("page.txt", "--min_confidence", repr(least), "--format", "jsonl")
     data = json.loads(out)
-    assert [(s["text"], s["score"]) for s in data["sentences"]] == passes and err == line
+    assert [(s["text"], f"{s['confidence']:.2f}") for s in data["sentences"]] == passes and err == line
     assert (data["answer"], data["meta"]["left_out"]) == (PAGE, len(SENTENCES) - len(passes))
-    _, out, err = run("page.txt", "--min_score", str(least), "--format", "html")
+    _, out, err = run("page.txt", "--min_confidence", repr(least), "--format", "html")
     kept, _, left_out = out.partition("<details")
     assert [f">{text}<" in kept for text in SENTENCES] == [text in dict(passes) for text in SENTENCES]
     assert [f">{text}<" in left_out for text in SENTENCES] == [text not in dict(passes) for text in SENTENCES]
-    assert f"Sentences below {least} are left out." in out
+    assert f"Sentences below {least:g} are left out." in out
     assert "Confidence: mean of the score distribution, not calibrated." in out
     assert err == line
 
@@ -301,7 +342,7 @@ def test_questions_are_answered(run: Any, session: Session) -> None:
 
 def test_another_scale_and_other_tag_words_are_options(run: Any) -> None:
     words = ["page.txt", "--scale", '["no", "perhaps", "yes"]', "--tag_words", "[<c>, </c>]"]
-    code, out, err = run(*words)
+    code, out, err = run(*words, "--readout", "stated")
     assert (code, err) == (0, "")
     tags = re.findall(r"<c> (no|perhaps|yes) </c>", out)
     assert len(tags) == len(SENTENCES) and re.sub(r" <c> \w+ </c>", "", out) == PAGE
@@ -313,13 +354,13 @@ def test_another_scale_and_other_tag_words_are_options(run: Any) -> None:
         sum(level * p for level, p in enumerate(s["distribution"])) / sum(s["distribution"]) / 2 for s in sentences
     ]
     assert [s["confidence"] for s in sentences] == pytest.approx(means)
-    code, _, err = run(*words, "--min_score", "3")
-    assert code == 1 and "min_score is 3" in err
+    numbers = [f"{s['confidence']:.2f}" for s in sentences]
+    assert re.findall(r"<c> (\S+) </c>", run(*words)[1]) == numbers
 
 
 def test_an_engine_can_be_a_class_with_options(run: Any, session: Session) -> None:
     engine = ["--engine", "lovec.engines.TransformersEngine", "--engine.max_rows", "2"]
-    assert parsed(run("page.txt", *engine)[1]) == expected(session)
+    assert shown(run("page.txt", *engine)[1]) == confident(session)
     code, _, err = run("page.txt", *engine[:2], "--engine.max_rows", "0")
     assert code == 1 and "max_rows is 0" in err
 
@@ -423,10 +464,20 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
         (["."], 1, "cannot read . (Is a directory)"),
         (["empty.txt"], 1, "there is nothing to tag in empty.txt"),
         (["bad.jsonl"], 1, "there is nothing to tag in bad.jsonl"),
-        (["page.txt", "--min_score", "11"], 1, "min_score is 11, expected an integer 0..10"),
-        (["page.txt", "--min_score", "high"], 2, "--min_score is high, expected int"),
-        (["page.txt", "--rows", "0"], 1, "max_rows is 0, expected at least 1"),
-        (["page.txt", "--rows", "0", "--out", "x.jsonl"], 1, "chunk is 0, expected at least 1"),
+        (
+            ["page.txt", "--min_score", "7"],
+            2,
+            "min_score is now min_confidence, a confidence from 0 to 1: --min_confid",
+        ),
+        (["page.txt", "--min-score=3"], 2, "from 0 to 1: --min_confidence 0.3"),
+        (["page.txt", "--min_confidence", "7"], 1, "expected at least 0 and at most 1; 7 of 10 is 0.7"),
+        (["page.txt", "--min_confidence", "high"], 2, "--min_confidence is high, expected float"),
+        (["page.txt", "--keep_factual", "0.9"], 1, "there is no threshold for iterative tagging with this model"),
+        (["page.txt", "--out", "out.pdf"], 2, "--out is out.pdf, expected a name that ends in .jsonl, .html, "),
+        (["page.txt", "--out", "folder.txt"], 2, "--out is folder.txt, which is a folder"),
+        (["page.txt", "--out", "empty.txt/x.html"], 1, "cannot write into empty.txt (File exists)"),
+        (["page.txt", "--rows", "0"], 1, "--rows is 0, expected at least 1"),
+        (["page.txt", "--rows", "0", "--out", "x.jsonl"], 1, "--rows is 0, expected at least 1"),
         (["page.txt", "--fromat", "html"], 2, "unknown option --fromat; did you mean --format?"),
         (["page.txt", "--format", "pdf"], 2, "--format is pdf, expected 'text' or 'jsonl' or 'html'"),
         (["page.txt", "--ask", "Who?"], 2, "they take no FILE"),
@@ -440,6 +491,7 @@ def test_a_broken_line_costs_itself_only(run: Any) -> None:
 def test_one_line_errors(run: Any, words: list[str], code: int, message: str) -> None:
     Path("empty.txt").write_text(" \n")
     Path("bad.jsonl").write_text("{oops\n")
+    Path("folder.txt").mkdir()
     exit_code, out, err = run(*words)
     errors = [line for line in err.splitlines() if line.startswith("lovec: error: ")]
     assert exit_code == code and not out and message in errors[0] and err.splitlines()[-1:] == errors
@@ -521,7 +573,12 @@ def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("lovec.taggers.open_session", None)
         assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
-    for words, name in ((["--min_score", "3"], "min_score"), (["--question", "Who?"], "question")):
+    state = json.loads(Path("tags.manifest.json").read_text())
+    del state["identity"]["settings"]["min_confidence"]
+    state["identity"]["settings"]["min_score"] = None  # the name that the option once had
+    Path("tags.manifest.json").write_text(json.dumps(state))
+    assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
+    for words, name in ((["--min_confidence", "0.3"], "min_confidence"), (["--question", "Who?"], "question")):
         code, _, err = run("in.jsonl", "--out", "tags.jsonl", *words)
         assert code == 1 and f"was made with other settings: {name}" in err and "--redo" in err
     Path("in.jsonl").write_text(lines(6))
@@ -620,7 +677,7 @@ def test_the_output_does_not_depend_on_which_document_is_done_first(
     assert re.findall(r"==> (\w+) <==", text) == [record.id for record in tagged]
     kept = [s.score for record in tagged for s in record.sentences if keeps(s)]
     assert text.count("Sentence") == len(kept)
-    assert [score for _, score in parsed(text)] == [score for score in kept if score is not None]
+    assert [number for _, number in shown(text)] == [f"{score / 10:.2f}" for score in kept if score is not None]
 
 
 def test_sentences_are_printed_when_it_is_their_turn() -> None:
@@ -631,10 +688,10 @@ def test_sentences_are_printed_when_it_is_their_turn() -> None:
     printer.on_sentence(1, 0, tagged[1].sentences[0])
     assert file.getvalue() == ""
     printer.on_sentence(0, 0, tagged[0].sentences[0])
-    assert file.getvalue() == "Sentence 0.0. <confidence> 1 </confidence>"
+    assert file.getvalue() == "Sentence 0.0. <confidence> 0.10 </confidence>"
     printer.end(tagged)
     assert file.getvalue().endswith(
-        "\n\nSentence 0.1. <confidence> 2 </confidence>\nSentence 1.0. <confidence> 3 </confidence>\n"
+        "\n\nSentence 0.1. <confidence> 0.20 </confidence>\nSentence 1.0. <confidence> 0.30 </confidence>\n"
     )
 
 
@@ -642,28 +699,33 @@ def test_a_blank_line_survives_a_sentence_that_is_left_out() -> None:
     (one,) = records([8, 1, 9])
     one = replace(one, answer="Sentence 0.0.\n\nSentence 0.1. Sentence 0.2.")
     assert "</confidence>\n\nSentence 0.2." in printed([one], [], keeps=from_score(5))
-    assert "</confidence>\n\nSentence 0.1. <confidence> 1 </confidence> Sentence 0.2." in printed([one], [])
+    assert "</confidence>\n\nSentence 0.1. <confidence> 0.10 </confidence> Sentence 0.2." in printed([one], [])
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def output(terminal: bool, **environment: str) -> str:
+def test_colour_is_for_terminals_that_want_it_and_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def output(terminal: bool, stated: bool = False, **environment: str) -> str:
         for name in ("NO_COLOR", "TERM", "FORCE_COLOR", "COLORTERM"):
             monkeypatch.delenv(name, raising=False)
         for name, value in {"TERM": "xterm-256color", **environment}.items():
             monkeypatch.setenv(name, value)
         file = File(terminal)
-        printer = Printer(file, DEFAULT_TAGS)
+        printer = Printer(file, DEFAULT_TAGS, stated=stated)
         printer.begin(records([1]))
         printer.end(records([1]))
         return file.getvalue()
 
-    plain = "Sentence 0.0. <confidence> 1 </confidence>\n"
-    assert output(False) == output(True, NO_COLOR="1") == output(True, TERM="dumb") == plain
+    assert output(False) == "Sentence 0.0. <confidence> 0.10 </confidence>\n"
+    assert output(True, NO_COLOR="1") == output(True, TERM="dumb") == "Sentence 0.0. [0.10]\n"
     assert re.fullmatch(r"\x1b\[4;\d+mSentence 0\.0\.\x1b\[0m \x1b\[1m\[0\.10\]\x1b\[0m\n", output(True))
+    stated = "Sentence 0.0. <confidence> 1 </confidence>\n"
+    assert output(False, stated=True) == output(True, stated=True, NO_COLOR="1") == stated
+    assert re.sub(r"\x1b\[[\d;]*m", "", output(True, stated=True)) == stated
 
 
 def test_a_tag_is_written_only_if_it_can_be_parsed_again() -> None:
-    assert with_tag(Sentence("A.", confidence=0.7, score=7), DEFAULT_TAGS) == "A. <confidence> 7 </confidence>"
+    sentence = Sentence("A.", confidence=0.64, score=7)
+    assert with_tag(sentence, DEFAULT_TAGS) == "A. <confidence> 0.64 </confidence>"
+    assert with_tag(sentence, DEFAULT_TAGS, stated=True) == "A. <confidence> 7 </confidence>"
     assert with_tag(Sentence("A."), DEFAULT_TAGS) == "A."
     assert with_tag(Sentence("A <c> b", confidence=0.7, score=7), TagFormat("<c>", "</c>")) == "A <c> b"
 
@@ -674,4 +736,4 @@ def test_the_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         assert main(["tag", "--help"]) == 0
-    assert "--min_score" in capsys.readouterr().out
+    assert "--min_confidence" in capsys.readouterr().out

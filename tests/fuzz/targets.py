@@ -617,7 +617,7 @@ _CHAT = st.fixed_dictionaries(
         "seed": st.integers() | _JSON,
         "stream": st.booleans() | _JSON,
         "stream_options": st.fixed_dictionaries({}, optional={"include_usage": st.booleans() | _JSON}) | _JSON,
-        "min_score": st.integers(-1, 11) | _JSON,
+        "min_confidence": st.floats(-0.1, 1.1) | _JSON,
         "n": st.integers(0, 2) | _JSON,
         "stop": _JSON,
         "user": _JSON,
@@ -629,7 +629,7 @@ _TAG = st.fixed_dictionaries(
     {"text": st.text(max_size=30) | _JSON},
     optional={
         "question": st.text(max_size=10) | st.just("Who?"),
-        "min_score": st.integers(-1, 11) | _JSON,
+        "min_confidence": st.floats(-0.1, 1.1) | _JSON,
         "model": _JSON,
         "x": _JSON,
     },

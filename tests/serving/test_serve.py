@@ -27,7 +27,7 @@ from lovec.serving import RequestLimits
 from lovec.serving.answers import GrowingAnswer
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
-from lovec.serving.wire import ChatRequest, RequestRefused
+from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
 from lovec.tags import TagFormat, parse
 from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
@@ -59,10 +59,10 @@ def test_the_openai_client_gets_text_and_confidences(server: Server) -> None:
     streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     entries = [e for c in chunks if c.choices for e in (c.choices[0].delta.model_extra or {}).get("confidence", [])]
     assert (streamed, entries, chunks[-1].usage) == (message.content, confidences, whole.usage)
-    filtered = client.chat.completions.create(**arguments, extra_body={"min_score": 10})
+    filtered = client.chat.completions.create(**arguments, extra_body={"min_confidence": 0.5})
     kept = filtered.choices[0].message
     assert [entry["kept"] for entry in kept.model_extra["confidence"]] == [
-        entry["score"] is not None and entry["score"] >= 10 for entry in confidences
+        entry["confidence"] is not None and entry["confidence"] >= 0.5 for entry in confidences
     ]
 
 
@@ -104,9 +104,10 @@ def test_given_text_is_tagged(server: Server) -> None:
         (chat(model="other"), 404, "no model 'other'"),
         (chat(n=2), 400, "n is 2 and the temperature 0"),
         (chat(tools=[{"type": "function"}]), 400, "tools is not supported"),
-        (chat(min_scores=7), 400, "did you mean 'min_score'"),
-        (chat(min_score=11), 400, "between 0 and 10"),
-        (chat(min_score=True), 400, "min_score: Input should be a valid integer"),
+        (chat(min_confidenc=7), 400, "did you mean 'min_confidence'"),
+        (chat(min_confidence=7), 400, "min_confidence: Input should be less than or equal to 1"),
+        (chat(min_confidence=True), 400, "min_confidence: Input should be a valid number"),
+        (chat(min_score=7), 400, "min_score is now min_confidence, a confidence from 0 to 1"),
         (chat(temperature=float("nan")), 400, "NaN is not JSON"),
         (chat(temperature=float("-inf")), 400, "-Infinity is not JSON"),
         (chat()[:-1] + b', "temperature": 1e400}', 400, "the number 1e400 is too large"),
@@ -320,7 +321,7 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
 
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
     """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
-    request = ChatRequest.parse(json.loads(chat(min_score=least)), NAME, 100, encoder.scale)
+    request = ChatRequest.parse(json.loads(chat(min_confidence=least and least / 10)), NAME, 100, encoder.scale)
     response = ChatResponse(request, [1], encoder.scale, Deployment(), NAME)
     scored: list[Any] = []
     growing = GrowingAnswer(encoder, [1], scored.append)
@@ -365,11 +366,17 @@ def test_max_tokens_is_limited_by_the_server() -> None:
         ChatRequest.parse({"messages": []}, NAME, 100, DEFAULT_SCALE)
 
 
-def test_min_score_is_on_the_scale_of_the_tags() -> None:
+def test_the_older_min_score_is_refused_with_what_it_is_now_on_the_scale_of_the_tags() -> None:
     scale = Scale(("no", "perhaps", "yes"))
-    assert ChatRequest.parse(json.loads(chat(min_score=2)), NAME, 100, scale).min_score == 2
-    with pytest.raises(RequestRefused, match="min_score must be an integer, between 0 and 2"):
-        ChatRequest.parse(json.loads(chat(min_score=3)), NAME, 100, scale)
+    assert ChatRequest.parse(json.loads(chat(min_confidence=1)), NAME, 100, scale).min_confidence == 1
+    for read in (
+        lambda: ChatRequest.parse(json.loads(chat(min_score=1)), NAME, 100, scale),
+        lambda: TagRequest.read({"text": "A.", "question": "B?", "min_score": 1}, NAME, scale),
+    ):
+        with pytest.raises(
+            RequestRefused, match=r'is now min_confidence, a confidence from 0 to 1: "min_confidence": 0.5'
+        ):
+            read()
 
 
 def test_entries_have_the_confidence_of_their_scale(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""The examples at the end of every command's ``--help``: real command lines, and what each is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "fit": (
+        ("lovec fit --config sft.yaml", "train; writes runs/sft/adapter"),
+        ("lovec fit --config dpo.yaml", "continue runs/sft/adapter; writes runs/dpo/adapter"),
+        ("lovec fit --config dpo.yaml --ckpt_path auto", "go on where a training was stopped"),
+    ),
+    "validate": (
+        ("lovec validate --config dpo.yaml", "measure runs/dpo/adapter on the dev split"),
+        ("lovec validate --config dpo.yaml --trainer.limit_val_batches 1", "one batch, for a quick look"),
+    ),
+    "test": (
+        ("lovec test --config dpo.yaml", "measure runs/dpo/adapter; writes runs/dpo/test"),
+        ("lovec test --config comparison.yaml", "baselines and trained adapters side by side"),
+    ),
+    "predict": (
+        ("lovec predict --config dpo.yaml", "tag the test split; writes runs/dpo/predictions"),
+        ("lovec predict --config dpo.yaml --trainer.limit_predict_batches 1", "one batch, for a quick look"),
+    ),
+    "sweep": (
+        ("lovec sweep --config grpo.yaml --vary model.group_size=4,8", "two values of one option"),
+        (
+            "lovec sweep --config dpo.yaml --vary model.beta=0.1,0.3 --vary model.optimizer.lr=1e-4,3e-4 --grid",
+            "all combinations",
+        ),
+        ("lovec sweep --config dpo.yaml --vary model.beta=0.1,0.3 --seeds 0,1", "means over two seeds"),
+    ),
+    "label": (
+        (
+            "lovec label --questions questions.jsonl --model world-small --oracle OpenAIOracle --oracle.model gpt-4o "
+            "--max_cost 20",
+            "answers by a model, labels by an API",
+        ),
+        ("lovec label --answers answers.jsonl --oracle LabelFile --oracle.path labels.jsonl", "labels of a file"),
+        ("lovec label --labelled labelled.jsonl --out runs/labels", "pairs and splits of labelled records"),
+    ),
+    "agreement": (
+        ("lovec agreement people.jsonl oracle.jsonl", "do the oracle's labels agree with people's?"),
+        ("lovec agreement people.jsonl oracle.jsonl --json", "as JSON"),
+    ),
+    "calibrate": (
+        ("lovec calibrate runs/dpo", "fit to the validation records of the run"),
+        ("lovec calibrate runs/dpo --keep_factual 0.9", "and a threshold for a guarantee"),
+        ("lovec calibrate runs/dpo --data labelled.jsonl", "fit to labelled answers of your own"),
+    ),
+    "tag": (
+        ('lovec tag page.txt --adapter runs/dpo --about "Ada Lovelace"', "a confidence for each sentence"),
+        ("lovec tag page.txt --adapter runs/dpo --doubt 0.5", "only the sentences below 0.5, with their lines"),
+        ('lovec tag --ask "Who was Ada Lovelace?" --adapter runs/dpo --out answer.html', "let the model write; a page"),
+    ),
+    "join": (
+        ("lovec join tags.jsonl", "the shards of `lovec tag --out tags.jsonl --shard 1/8` and so on"),
+        ("lovec join runs/labels", "the shards of `lovec label --out runs/labels --shard 1/8` and so on"),
+    ),
+    "serve": (
+        ("lovec serve --adapter runs/dpo", "a page to try it, and an endpoint, on this machine"),
+        ("lovec serve --adapter runs/dpo --host 0.0.0.0 --port 80", "for others, too; set LOVEC_API_KEY"),
+        ("lovec serve --model acme/lovec --engine http://127.0.0.1:8000/v1", "in front of a vLLM server"),
+    ),
+    "export": (
+        ("lovec export runs/dpo exported/dpo", "the adapter and a model card"),
+        ("lovec export runs/dpo exported/merged --merged --dtype bfloat16", "the whole model"),
+        ("lovec export runs/dpo exported/dpo --push acme/lovec", "and upload it to the hub"),
+    ),
+    "score": (
+        ("lovec score results.csv", "columns and layout are recognised"),
+        ("lovec score results.csv --confidence verbal --confidence logit --label correct", "two methods side by side"),
+        ("lovec score results.jsonl --confidence score --confidence_scale 10", "confidences from 0 to 10"),
+    ),
+    "report": (
+        ("lovec report runs/dpo", "a page in runs/dpo/report"),
+        ("lovec report runs/sft runs/dpo --out report", "two runs on one page"),
+    ),
+    "curves": (
+        ("lovec curves runs/dpo", "a table and runs/dpo/curves.svg"),
+        ("lovec curves runs/dpo runs/grpo", "two runs in one plot, runs/curves.svg"),
+    ),
+    "world": (
+        ("lovec world", "the folder of the world's model"),
+        ("lovec world --variant world-small", "that of the smaller one"),
+    ),
+    "demo": (
+        ("lovec demo --quick", "on a smaller world: half as long"),
+        ("lovec demo --methods sft,dpo --out runs/mine", "some of the methods"),
+    ),
+}
+"""By command."""
+
+
+def examples_of(command: str) -> str:
+    """Return the end of a command's help, with a line for each example and one for what it is for; "" without any."""
+    lines = [f"  {line}\n      {purpose}" for line, purpose in EXAMPLES.get(command, ())]
+    return "\n".join(["", "examples:", *lines, ""]) if lines else ""

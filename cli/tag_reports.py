@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from lovec.passages import is_markup, number
+from lovec.passages import number
 from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
 
@@ -27,7 +27,7 @@ def print_error(line: str) -> None:
 
 
 class Tally:
-    """Counts tagged sentences and what their confidences are; headings and code are not among them.
+    """Counts tagged sentences and what their confidences are; headings and the like are not among them.
 
     Args:
         limit: tenths of confidence below which a sentence is doubted.
@@ -39,7 +39,7 @@ class Tally:
 
     def add(self, record: Record) -> dict[str, float]:
         """Count the sentences of a record, and return their counts."""
-        sentences = [sentence for sentence in record.sentences if not is_markup(sentence)]
+        sentences = [sentence for sentence in record.sentences if sentence.is_statement]
         known = [sentence.confidence for sentence in sentences if sentence.confidence is not None]
         counts: dict[str, float] = {
             "sentences": len(sentences),
@@ -64,7 +64,7 @@ class Tally:
 
 def doubtful(sentence: Sentence, limit: float) -> bool:
     """Return whether a sentence is to be doubted: below so many tenths of confidence, or without a confidence."""
-    return not is_markup(sentence) and (sentence.confidence is None or sentence.confidence < limit / 10)
+    return sentence.is_statement and (sentence.confidence is None or sentence.confidence < limit / 10)
 
 
 def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from lovec.passages.marks import (
     BANDS,
+    GAPS,
     TENTHS,
     TERMINAL,
     Breaks,
     band,
     describe,
-    is_markup,
     number,
     one_line,
     sentence_text,
@@ -17,13 +17,13 @@ from lovec.passages.markup import PALETTES, legend_html, notebook_html, page, pa
 
 __all__ = [
     "BANDS",
+    "GAPS",
     "PALETTES",
     "TENTHS",
     "TERMINAL",
     "Breaks",
     "band",
     "describe",
-    "is_markup",
     "legend_html",
     "notebook_html",
     "number",

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from lovec.sentences import is_prose
 from lovec.types import Sentence, to_rating
 
 BANDS: Mapping[str, str] = {
@@ -29,6 +28,9 @@ TENTHS: Mapping[str, int] = {"low": 3, "middle": 6}
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
+GAPS = ("", " ", "\n", "\n\n")
+"""What may stand between two sentences of an answer, the wider the later."""
+
 # Control characters except tab and line break; characters that override the direction of text; unpaired surrogates.
 # The marks U+200E and U+200F override nothing, and texts in Arabic or Hebrew need them.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -41,11 +43,6 @@ def band(confidence: float | None) -> str:
         return "none"
     tenths = to_rating(confidence)
     return next((name for name, highest in TENTHS.items() if tenths <= highest), "high")
-
-
-def is_markup(sentence: Sentence) -> bool:
-    """Return whether a sentence is a heading or a code block, which is not scored."""
-    return sentence.confidence is None and sentence.score is None and not is_prose(sentence.text)
 
 
 def number(sentence: Sentence) -> str:
@@ -107,9 +104,9 @@ def one_line(text: str, longest: int) -> str:
 def sentence_text(sentence: Sentence) -> Text:
     """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
 
-    Headings and code blocks that have no confidence are plain.
+    What is no statement is plain.
     """
-    if is_markup(sentence):
+    if not sentence.is_statement:
         return Text(visible(sentence.text))
     style = TERMINAL[band(sentence.confidence)]
     return Text.assemble((visible(sentence.text), style), " ", (f"[{number(sentence)}]", "bold"))

@@ -88,8 +88,9 @@ class TagRequest(_Request, extra="forbid"):
     """A request to tag a text.
 
     Attributes:
-        text: the text.
-        question: the question that it answers.
+        text: the text: plain, Markdown or HTML.
+        question: the question that it answers; null where it is guessed from the title of the text.
+        about: in place of a question: what the text is about.
         stream: whether the confidences of sentences are sent as soon as they are known.
         model: name of the model.
         min_score: as in ``ChatRequest``, as is ``keep_factual``.
@@ -97,7 +98,8 @@ class TagRequest(_Request, extra="forbid"):
     """
 
     text: str = Field(pattern=r"\S")
-    question: str = Field(pattern=r"\S")
+    question: str | None = Field(None, pattern=r"\S")
+    about: str | None = Field(None, pattern=r"\S")
     stream: bool = False
 
 

@@ -138,7 +138,7 @@ def kind_of(text: str, begins_line: bool = True) -> PartKind:
         begins_line: whether it begins a line; elsewhere it is no block.
     """
     blocks = kept_blocks(text, begins=False) if begins_line else []
-    if len(blocks) == 1 and blocks[0][:2] == (0, len(text)):
+    if len(blocks) == 1 and text[slice(*blocks[0][:2])] == text.strip():
         return blocks[0][2]
     return _kind_of_sentence(text)
 
@@ -191,14 +191,14 @@ def _sentence(text: str) -> Sentence:
 def _kind_of_sentence(text: str) -> PartKind:
     """Return what a sentence of prose is."""
     body = text[_PREFIX.match(text).end() :]  # type: ignore[union-attr]  # it matches anything
+    if _REFERENCE.fullmatch(body):
+        return "reference"
     if _LONE_MARKER.fullmatch(text) or not _WORD.search(_HTML_TAG.sub("", body)):
         return "mark"
     if _CODE.match(body):
         return "code"
     if _TABLE_ROW.fullmatch(text):
         return "table"
-    if _REFERENCE.fullmatch(body):
-        return "reference"
     if _is_question(body):
         return "question"
     if (bold := _BOLD.fullmatch(body)) and not bold["words"].endswith(_GOES_ON):

@@ -62,7 +62,7 @@ _SPACED_REFERENCE = rf"[ \xa0](?!{_SUPERSCRIPT}){_REFERENCE}(?!\s+[a-zß-ÿа-я
 
 _END = re.compile(
     rf"(?P<mark>(?:(?P<stop>[{_STOPS}{_WIDE_STOPS}](?:[{_STOPS}{_WIDE_STOPS}{re.escape(_CLOSERS)}]|[ \xa0\u202f]»(?!\w)"
-    rf"|\s?\\\])*)|\\\]|\$\$)(?:{_REFERENCE}|{_SPACED_REFERENCE})*)\s*"
+    rf"|\s?\\\]|</[a-z]{{1,6}}>)*)|\\\]|\$\$)(?:{_REFERENCE}|{_SPACED_REFERENCE})*)\s*"
 )
 _REFERENCES = re.compile(_REFERENCE)
 _UNIT = re.compile(

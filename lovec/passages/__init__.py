@@ -2,7 +2,6 @@
 
 from lovec.passages.marks import (
     BANDS,
-    GAPS,
     TENTHS,
     TERMINAL,
     Breaks,
@@ -17,7 +16,6 @@ from lovec.passages.markup import PALETTES, legend_html, notebook_html, page, pa
 
 __all__ = [
     "BANDS",
-    "GAPS",
     "PALETTES",
     "TENTHS",
     "TERMINAL",

@@ -28,9 +28,6 @@ TENTHS: Mapping[str, int] = {"low": 3, "middle": 6}
 TERMINAL: Mapping[str, str] = {"low": "underline bright_red", "middle": "yellow", "high": "none", "none": "dim"}
 """Styles of the bands on a terminal, in the syntax of rich."""
 
-GAPS = ("", " ", "\n", "\n\n")
-"""What may stand between two sentences of an answer, the wider the later."""
-
 # Control characters except tab and line break; characters that override the direction of text; unpaired surrogates.
 # The marks U+200E and U+200F override nothing, and texts in Arabic or Hebrew need them.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -80,14 +77,18 @@ class Breaks:
     def before(self, text: str) -> str:
         """Return what comes before this sentence: "", " ", a line break, or two for a blank line."""
         between_sentences, self._next = self._next, " "
+        between = self.between(text) or " "
+        return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
+
+    def between(self, text: str) -> str | None:
+        """Return what the answer has between the sentence before and this one; None where it has not this one."""
         solid = "".join(text.split())
         start = self._solid.find(solid, self._end)
         if start < 0 or not solid:
-            return between_sentences
+            return None
         begin = self._places[self._end - 1] + 1 if self._end else 0
-        between = self._answer[begin : self._places[start]]
         self._end = start + len(solid)
-        return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
+        return self._answer[begin : self._places[start]]
 
 
 def visible(text: str) -> str:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lovec.passages.marks import BANDS, GAPS, Breaks, band, describe, number, visible
+from lovec.passages.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.templates import load_template
 from lovec.types import Keeps, Record, Sentence
 
@@ -43,6 +43,7 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 
 _HERE = Path(__file__).parent
 _MOST_PROBLEMS = 5
+_BREAKS = ("", " ", "\n", "\n\n")  # the wider, the later
 _MOST_RECORDS, _LONGEST = 20, 20_000  # texts of an output of a notebook, and characters of each
 
 
@@ -84,11 +85,11 @@ def passage_html(record: Record, longest: int | None = None, keeps: Keeps | None
             first, *others = [before for before, _ in run]
             if room > 0:
                 pieces.append((first, None, "", len(run)))
-                gap = max(others, key=GAPS.index, default="")
+                gap = max(others, key=_BREAKS.index, default="")
             continue
         for before, sentence in run:
             if room > 0:
-                pieces.append((max(gap, before, key=GAPS.index), sentence, sentence.text[:room], 0))
+                pieces.append((max(gap, before, key=_BREAKS.index), sentence, sentence.text[:room], 0))
                 gap = ""
             room -= len(sentence.text)
     return str(_macros().passage(pieces, -room, left_out))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from lovec.passages import GAPS, Breaks
+from lovec.passages import Breaks
 from lovec.serving.answers import ScoredSpan
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
@@ -238,7 +238,8 @@ class TextResponse(Response):
         """Add a sentence or a part that is kept as it is, and return what a chunk says of it."""
         entry = self._entry(replace(sentence, text=self._texts[len(self._entries)]))
         self._entries.append(entry)
-        self._gap = max(self._gap, self._breaks.before(entry["text"]), key=GAPS.index)
+        between = self._breaks.between(entry["text"])
+        self._gap = max(self._gap, " " if between is None else between, key=lambda gap: (gap.count("\n"), len(gap)))
         content = ""
         if entry["kept"]:
             content, self._gap = f"{self._gap if self._content else ''}{entry['text']}", ""

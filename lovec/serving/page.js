@@ -191,7 +191,8 @@ async function request(mode, question, text) {
     const said = mode === "text" ? item : item.choices[0].delta;
     for (const entry of said.confidence || []) addSentence(entry, said.content.match(/^\s*/)[0]);
     if (said.question) $("asked").textContent = visible((shown.question = said.question));
-    if (said.problems && said.problems.length) say(visible(said.problems.join("; ")));
+    const problems = (said.problems || []).filter((problem) => !/^sentence \d+:/.test(problem)); // shown with it
+    if (problems.length) say(visible(problems.join("; ")));
   }
 }
 

@@ -92,9 +92,9 @@ class ChatResponse(Response):
         request: the request.
         prompt: token ids of its prompt.
         scale: the scale of the scores.
-        problems: what is wrong with the question.
         deployment: see ``Response``, as for ``name``.
         name: name of the model.
+        problems: what is wrong with the question.
     """
 
     request: ChatRequest
@@ -104,9 +104,9 @@ class ChatResponse(Response):
         request: ChatRequest,
         prompt: Sequence[int],
         scale: Scale,
-        problems: Sequence[str],
         deployment: Deployment,
         name: str,
+        problems: Sequence[str] = (),
     ) -> None:
         super().__init__(request, deployment, FREE_FORM, name)
         self.prompt, self.parts = prompt, request.n
@@ -189,9 +189,9 @@ class TextResponse(Response):
         record: the text, cut into sentences and parts that are kept as they are.
         most: the most characters of a sentence that the model gets: longer ones have no score anyway, and encoding
             them would take long.
-        notices: what there is to say about the question that the text is taken to answer.
         deployment: see ``Response``.
         name: name of the model.
+        notices: what there is to say about the question that the text is taken to answer.
 
     Attributes:
         record: what the model gets.
@@ -204,9 +204,9 @@ class TextResponse(Response):
         request: TagRequest,
         record: Record,
         most: int,
-        notices: Sequence[str],
         deployment: Deployment,
         name: str,
+        notices: Sequence[str] = (),
     ) -> None:
         super().__init__(request, deployment, ITERATIVE, name)
         self.record = replace(record, sentences=tuple(replace(s, text=s.text[:most]) for s in record.sentences))

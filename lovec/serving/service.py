@@ -238,7 +238,7 @@ class Service:
         with self._encoding:
             unknown = unknown_words_problem(replace(self.session, encoder=self.encoder), asked)
         problems = [] if unknown is None else [unknown]
-        return ChatResponse(request, prompt, self.encoder.scale, problems, self.session.deployment, self.name)
+        return ChatResponse(request, prompt, self.encoder.scale, self.session.deployment, self.name, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
@@ -256,7 +256,7 @@ class Service:
         self._encode("question", len(question), lambda: self.encoder.prompt(question))
         record = split_record(text_record(request.text, question), self.encoder.tags)
         most = self._most_characters() + 1
-        return TextResponse(request, record, most, notices, self.session.deployment, self.name)
+        return TextResponse(request, record, most, self.session.deployment, self.name, notices)
 
     def _encode(self, parameter: str, characters: int, encode: Callable[[], list[int]]) -> list[int]:
         """Return the token ids of a prompt. It is not encoded if it is too long even where all tokens are the longest.

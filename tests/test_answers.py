@@ -112,3 +112,15 @@ def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
     labelled, again = (step([Record("a", "Q?", answer=text)])[0].records[0] for text in (plain, tagged))
     assert [sentence.text for sentence in again.sentences] == [sentence.text for sentence in labelled.sentences]
     assert again.answer == plain.strip()
+
+
+def test_only_statements_are_labelled_and_the_answer_stays_whole():
+    answer = "# Ada\n\n**Early life**\n\nAda was born.\n\n## Work\n\n```\nx = 1. Y\n```\nShe wrote. Who else?"
+    [outcome] = SplitStep(split_sentences, lambda text: False)([Record("a", "Who?", answer=answer)])
+    [record] = outcome.records
+    assert [sentence.text for sentence in record.sentences] == ["Ada was born.", "She wrote."]
+    assert record.answer == answer and outcome.counts == {"sentences": 2}
+    tagged = Record("a", "Who?", sentences=(Sentence("# Ada", kind="heading"), Sentence("She ran.", 1.0)))
+    assert not tagged.labelled and tagged.statements().labelled
+    [outcome] = SplitStep(split_sentences, lambda text: False)([Record("a", "Who?", answer="# Ada\n\n## Work")])
+    assert outcome.records[0].sentences == ()

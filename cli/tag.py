@@ -19,7 +19,6 @@ from typing import Any, TextIO
 from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
-from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_output, check_writable
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
@@ -30,7 +29,7 @@ from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import OnSentence
 from lovec.taggers.session import adapter_folder
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
+from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_question, question_notices
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
@@ -40,7 +39,7 @@ from .printer import Printer
 from .progress import ProgressLines, progress
 from .signatures import SignatureParser
 from .tag_options import checked, inputs, tag_parser
-from .tag_reports import DOUBT, MOST, Problems, Tally, doubtful, doubtful_lines, print_error
+from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
 
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_confidence",
            "keep_factual", "readout", "raw", "paragraphs", "scoring")  # fmt: skip
@@ -94,7 +93,7 @@ def _documents(options: Any, folder: Path) -> Documents:
     for name, path in files:
         if HubRows.parse(name) is None:
             open_input(path, "a text, or a file with rows").close()
-    question = options.question or (QUESTION.format(entity=options.about) if options.about else DEFAULT_QUESTION)
+    question = options.question or (about_question(options.about) if options.about else DEFAULT_QUESTION)
     return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 
 
@@ -132,15 +131,11 @@ class TagCommand:
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
         topics = silent.topics()
-        for name, (topic, where) in [*topics.items()][:MOST]:
-            print_error(f'{name} is taken to be about "{topic}", from {where}; --about NAME says it otherwise')
-        if len(topics) > MOST:
-            more = counted(len(topics) - MOST, "text more is", "texts more are")
-            print_error(f"{more} taken to be about what their titles say")
-        if not (options.asking or options.about or options.question) and any(
+        unnamed = not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)
-        ):
-            print_error(f'taken to answer "{silent.question}"; scores are better where the text is named: --about NAME')
+        )
+        for notice in question_notices(topics, silent.question if unnamed else None, "--about NAME"):
+            print_error(notice)
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from lovec.notices import counted
-from lovec.passages import is_markup, number
+from lovec.passages import number
 from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
 
@@ -31,7 +31,7 @@ def print_error(line: str) -> None:
 
 
 class Tally:
-    """Counts tagged sentences and what their confidences are; headings and code are not among them.
+    """Counts tagged sentences and what their confidences are; headings and the like are not among them.
 
     Args:
         limit: confidence below which a sentence is doubted.
@@ -48,7 +48,7 @@ class Tally:
     def add(self, record: Record) -> dict[str, float]:
         """Count the sentences of a record, and return their counts."""
         self.documents += 1
-        sentences = [sentence for sentence in record.sentences if not is_markup(sentence)]
+        sentences = [sentence for sentence in record.sentences if sentence.is_statement]
         known = [sentence.confidence for sentence in sentences if sentence.confidence is not None]
         counts: dict[str, float] = {
             "sentences": len(sentences),
@@ -73,7 +73,7 @@ class Tally:
 
 def doubtful(sentence: Sentence, limit: float) -> bool:
     """Return whether a sentence is to be doubted: with a confidence below a limit in [0, 1], or without one."""
-    return not is_markup(sentence) and (sentence.confidence is None or sentence.confidence < limit)
+    return sentence.is_statement and (sentence.confidence is None or sentence.confidence < limit)
 
 
 def doubtful_lines(record: Record, text: str, limit: float) -> Iterator[str]:

@@ -108,7 +108,7 @@ def _path(room: str) -> str:
 
 def main() -> None:
     """Writes the drawing and prints the text."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/helpers")]
     from test_house import LAYERS
 
     (ROOT / "docs/house.svg").write_text(svg(LAYERS), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Answers that hold confidence tags already: their sentences, without the tags and with the scores."""
+"""Answers as sentences: plain ones are split; in those that hold confidence tags already, a tag ends a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from lovec.sentences import is_prose, spans, split_sentences
+from lovec.documents import kept_blocks, kind_of, parts, readable
+from lovec.sentences import spans, split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
 from lovec.thoughts import thought_length
 from lovec.types import Record, Sentence
@@ -41,32 +42,45 @@ def untag(
     return untagged, sum(sentence.score is not None for sentence in sentences) - given
 
 
-def split_record(record: Record, tags: TagFormat) -> Record:
-    """Return a record with sentences, without tags: its own sentences, or else those of its answer.
+def split_record(
+    record: Record, tags: TagFormat = DEFAULT_TAGS, split: Callable[[str], list[str]] = split_sentences
+) -> Record:
+    """Return a record with sentences, without tags: its own sentences, or else the parts of its answer.
 
-    A tag in the answer ends a sentence, so an answer that was tagged before has the sentences that it had then.
+    A tag in the answer ends a sentence, so an answer that was tagged before has the sentences that it had then. Of an
+    answer in HTML the visible text stays, see ``lovec.documents.readable``. What states nothing has its ``kind``.
     Problems of an earlier run are removed from ``meta``.
+
+    Args:
+        record: given or generated text.
+        tags: the tag words and the scale.
+        split: returns the sentences of prose without tags.
     """
-    record, _ = untag(record, tags)
+    record, _ = untag(record, tags, split)
     meta = {name: value for name, value in record.meta.items() if name not in ("problems", "left_out")}
     if record.sentences:
         return replace(record, meta=meta)
-    answer = record.answer[thought_length(record.answer) :]
-    return replace(record, meta=meta, sentences=tuple(map(Sentence, split_sentences(answer))), rejected=None)
+    begin = thought_length(record.answer)
+    answer = readable(record.answer[begin:])
+    sentences = tuple(parts(answer, split))
+    return replace(record, answer=record.answer[:begin] + answer, sentences=sentences, meta=meta, rejected=None)
 
 
 def _marked(answer: str, tags: TagFormat, split: Callable[[str], list[str]]) -> Iterator[Sentence]:
-    """Yield the sentences of a tagged answer, with the scores of valid tags."""
+    """Yield the parts of a tagged answer, with the scores of valid tags."""
     parsed = parse(answer, tags)
     for span in parsed.sentences:
+        first = span is parsed.sentences[0]
         if span.score is None:
-            yield from map(Sentence, split(strip(span.raw, tags)))
+            yield from parts(strip(span.raw, tags), split, begins=first)
             continue
         before = span.raw[: -len(span.raw.lstrip())]
-        begin = _last_paragraph(span.text, begins_line=span is parsed.sentences[0] or "\n" in before)
-        yield from map(Sentence, split(span.text[:begin]))
-        yield _scored(Sentence(span.text[begin:].strip()), span.score, tags)
-    yield from map(Sentence, split(parsed.tail))
+        begins_line = first or "\n" in before
+        begin = _last_paragraph(span.text, begins_line)
+        yield from parts(span.text, split, begins=first, until=begin)
+        text = span.text[begin:].strip()
+        yield _scored(Sentence(text, kind=kind_of(text, begins_line or begin > 0)), span.score, tags)
+    yield from parts(parsed.tail, split, begins=not parsed.sentences)
 
 
 def _last_paragraph(text: str, begins_line: bool) -> int:
@@ -76,12 +90,13 @@ def _last_paragraph(text: str, begins_line: bool) -> int:
         text: what stands before a tag, after the tag before it.
         begins_line: whether it begins a line; elsewhere a number sign begins no heading.
     """
-    pieces = spans(text)
-    for (begin, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
-        heading = (begins_line or begin > pieces[0][0]) and not is_prose(text[begin:end])
-        if heading or _BLANK_LINE.search(text, end, start):
+    ends = [end for start, end, _ in kept_blocks(text, begins=False) if start or begins_line]
+    begin = max((end for end in ends if text[end:].strip()), default=0)
+    pieces = [(begin + start, begin + end) for start, end in spans(text[begin:])]
+    for (_, end), (start, _) in zip(reversed(pieces[:-1]), reversed(pieces[1:]), strict=True):
+        if _BLANK_LINE.search(text, end, start):
             return start
-    return 0
+    return begin
 
 
 def _read(sentence: Sentence, tags: TagFormat) -> Sentence:

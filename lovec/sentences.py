@@ -7,9 +7,11 @@ The rules of ``spans``, in order:
 
 1. A line break ends a sentence, unless the line above ends in a comma or the line below begins in lower case. After a
    stop the rules below decide. A blank line, a list marker, a heading or a row of a table always starts a new
-   sentence.
-2. A run of ``. ! ? …``, with the closing quotes, brackets, emphasis and references such as ``[3]`` after it, ends a
-   sentence if white space follows, and after that neither a lower-case letter nor a mark such as ``, ; : )``.
+   sentence, and so does what follows the end of a paragraph, a list item or another block of HTML.
+2. A run of ``. ! ? …``, with the closing quotes, brackets, emphasis, formulas and references such as ``[3]`` after it,
+   ends a sentence if white space follows, and after that neither a lower-case letter nor a mark such as ``, ; : )``.
+   Where the space is missing, or a displayed formula ends without a stop, it does if the next word often begins
+   sentences.
 3. It does not inside quotation marks or brackets that close soon: titles, quotations and asides stay whole.
 4. It does not where it is a single full stop after an abbreviation. Some abbreviations never end a sentence ("Dr."),
    some only stand before a number ("No. 5"); after the others, after initials and acronyms ("Jr.", "V.", "U.S.") a
@@ -37,7 +39,10 @@ _LONGEST_MARKER = 12  # characters of a list marker such as "> - (10."
 
 _STOPS = ".!?…"
 _WIDE_STOPS = "。｡．！？।॥۔؟։።"  # they end a sentence whether or not white space follows
-_CLOSERS = "\"'”’“»)]}」』）】》*_`"
+STOPS = _STOPS + _WIDE_STOPS
+"""The characters that end a sentence."""
+
+_CLOSERS = "\"'”’“»)]}」』）】》*_`$"
 _OPENERS = "\"'“‘«„([{「『（【《*_`¿¡"
 _CONTINUES = ",;:.!?…)]}”»/%=<>|-–—"
 _WIDE_CONTINUES = "，、；：とをがはのにもでや"  # after a closing quotation mark: commas, and Japanese particles
@@ -56,8 +61,8 @@ _REFERENCE = (
 _SPACED_REFERENCE = rf"[ \xa0](?!{_SUPERSCRIPT}){_REFERENCE}(?!\s+[a-zß-ÿа-я])"  # "[5] says so" begins a sentence
 
 _END = re.compile(
-    rf"(?P<mark>(?P<stop>[{_STOPS}{_WIDE_STOPS}](?:[{_STOPS}{_WIDE_STOPS}{re.escape(_CLOSERS)}]|[ \xa0\u202f]»(?!\w))*)"
-    rf"(?:{_REFERENCE}|{_SPACED_REFERENCE})*)\s*"
+    rf"(?P<mark>(?:(?P<stop>[{_STOPS}{_WIDE_STOPS}](?:[{_STOPS}{_WIDE_STOPS}{re.escape(_CLOSERS)}]|[ \xa0\u202f]»(?!\w)"
+    rf"|\s?\\\]|</[a-z]{{1,6}}>)*)|\\\]|\$\$)(?:{_REFERENCE}|{_SPACED_REFERENCE})*)\s*"
 )
 _REFERENCES = re.compile(_REFERENCE)
 _UNIT = re.compile(
@@ -67,6 +72,10 @@ _UNIT = re.compile(
 )
 _REST_OF_LINE = re.compile(r"[^\S\n]*(?:\n|\Z)")
 _BREAK = re.compile(r"\n\s*")
+_HTML_BREAK = re.compile(
+    r"(?:(?:</(?:p|div|h[1-6]|[uod]l|li|d[td]|t[rdh]|table|pre|blockquote|section|article)>|<[bh]r ?/?>)\s*)+(?!`)",
+    re.IGNORECASE,
+)
 _MARKER = re.compile(r"[-*+•–—]\s|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5}|[IVX]{2,5})[.)]\s|[#>|]")
 _NUMBER = re.compile(r"(?:[#>*_\s]|[-+•]\s)*\(?(?:\d{1,3}|[ivx]{1,5}|[IVX]{2,5})")
 _PAIRED = re.compile(r"""["“”„'‘’«»()\[\]「」『』（）【】《》`]""")
@@ -76,7 +85,6 @@ _NEXT_WORD = re.compile(r"[^\W\d_]+")
 _ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])+|[A-Z][a-z]?(?:\.[A-Z][a-z]{0,2})+")
 _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\W_]")
-_MARKUP = re.compile(r"[ \t]*(?:#{1,6}(?:[ \t][^\n]*)?\Z|`{3}|~{3})|[^\n]*[^\s.!?:;,]\n[ \t]*(?:=+|-{2,})[ \t]*\Z")
 
 _WORDS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Lists of words, and regular expressions, which the file explains."""
@@ -98,17 +106,6 @@ def split_sentences(text: str) -> list[str]:
         Non-empty texts, in order; none for a text of white space.
     """
     return [text[start:end] for start, end in spans(text)]
-
-
-def is_prose(sentence: str) -> bool:
-    """Return whether one of the texts that ``split_sentences`` returns states something.
-
-    Headings of Markdown ("# Life", or underlined by "===" or "---" without a stop before it) and code blocks do not.
-
-    Args:
-        sentence: the text.
-    """
-    return _MARKUP.match(sentence) is None
 
 
 def spans(text: str) -> list[tuple[int, int]]:
@@ -179,17 +176,31 @@ def _inside(units: Sequence[tuple[int, int]], place: int) -> bool:
 
 
 def _blocks(text: str, begin: int, end: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the parts between hard line breaks, without white space at their edges."""
+    """Yield start and end of the parts between hard breaks, without white space at their edges."""
     end = begin + len(text[begin:end].rstrip())
-    first = line = end - len(text[begin:end].lstrip())
-    for line_break in _BREAK.finditer(text, first, end):
-        above = text[line : line_break.start()].rstrip()
-        if not _inside(units, line_break.start()) and _is_hard(above, line_break):
-            yield first, line + len(above)
-            first = line_break.end()
-        line = line_break.end()
+    first = end - len(text[begin:end].lstrip())
+    for last, following in _hard_breaks(text, first, end, units):
+        if first < last:
+            yield first, last
+            first = following
     if first < end:
         yield first, end
+
+
+def _hard_breaks(text: str, first: int, end: int, units: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield where a part ends and the next one begins: at line breaks, and at the ends of blocks of HTML."""
+    line = first
+    found = [*_HTML_BREAK.finditer(text, first, end), *_BREAK.finditer(text, first, end)]
+    for match in sorted(found, key=re.Match.start):
+        if match.start() < line:  # a line break after a block of HTML
+            continue
+        above = text[line : match.start()].rstrip()
+        if not _inside(units, match.start()):
+            if match.re is _HTML_BREAK:
+                yield match.start() + len(match[0].rstrip()), match.end()
+            elif _is_hard(above, match):
+                yield line + len(above), match.end()
+        line = match.end()
 
 
 def _is_hard(above: str, line_break: re.Match[str]) -> bool:
@@ -212,7 +223,7 @@ def _ends(text: str, first: int, last: int, units: Sequence[tuple[int, int]]) ->
         while opened < len(pairs) and pairs[opened][0] < stop.start():
             reach = max(reach, pairs[opened][1])
             opened += 1
-        if following < last and reach < end and not _inside(units, stop.start()) and _is_end(stop, start):
+        if following < last and reach < end and not _inside(units, end) and _is_end(stop, start):
             yield end, following
             start = following
 
@@ -248,6 +259,8 @@ def _pairs(text: str, first: int, last: int) -> list[tuple[int, int]]:
 def _is_end(stop: re.Match[str], start: int) -> bool:
     """Return whether a stop outside quotes and brackets ends the sentence that begins at ``start``."""
     text, mark, following = stop.string, stop["mark"], stop.end()
+    if stop["stop"] is None:  # a displayed formula without a stop
+        return following > stop.end("mark") and _opens_sentence(text, following)
     if "……" in mark or any(character in mark for character in _WIDE_STOPS):
         return text[following] not in _WIDE_CONTINUES or mark[-1] in _WIDE_STOPS + "…"
     if text[following] in _BULLETS and _MARKER.match(text, following):
@@ -256,8 +269,9 @@ def _is_end(stop: re.Match[str], start: int) -> bool:
     while word < following + 4 and text[word : word + 1] in tuple(_OPENERS):
         word += 1
     first = text[word : word + 1]
-    if following == stop.end("mark"):  # a missing space, as in "in London.She", or an address
-        after_word = text[stop.start() - 1 : stop.start()].islower()
+    if following == stop.end("mark"):  # a missing space, as in "in London.She" and "1815.She", or an address
+        before = text[stop.start() - 1 : stop.start()]
+        after_word = before.islower() or (before.isdigit() and not _is_number(text, start, stop.start()))
         return stop["stop"] in _STOPS and after_word and _opens_sentence(text, word)
     if first.strip() == "" or first in _CONTINUES:
         return False
@@ -276,9 +290,14 @@ def _opens_sentence(text: str, word: int) -> bool:
     return match[0][0].isupper() and not initial
 
 
+def _is_number(text: str, start: int, stop: int) -> bool:
+    """Return whether what stands between is the number of a list item or a heading."""
+    return stop - start <= _LONGEST_MARKER and _NUMBER.fullmatch(text, start, stop) is not None
+
+
 def _is_abbreviated(text: str, start: int, stop: int, word: int) -> bool:
     """Return whether the full stop at ``stop`` belongs to the word before it; the next word is at ``word``."""
-    if stop - start <= _LONGEST_MARKER and _NUMBER.fullmatch(text, start, stop):
+    if _is_number(text, start, stop):
         return True
     before = text[max(start, stop - _LONGEST_WORD) : stop]
     if _ENDS_WITH_STOP.search(before):

@@ -11,17 +11,15 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from lovec.answers import split_record
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
+from lovec.documents import paragraphs, readable, title_of
 from lovec.encoding import QUESTION
-from lovec.passages import is_markup
-from lovec.sentences import is_prose
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.scoring import OnSentence, run_to_end
@@ -30,6 +28,7 @@ from lovec.types import (
     FREE_FORM,
     ITERATIVE,
     MODES,
+    STATEMENT,
     Engine,
     Keeps,
     LovecError,
@@ -45,6 +44,9 @@ from lovec.types import (
 DEFAULT_QUESTION = QUESTION.format(entity="this topic")
 """The question that a text is taken to answer where none is given: the paper's, about nothing in particular."""
 
+CUT_OFF = "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
+"""The problem of an answer that is not finished."""
+
 _NOTES: Mapping[str, str] = {
     "stated": "Confidence: the stated score, as a share of the highest score.",
     "mean": UNCALIBRATED,
@@ -52,15 +54,14 @@ _NOTES: Mapping[str, str] = {
 """What the confidence is, by readout."""
 
 _MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
-_BLANK_LINE = re.compile(r"\n\s*\n")
-_TITLE_WITHIN = 4000  # characters
-_LONGEST_TITLE = 80  # characters
-_HTML_TITLE = re.compile(r"<title[^>]*>([^<]*)</title", re.IGNORECASE)
-_HEADING = re.compile(r"#{1,6}[ \t]+([^\n]+?)[ \t#]*(?:\n|\Z)|([^\n]*[^\s.!?:;,])[ \t]*\n(?:=+|-{2,})[ \t]*(?:\n|\Z)")
-_STOP_INSIDE = re.compile(r"[.!?]\s")
-_FIRST_LINE = re.compile(r"([^\W_a-z][^\n]{0,78}[^\s.!?:;,])[ \t]*\n[ \t]*\n")
+_LONGEST_TOPIC = 80  # characters
+_MOST_NOTICES = 3  # texts whose topics are said one by one
 
 log = logging.getLogger(__name__)
+
+
+TagSteps: TypeAlias = Callable[..., Generator[Any, Any, list[Record]]]
+"""A method of ``IterativeTagger`` that does its work in steps."""
 
 
 class TextTagger:
@@ -113,9 +114,10 @@ class TextTagger:
     def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
         """Return the records with a confidence for every sentence, in the order given.
 
-        Answers without sentences are split, and tags in them are removed. Headings and code blocks that are found then
-        stay among the sentences without a score, and the model does not see them. ``meta["problems"]`` names problems
-        with a text: words that the model does not know, a length beyond its context.
+        Answers without sentences are split, and tags in them are removed. What states nothing (headings, code: see
+        ``lovec.types.PartKind``) stays among the sentences without a score, and the model does not see it.
+        ``meta["problems"]`` names problems with a text: words that the model does not know, a
+        length beyond its context.
 
         Args:
             records: the texts.
@@ -124,8 +126,8 @@ class TextTagger:
         return run_to_end(self.tag_steps(records, on_sentence))
 
     def tag_steps(
-        self, records: Sequence[Record], on_sentence: OnSentence | None = None
-    ) -> Generator[None, None, list[Record]]:
+        self, records: Sequence[Record], on_sentence: OnSentence | None = None, steps: TagSteps = IterativeTagger.steps
+    ) -> Generator[Any, Any, list[Record]]:
         """Do the work of ``tag_texts``, and yield after every call of the engine; the generator returns the records.
 
         Between two calls others may use the engine: the results stay the same. Closing the generator, or an exception
@@ -134,6 +136,8 @@ class TextTagger:
         Args:
             records: as for ``tag_texts``.
             on_sentence: as for ``tag_texts``.
+            steps: a method of ``IterativeTagger`` that does its work: ``requests`` leaves the engine's part to the
+                caller.
         """
         self.keeps(ITERATIVE)  # before anything is computed, since there may be no such guarantee
         deployed = self.deployment
@@ -143,21 +147,18 @@ class TextTagger:
                 return
             place = scored[number][at]
             for before in range(given[number], place):
-                on_sentence(number, before, _unscored(split[number].sentences[before]))
+                on_sentence(number, before, _kept(split[number].sentences[before]))
             given[number] = place + 1
             on_sentence(number, place, deployed.sentence(sentence, ITERATIVE))
 
         split = [split_record(record, self.session.encoder.tags) for record in records]
-        scored = [_scored_places(*pair) for pair in zip(records, split, strict=True)]
+        scored = [[at for at, part in enumerate(record.sentences) if part.is_statement] for record in split]
         given = [0 for _ in records]  # sentences that were reported
-        bare = [
-            replace(record, sentences=tuple(record.sentences[at] for at in places), rejected=None)
-            for record, places in zip(split, scored, strict=True)
-        ]
-        tagged = yield from self._iterative.steps(bare, report)
+        bare = [replace(record.statements(), rejected=None) for record in split]
+        tagged = yield from steps(self._iterative, bare, report)
         texts = [[sentence.text for sentence in record.sentences] for record in bare]
         done = [self._with_unknown_words(*pair) for pair in zip(tagged, texts, strict=True)]
-        done = [_with_unscored(*triple) for triple in zip(done, split, scored, strict=True)]
+        done = [_with_kept(*triple) for triple in zip(done, split, scored, strict=True)]
         return [self._filtered(deployed.record(record, ITERATIVE), ITERATIVE) for record in done]
 
     def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
@@ -178,11 +179,8 @@ class TextTagger:
 
     def _with_unknown_words(self, record: Record, texts: Sequence[str]) -> Record:
         """Add a problem to a record if the model knows too few words of the texts that it has read."""
-        unknown = self.session.unknown_words(texts)
-        if unknown <= _MAX_UNKNOWN:
-            return record
-        words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
-        return _with_problem(record, f"the model does not know {words}; its scores mean little here")
+        problem = unknown_words_problem(self.session, texts)
+        return record if problem is None else _with_problem(record, problem)
 
     def keeps(self, mode: str) -> Keeps:
         """Return a function that tells whether a tagged sentence is kept.
@@ -193,8 +191,7 @@ class TextTagger:
         Raises:
             LovecError: there is no threshold for the guarantee that is asked for.
         """
-        keeps = self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
-        return lambda sentence: is_markup(sentence) or keeps(sentence)
+        return self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
 
     def drift(self, mode: str) -> str | None:
         """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
@@ -221,6 +218,7 @@ def tag(
     adapter: str | None = None,
     engine: Engine | str = "transformers",
     *,
+    about: str | Sequence[str] | None = None,
     session: Session | None = None,
     min_confidence: float | None = None,
     keep_factual: float | None = None,
@@ -233,9 +231,11 @@ def tag(
     The model stays open for the next call with the same settings.
 
     Args:
-        text: one text, or a list of texts.
-        question: the question that the text answers, or a list with one question per text; ``DEFAULT_QUESTION`` by
-            default.
+        text: one text, or a list of texts: plain text, Markdown or HTML.
+        question: the question that the text answers, or a list with one question per text.
+        about: in place of a question: what the text is about, or a list with one topic per text; the question is the
+            paper's about it. Without both, the topic is the title of the text where it has one, see `topic_of`, and a
+            warning says which question was taken.
         model: as in `lovec.taggers.open_session`, as are adapter and engine.
         adapter: folder of a PEFT adapter, or of the run that wrote it.
         engine: "transformers", "vllm", the address of a vLLM server, or an engine.
@@ -253,9 +253,14 @@ def tag(
         frame, see `lovec.taggers.TaggedText`.
 
     Raises:
-        LovecError: neither text nor question is given, one is no text, their numbers differ, or the model cannot be
-            opened.
+        LovecError: neither text nor question is given, or both question and topic, one is no text, their numbers
+            differ, or the model cannot be opened.
     """
+    if about is not None:
+        if question is not None:
+            raise LovecError("both question and about are given; the question says what the text is about")
+        topics = _listed("about", about)
+        question = about_question(about) if isinstance(about, str) else [about_question(str(one)) for one in topics]
     single = isinstance(question if text is None else text, str)
     if text is None and question is None:
         raise LovecError("neither text nor question is given; tag('A sentence.') tags, tag(question='Who ...?') asks")
@@ -264,11 +269,16 @@ def tag(
     if len(questions) not in (1, n) or (single and len(questions) != 1):
         raise LovecError(f"got {len(questions)} questions for {n} texts, expected one for all or one each")
     texts, questions = (values if len(values) == n else values * n for values in (texts, questions))
-    pairs = enumerate(zip(texts, questions, strict=True), 1)
-    records = [text_record(t or "", q, f"text-{number}") for number, (t, q) in pairs]
     if "min_score" in settings:
         scale = DEFAULT_SCALE if session is None else session.encoder.scale
         raise renamed_threshold(settings["min_score"], scale, "min_confidence={}")
+    named = [(f"text-{number}", t or "", q) for number, (t, q) in enumerate(zip(texts, questions, strict=True), 1)]
+    guesses = {name: guessed_question(t) for name, t, q in named if not q}
+    records = [text_record(t, q or guesses[name][0], name) for name, t, q in named]
+    guessed = {name: topic for name, (_, topic) in guesses.items() if topic is not None}
+    default = DEFAULT_QUESTION if len(guessed) < len(guesses) else None
+    for notice in question_notices(guessed, default, 'about="NAME"'):
+        log.warning("%s", notice)
     session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
     tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
     tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)
@@ -298,9 +308,9 @@ def _listed(name: str, value: Any) -> list[str | None]:
     return texts
 
 
-def text_record(text: str, question: str | None = None, record_id: str = "text") -> Record:
-    """Return a record of a text that is not split into sentences yet."""
-    return Record(record_id, question or DEFAULT_QUESTION, answer=text)
+def text_record(text: str, question: str = DEFAULT_QUESTION, record_id: str = "text") -> Record:
+    """Return a record of a text that is not split into sentences yet; of HTML it has the visible text."""
+    return Record(record_id, question, answer=readable(text))
 
 
 @dataclass
@@ -358,13 +368,14 @@ class Documents:
         except UnicodeDecodeError as error:
             self.on_error(LovecError(f"{name}: not valid UTF-8 text ({error.reason})"))
             return
-        topic = topic_of(text, name) if self.guess else None
-        question = self.question if topic is None else QUESTION.format(entity=topic[0])
+        question = guessed_question(text, name)[0] if self.guess else self.question
+        document = text_record(text, question, name)
         if not self.paragraphs:
-            yield text_record(text, question, name)
+            yield document
             return
-        for number, paragraph in enumerate(filter(None, map(str.strip, _BLANK_LINE.split(text))), 1):
-            yield text_record(paragraph, question, f"{name}:{number}")
+        for number, (paragraph, kind) in enumerate(paragraphs(document.answer), 1):
+            sentences = () if kind == STATEMENT else (Sentence(paragraph, kind=kind),)
+            yield replace(document, id=f"{name}:{number}", answer=paragraph, sentences=sentences)
 
     def _rows(self, name: str, path: Path) -> Iterator[Record]:
         reading = Reading(name)
@@ -399,50 +410,65 @@ class Documents:
             raise LovecError(
                 f"{place}: has no 'text', 'answer' or 'sentences' to tag; use --ask_file to have questions answered"
             )
-        return record
+        return replace(record, answer=readable(record.answer))
 
 
 def topic_of(text: str, name: str) -> tuple[str, str] | None:
-    """Guess what a text is about, from its title.
+    """Guess what a text is about.
 
     Args:
         text: the text.
-        name: name of its file.
+        name: name of its file; "" without one.
 
     Returns:
-        The topic, and where it was found: the first Markdown heading if the text begins with it, the ``<title>`` of
-        HTML, a first line that stands alone and ends without a stop, or the name of the file, without its ending, if it
-        has several words or begins with a capital letter. None where nothing looks like a title.
+        The topic, and where it was found: the title of the text (see ``lovec.documents.title_of``), or the name of the
+        file, without its ending, if it has several words or begins with a capital letter. None where nothing looks like
+        a title.
     """
-    begin = text[:_TITLE_WITHIN].lstrip("\ufeff \t\r\n")
-    if begin[:1] == "<" and (match := _HTML_TITLE.search(begin)):
-        found, where = unescape(match[1]), "its title"
-    elif match := _HEADING.match(begin):
-        found, where = match[1] or match[2], "its heading"
-    elif (match := _FIRST_LINE.match(begin)) and not _STOP_INSIDE.search(match[1]):
-        found, where = match[1], "its first line"
-    else:
+    found = title_of(text)
+    if found is None:
         words = re.sub(r"[-_\s]+", " ", Path(name).name.partition(".")[0]).strip()
         if not (" " in words or (words[:1].isupper() and not words.isupper())):
             return None
-        found, where = words, "the name of the file"
-    topic = " ".join(re.sub(r"[*_`]", "", found).split())
-    return (topic, where) if topic and len(topic) <= _LONGEST_TITLE and is_text(topic) else None
+        found = words, "the name of the file"
+    return found if found[0] and len(found[0]) <= _LONGEST_TOPIC and is_text(found[0]) else None
 
 
-def _scored_places(given: Record, split: Record) -> list[int]:
-    """Return the indices of the sentences that are scored: a record's own, and those of a text that are prose."""
-    own = bool(given.sentences)
-    return [at for at, sentence in enumerate(split.sentences) if own or is_prose(sentence.text)]
+def about_question(topic: str) -> str:
+    """Return the question that a text about a topic answers: the paper's."""
+    return QUESTION.format(entity=topic)
 
 
-def _unscored(sentence: Sentence) -> Sentence:
-    return Sentence(sentence.text, sentence.factuality)
+def guessed_question(text: str, name: str = "") -> tuple[str, tuple[str, str] | None]:
+    """Return the question that a text is taken to answer where none is given, and the topic in it, see `topic_of`."""
+    topic = topic_of(text, name)
+    return (DEFAULT_QUESTION, None) if topic is None else (about_question(topic[0]), topic)
 
 
-def _with_unscored(record: Record, split: Record, places: Sequence[int]) -> Record:
-    """Return a tagged record with the sentences that were not scored in their places."""
-    sentences = list(map(_unscored, split.sentences))
+def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None, option: str) -> Iterator[str]:
+    """Yield in a line each which questions texts are taken to answer where none was given.
+
+    Args:
+        topics: what texts are taken to be about, and where that was found, by the names of the texts.
+        default: the question that the others are taken to answer; None where there are no others.
+        option: how the reader names the topic of a text.
+    """
+    for name, (topic, where) in [*topics.items()][:_MOST_NOTICES]:
+        yield f'{name} is taken to be about "{topic}", from {where}; {option} says it otherwise'
+    if len(topics) > _MOST_NOTICES:
+        yield f"{len(topics) - _MOST_NOTICES} texts more are taken to be about what their titles say"
+    if default is not None:
+        yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
+
+
+def _kept(part: Sentence) -> Sentence:
+    """Return a part of a text that states nothing, without what an earlier run may have said of it."""
+    return Sentence(part.text, part.factuality, kind=part.kind)
+
+
+def _with_kept(record: Record, split: Record, places: Sequence[int]) -> Record:
+    """Return a tagged record with the parts that were not scored in their places."""
+    sentences = list(map(_kept, split.sentences))
     for at, sentence in zip(places, record.sentences, strict=True):
         sentences[at] = sentence
     return replace(record, sentences=tuple(sentences))
@@ -453,13 +479,18 @@ def _with_problem(record: Record, problem: str) -> Record:
     return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
 
 
+def unknown_words_problem(session: Session, texts: Sequence[str]) -> str | None:
+    """Return in one line that the model knows too few words of texts; None if it knows enough."""
+    unknown = session.unknown_words(texts)
+    if unknown <= _MAX_UNKNOWN:
+        return None
+    words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
+    return f"the model does not know {words}; its scores mean little here"
+
+
 def _with_cut_off(record: Record) -> Record:
     """Add a problem to a record if its answer was cut off."""
-    if record.meta.get("finished", True) or not record.answer:
-        return record
-    return _with_problem(
-        record, "the answer was cut off at the longest length allowed (max_new_tokens, or the context)"
-    )
+    return record if record.meta.get("finished", True) or not record.answer else _with_problem(record, CUT_OFF)
 
 
 _last: tuple[Any, Session] | None = None

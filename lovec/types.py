@@ -223,9 +223,17 @@ def comparable(text: str) -> str:
     return " ".join(_CITATION.sub("", plain).split()) or " ".join(plain.split())
 
 
+PartKind: TypeAlias = Literal["statement", "question", "heading", "label", "code", "table", "reference", "mark", "data"]
+"""What a part of a text is. Only a statement is scored and labelled; the others are kept as they are: a question, a
+title or heading, a line that names what follows ("Early life:"), a block of code, a table, an address or a footnote, a
+rule or a list marker without words, the data at the head of a file (front matter)."""
+
+STATEMENT: PartKind = "statement"
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of an answer, with what is known about it.
+    """One sentence of an answer, or another part of its text, with what is known about it.
 
     Attributes:
         text: the sentence without tags and surrounding white space.
@@ -236,6 +244,7 @@ class Sentence:
         levels: number of levels of the scale that ``score`` and ``distribution`` refer to.
         token_logps: log-probability of each token of the sentence, without its tag, under the model that tagged it;
             None where it is not known.
+        kind: what it is; only statements are scored and labelled.
     """
 
     text: str
@@ -245,6 +254,12 @@ class Sentence:
     distribution: tuple[float, ...] | None = None
     levels: int = DEFAULT_SCALE.size
     token_logps: tuple[float, ...] | None = None
+    kind: PartKind = STATEMENT
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether it is scored and labelled."""
+        return self.kind == STATEMENT
 
     @property
     def stated(self) -> float | None:
@@ -295,6 +310,12 @@ class Record:
         """
         pairs = zip(self.sentences, values, strict=True)
         return replace(self, sentences=tuple(replace(sentence, factuality=value) for sentence, value in pairs))
+
+    def statements(self) -> Record:
+        """Return a copy without the parts of the answer that state nothing; the answer itself stays whole."""
+        kept = [at for at, sentence in enumerate(self.sentences) if sentence.is_statement]
+        rejected = None if self.rejected is None else tuple(self.rejected[at] for at in kept)
+        return replace(self, sentences=tuple(self.sentences[at] for at in kept), rejected=rejected)
 
     def labels_by_text(self) -> dict[str, list[float | None]]:
         """Return the factualities of the sentences by `comparable` text; of equal ones in their order."""

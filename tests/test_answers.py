@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lovec.answers import untag
+from lovec.documents import parts
 from lovec.labelling import SplitStep
 from lovec.sentences import split_sentences
 from lovec.tags import DEFAULT_TAGS, TagFormat
@@ -91,22 +92,35 @@ def test_a_number_sign_within_a_line_begins_no_heading():
 @given(ANSWERS, st.data())
 def test_reading_tags_undoes_writing_them(answer: str, data: st.DataObject):
     """Whatever is split and tagged, where it stood, comes back: sentences, scores and text, byte for byte."""
-    sentences = split_sentences(answer)
-    scores = [data.draw(st.integers(0, 10)) for _ in sentences]
+    sentences = parts(answer)
+    scores = [data.draw(st.integers(0, 10)) if sentence.is_statement else None for sentence in sentences]
     tagged, plain, here = "", "", 0
     for sentence, score in zip(sentences, scores, strict=True):
-        start = answer.index(sentence, here)
+        start = answer.index(sentence.text, here)
         gap = answer[here:start] or (" " if here else "")  # sentences that touch are parted by a space
-        tagged += f"{gap}{sentence} {tag(score)}"
-        plain += gap + sentence
-        here = start + len(sentence)
+        tagged += gap + sentence.text + ("" if score is None else f" {tag(score)}")
+        plain += gap + sentence.text
+        here = start + len(sentence.text)
     record, read = untag(Record("a", "Q?", answer=tagged + answer[here:]))
-    if not sentences:
+    if not any(score is not None for score in scores):
         return
-    assert [(s.text, s.score) for s in record.sentences] == list(zip(sentences, scores, strict=True))
+    expected = [(sentence.text, sentence.kind, score) for sentence, score in zip(sentences, scores, strict=True)]
+    assert [(s.text, s.kind, s.score) for s in record.sentences] == expected
     assert record.answer == plain.strip()
-    assert read == len(sentences)
+    assert read == sum(score is not None for score in scores)
     step = SplitStep(split_sentences, lambda text: False)
     labelled, again = (step([Record("a", "Q?", answer=text)])[0].records[0] for text in (plain, tagged))
     assert [sentence.text for sentence in again.sentences] == [sentence.text for sentence in labelled.sentences]
     assert again.answer == plain.strip()
+
+
+def test_only_statements_are_labelled_and_the_answer_stays_whole():
+    answer = "# Ada\n\n**Early life**\n\nAda was born.\n\n## Work\n\n```\nx = 1. Y\n```\nShe wrote. Who else?"
+    [outcome] = SplitStep(split_sentences, lambda text: False)([Record("a", "Who?", answer=answer)])
+    [record] = outcome.records
+    assert [sentence.text for sentence in record.sentences] == ["Ada was born.", "She wrote."]
+    assert record.answer == answer and outcome.counts == {"sentences": 2}
+    tagged = Record("a", "Who?", sentences=(Sentence("# Ada", kind="heading"), Sentence("She ran.", 1.0)))
+    assert not tagged.labelled and tagged.statements().labelled
+    [outcome] = SplitStep(split_sentences, lambda text: False)([Record("a", "Who?", answer="# Ada\n\n## Work")])
+    assert outcome.records[0].sentences == ()

@@ -285,6 +285,20 @@ def test_the_printed_rewards_and_metric_are_ones_for_the_command(here):
     assert float(metric.compute()) == pytest.approx(1 / 3)  # 0.9 beside 0.6 is more than 0.2 too high
 
 
+def test_the_printed_example_prints_its_sentences(adapter, tmp_path, monkeypatch, capsys, caplog):
+    """A tiny adapter stands for the demo's; the numbers are those of the demo."""
+    (example,) = [block for block in blocks(README, "python") if "lovec.tag(" in block]
+    (printed,) = [block for block in blocks(README, "text") if "charter in 1913" in block]
+    monkeypatch.chdir(tmp_path)
+    Path("runs/demo").mkdir(parents=True)
+    Path("runs/demo/distil").symlink_to(adapter)
+    exec(example, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [line.partition(" ")[2] for line in printed.splitlines()]
+    assert all(re.fullmatch(r"[01]\.\d\d .+", line) for line in lines)
+    assert "taken to" not in caplog.text
+
+
 # ---------------------------------------------------------------- data
 
 

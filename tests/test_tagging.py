@@ -405,7 +405,8 @@ def test_unknown_words_of_the_world_are_a_problem(world: Path, caplog: pytest.Lo
     words = [
         name for name in AutoTokenizer.from_pretrained(world).get_vocab() if name.startswith(" ") and name.isascii()
     ]
-    known = lovec.tag("".join(word for word in words if word.strip().isalpha())[:200].strip() + ".", model=str(world))
+    text = "".join(word for word in words if word.strip().isalpha())[:200].strip() + "."
+    known = lovec.tag(text, model=str(world), about="Ada")
     assert "problems" not in known["meta"] and not caplog.text
     answer = lovec.tag(question="Zebras?", model=str(world), max_new_tokens=4)
     assert any("does not know 100 %" in problem for problem in answer["meta"]["problems"])

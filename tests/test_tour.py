@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 
+from lovec.datasets.world.text import INSTRUCTION
+from lovec.encoding import Encoder
+from lovec.policy import Policy, PolicyConfig
+from lovec.taggers.models import resolve_model
+from lovec.taggers.session import settings_file
+
 TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.ipynb"
 
 # Runs every code cell as a notebook does: statements in one namespace, and the value of a last expression is shown.
@@ -63,19 +69,41 @@ def test_its_links_lead_somewhere(notebook: dict[str, Any]) -> None:
     assert links and all((TOUR.parent / link).is_file() for link in links)
 
 
-def test_its_cells_run(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run that the demo leaves, and with an empty folder beside it for the notebook."""
+    folder = tmp_path_factory.mktemp("clone")
+    policy = Policy(PolicyConfig(resolve_model("world-small")), reference=False)
+    adapter = folder / "runs" / "demo" / "distil" / "adapter"
+    policy.save_adapter(adapter, extra_files=settings_file(Encoder(policy.tokenizer, INSTRUCTION)))
+    (folder / "docs").mkdir()
+    return folder
+
+
+def test_its_cells_run(demo: Path) -> None:
+    here = demo / "docs"
+    copy = here / "tour.ipynb"
+    copy.write_text(
+        TOUR.read_text(encoding="utf-8").replace('world = \\"world\\"', 'world = \\"world-small\\"'), "utf-8"
+    )
     environment = {**os.environ, "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-                   "TMPDIR": str(tmp_path)}  # fmt: skip
+                   "TMPDIR": str(demo)}  # fmt: skip
     run = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(TOUR)], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", RUNNER, str(copy)], cwd=here, env=environment, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
-    shown = json.loads((tmp_path / "shown.json").read_text(encoding="utf-8"))
-    assert shown["tag"]["type"] == "TaggedText" and "Ada Lovelace was born in London" in shown["tag"]["html"]
-    assert "not calibrated" in shown["tag"]["html"]
+    shown = json.loads((here / "shown.json").read_text(encoding="utf-8"))
+    assert shown["tag"]["type"] == "TaggedText" and "received its charter in 1913" in shown["tag"]["html"]
+    assert "not calibrated" in shown["tag"]["html"] and "## Trade" in shown["tag"]["html"]
+    assert "does not know" not in shown["tag"]["html"] and "taken to" not in run.stderr
     assert 0 <= float(shown["dict"]["text"]) <= 1 and "confidence  score  sentence" in run.stdout
-    assert shown["frame"]["type"] == "DataFrame" and "Nobel Prize" in shown["frame"]["html"]
-    assert "180 sentences" in run.stdout and re.search(r"Brier score 0\.\d+, ECE-M 0\.\d+", run.stdout)
-    assert "180 rows" in shown["labels"]["text"]
+    assert shown["frame"]["type"] == "DataFrame" and "received its charter" in shown["frame"]["html"]
+    figures = re.search(r"Brier score 0\.\d+, ECE-M 0\.\d+, (\d+) sentences", run.stdout)
+    assert figures and int(figures[1]) > 100
     after = shown["calibrated"]["html"]
-    assert "not calibrated" not in after and "180 sentences of 60 answers" in after
+    assert "not calibrated" not in after and f"{figures[1]} sentences of 60 answers" in after
+
+
+def test_nothing_untrained_is_shown(notebook: dict[str, Any]) -> None:
+    code = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    assert "build_tiny" not in code and "runs/demo/distil" in code

@@ -93,7 +93,7 @@ class FilesDataModule(RecordsDataModule):
         if self.val_path is None and split != "test":
             if (self._draw(record.id) < self.val_fraction) != (split == "validation"):
                 return None
-        record, _ = untag(record, tags)
+        record = untag(record, tags)[0].statements()
         return self.trainable(record) if split == "train" else self.with_domain(record)
 
     def trainable(self, record: Record) -> Record | None:

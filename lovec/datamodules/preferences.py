@@ -51,7 +51,10 @@ class Demonstrations(FilesDataModule):
         if split != "train" or self.unlabelled is None:
             return records
         tags = self.tags
-        return [*records, *self.keep_unlabelled([untag(record, tags)[0] for record in read_any(self.unlabelled)])]
+        return [
+            *records,
+            *self.keep_unlabelled([untag(record, tags)[0].statements() for record in read_any(self.unlabelled)]),
+        ]
 
     def trainable(self, record: Record) -> Record | None:
         """Return a fully labelled record."""

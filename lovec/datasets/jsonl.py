@@ -2,8 +2,8 @@
 
 A line holds ``{"id", "question", "evidence", "answer", "sentences": [{"text", "factuality", "confidence", "score",
 "distribution"}], "meta"}``; pairs add ``"rejected"``, and sentences scored on another scale than 0..10 their number of
-``"levels"``, and sentences with known log-probabilities of their tokens ``"token_logps"``. Only ``question`` is
-required.
+``"levels"``, sentences with known log-probabilities of their tokens ``"token_logps"``, and parts of the answer that are
+no statements their ``"kind"``. Only ``question`` is required.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dataclasses import fields
 from functools import partial
 from io import BufferedReader
 from stat import S_ISDIR, S_ISREG
-from typing import IO, Any, AnyStr
+from typing import IO, Any, AnyStr, get_args
 
 from lovec.files import atomic_file
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Sentence
+from lovec.types import DEFAULT_SCALE, STATEMENT, LovecError, PartKind, Record, Sentence
 
 RECORD_KEYS = tuple(f.name for f in fields(Record))
 _SENTENCE_KEYS = tuple(f.name for f in fields(Sentence))
 _SENTENCE_KEY_SET = frozenset(_SENTENCE_KEYS)
+_KINDS: tuple[PartKind, ...] = get_args(PartKind)
 LARGEST = 2**29
 """Most bytes of what has to be read whole: a line, one JSON document, or a compressed Parquet file."""
 
@@ -280,6 +281,8 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         data["distribution"] = list(sentence.distribution)
     if sentence.levels == DEFAULT_SCALE.size:
         del data["levels"]
+    if sentence.is_statement:
+        del data["kind"]
     if sentence.token_logps is None:
         del data["token_logps"]
     else:
@@ -307,6 +310,9 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     if distribution is not None:
         _value(data, "distribution", partial(_is_list, levels, _is_share), f"{levels} probabilities or null", place)
     logps = _value(data, "token_logps", _is_logps, "a list of numbers of at most 0, or null", place)
+    kind = data.get("kind", STATEMENT)
+    if kind not in _KINDS:
+        raise LovecError(f"{place} has kind {short_json(kind)}, expected one of {', '.join(_KINDS)}")
     if factuality is not None:
         _value(data, "factuality", _is_share, expected, place)
     if confidence is not None:
@@ -319,6 +325,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         distribution=None if distribution is None else tuple(map(float, distribution)),
         levels=levels,
         token_logps=None if logps is None else tuple(map(float, logps)),
+        kind=kind,
     )
 
 

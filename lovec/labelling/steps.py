@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lovec.answers import untag
+from lovec.answers import split_record, untag
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
@@ -18,7 +18,6 @@ from lovec.types import (
     Oracle,
     Record,
     Sampling,
-    Sentence,
     check_choice,
     check_seed,
     checked_ratings,
@@ -157,6 +156,7 @@ class SplitStep:
         """Return records with sentences; those that have sentences keep them.
 
         Confidence tags in the text are removed, so that an oracle never sees them, and their scores are kept as scores.
+        What states nothing (see ``lovec.types.PartKind``) stays in the answer and is no sentence.
         An abstention keeps its answer and gets no sentences, and ``meta["abstained"]`` is True. If an answer was cut
         off by the token limit, its unfinished last sentence is left out, because it cannot be labelled.
         """
@@ -166,15 +166,18 @@ class SplitStep:
         record, tags = untag(record, split=self.split)
         read = {"tags read": tags} if tags else {}
         if record.sentences:
+            record = record.statements()
             return Outcome([record], {"sentences": len(record.sentences), **read})
         if not record.answer.strip():
             return Outcome([record], {"without an answer": 1})
         if record.meta.get("abstained") or self.is_abstention(record.answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
-        texts = self.split(record.answer[thought_length(record.answer) :])
-        if record.meta.get("finished") is False and len(texts) > 1 and not texts[-1].endswith(_SENTENCE_ENDS):
-            texts = texts[:-1]
-        return Outcome([replace(record, sentences=tuple(map(Sentence, texts)))], {"sentences": len(texts)})
+        record = split_record(record, split=self.split)
+        last = record.sentences[-1].text if record.sentences else ""
+        if record.meta.get("finished") is False and len(record.sentences) > 1 and not last.endswith(_SENTENCE_ENDS):
+            record = replace(record, sentences=record.sentences[:-1])
+        record = record.statements()
+        return Outcome([record], {"sentences": len(record.sentences)})
 
 
 class LabelStep:
@@ -203,7 +206,8 @@ class LabelStep:
         if not record.sentences:
             if record.meta.get("abstained"):
                 return Outcome([record], {"abstained": 1})
-            return Outcome([record], failed=str(record.meta.get("problem") or "the answer is empty"))
+            problem = "the answer states nothing" if record.answer.strip() else "the answer is empty"
+            return Outcome([record], failed=str(record.meta.get("problem") or problem))
         labels = [rating for rating in ratings if rating is not None]
         labelled = replace(record.with_factuality(ratings), rejected=None)
         failure = getattr(self.oracle, "failures", {}).get(record.id)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from lovec.sentences import is_prose
 from lovec.types import Sentence, to_rating
 
 BANDS: Mapping[str, str] = {
@@ -41,11 +40,6 @@ def band(confidence: float | None) -> str:
         return "none"
     tenths = to_rating(confidence)
     return next((name for name, highest in TENTHS.items() if tenths <= highest), "high")
-
-
-def is_markup(sentence: Sentence) -> bool:
-    """Return whether a sentence is a heading or a code block, which is not scored."""
-    return sentence.confidence is None and sentence.score is None and not is_prose(sentence.text)
 
 
 def number(sentence: Sentence) -> str:
@@ -83,14 +77,18 @@ class Breaks:
     def before(self, text: str) -> str:
         """Return what comes before this sentence: "", " ", a line break, or two for a blank line."""
         between_sentences, self._next = self._next, " "
+        between = self.between(text) or " "
+        return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
+
+    def between(self, text: str) -> str | None:
+        """Return what the answer has between the sentence before and this one; None where it has not this one."""
         solid = "".join(text.split())
         start = self._solid.find(solid, self._end)
         if start < 0 or not solid:
-            return between_sentences
+            return None
         begin = self._places[self._end - 1] + 1 if self._end else 0
-        between = self._answer[begin : self._places[start]]
         self._end = start + len(solid)
-        return between_sentences and ("\n\n" if _BLANK_LINE.search(between) else "\n" if "\n" in between else " ")
+        return self._answer[begin : self._places[start]]
 
 
 def visible(text: str) -> str:
@@ -107,13 +105,13 @@ def one_line(text: str, longest: int) -> str:
 def sentence_text(sentence: Sentence, tag: str | None = None) -> Text:
     """Return a sentence for a terminal: in the style of its band, followed by its confidence in brackets.
 
-    Headings and code blocks that have no confidence are plain.
+    What is no statement is plain.
 
     Args:
         sentence: the sentence.
         tag: what follows it in the place of its confidence.
     """
-    if is_markup(sentence):
+    if not sentence.is_statement:
         return Text(visible(sentence.text))
     style = TERMINAL[band(sentence.confidence)]
     return Text.assemble((visible(sentence.text), style), " ", (tag or f"[{number(sentence)}]", "bold"))

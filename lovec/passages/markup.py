@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.notices import counted
-from lovec.passages.marks import BANDS, Breaks, band, describe, is_markup, number, visible
+from lovec.passages.marks import BANDS, Breaks, band, describe, number, visible
 from lovec.templates import load_template
 from lovec.types import Keeps, Record, Sentence
 
@@ -148,6 +148,5 @@ def _declarations(colours: Mapping[str, str]) -> str:
 @cache
 def _macros() -> Any:
     """Return the macros of passages.html.j2, which escape all text in elements and attributes alike."""
-    filters = {"band": band, "number": number, "describe": describe, "visible": visible, "markup": is_markup}
-    filters["counted"] = counted
+    filters = {"band": band, "number": number, "describe": describe, "visible": visible, "counted": counted}
     return load_template(_HERE / "passages.html.j2", autoescape=True, filters=filters).module

@@ -14,6 +14,7 @@ let shown = { mode: "ask", question: "", text: "", sentences: [] }; // the answe
 const visible = (text) => text.replace(UNSAFE, "\ufffd");
 const choice = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
 const top_ = () => (served ? served.scale.length - 1 : 10);
+const statements = () => shown.sentences.filter(({ entry }) => !entry.kind);
 const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 // The same bands as of lovec.passages: by the nearest tenth.
@@ -43,27 +44,18 @@ function element(name, className, text) {
   return made;
 }
 
-// White space before each sentence of a given text, which may differ from the sentence's in white space.
-function breaks(text) {
-  const places = [...text.matchAll(/\S/g)].map((match) => match.index);
-  const solid = text.replace(/\s+/g, "");
-  let end = 0;
-  return (sentence) => {
-    const wanted = sentence.replace(/\s+/g, "");
-    const start = solid.indexOf(wanted, end);
-    if (!wanted || start < 0) return " ";
-    const between = text.slice(end ? places[end - 1] + 1 : 0, places[start]);
-    end = start + wanted.length;
-    return between;
-  };
-}
-
 function addSentence(entry, before) {
   const passage = $("passage");
   const first = shown.sentences.length === 0;
   if (first || /\n\s*\n/.test(before)) passage.append(document.createElement("p"));
   const paragraph = passage.lastElementChild;
   if (paragraph.childNodes.length) paragraph.append(before.includes("\n") ? document.createElement("br") : " ");
+  if (entry.kind) { // no statement: a heading, code, a question
+    const unit = element("span", "lv-markup", visible(entry.text));
+    shown.sentences.push({ entry, unit, before: first ? "" : before });
+    paragraph.append(unit);
+    return;
+  }
   const unit = element("span", "lv-u", "");
   unit.tabIndex = 0;
   const number = element("sup", "lv-n", "");
@@ -79,7 +71,8 @@ function paint() {
   const threshold = Number($("threshold").value);
   const values = [];
   let below = 0;
-  for (const { entry, unit } of shown.sentences) {
+  const stated = statements();
+  for (const { entry, unit } of stated) {
     const value = valueOf(entry);
     const faded = threshold > 0 && (value === null || value < threshold);
     below += faded;
@@ -90,7 +83,7 @@ function paint() {
   }
   $("shown").textContent = threshold.toFixed(2);
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-  const parts = [count(shown.sentences.length, "sentence")];
+  const parts = [count(stated.length, "sentence")];
   if (values.length) parts.push(`mean ${NUMBERS[choice("readout")]} ${mean.toFixed(2)}`);
   if (threshold > 0) parts.push(`${below} below ${threshold.toFixed(2)}`);
   const doing = shown.mode === "ask" ? "Writing …" : "Scoring …"; // not the number: it would be read out every time
@@ -189,34 +182,30 @@ async function request(mode, question, text) {
   if (!served) await readModel();
   $("note").textContent = served.confidence[mode === "ask" ? "free-form" : "iterative"];
   const ask = { stream: true, messages: [{ role: "user", content: question }] };
-  const [path, body] = mode === "ask" ? ["v1/chat/completions", ask] : ["v1/tag", { stream: true, question, text }];
+  const [path, body] = mode === "ask" ? ["v1/chat/completions", ask] : ["v1/tag", { stream: true, text, ...(question && { question }) }];
   const response = await fetch(path, {
     method: "POST", headers: headers(), body: JSON.stringify(body), signal: running.signal,
   });
   if (!response.ok) throw await refusal(response);
-  const before = breaks(text);
   for await (const item of events(response)) {
-    if (mode === "text") {
-      for (const entry of item.confidence) addSentence(entry, before(entry.text));
-      if (item.problems && item.problems.length) say(visible(item.problems.join("; ")));
-      continue;
-    }
-    const [{ delta, finish_reason }] = item.choices;
-    for (const entry of delta.confidence || []) addSentence(entry, delta.content.match(/^\s*/)[0]);
-    if (finish_reason === "length") say("The answer ends here because it reached its longest length.");
+    const said = mode === "text" ? item : item.choices[0].delta;
+    for (const entry of said.confidence || []) addSentence(entry, said.content.match(/^\s*/)[0]);
+    if (said.question) $("asked").textContent = visible((shown.question = said.question));
+    const problems = (said.problems || []).filter((problem) => !/^sentence \d+:/.test(problem)); // shown with it
+    if (problems.length) say(visible(problems.join("; ")));
   }
 }
 
 async function submit() {
   const mode = choice("mode");
   const question = $("question").value.trim(), text = mode === "text" ? $("text").value.trim() : "";
-  if (running || !question || (mode === "text" && !text)) return;
+  if (running || !(mode === "text" ? text : question)) return;
   running = new AbortController();
   begin(mode, question, text);
   try {
     await request(mode, question, text);
   } catch (error) {
-    const arrived = count(shown.sentences.length, "sentence");
+    const arrived = count(statements().length, "sentence");
     if (error instanceof Refused) say(error.message);
     else if (error.name === "AbortError") say(`Stopped after ${arrived}.`);
     else if (shown.sentences.length) say(`The connection broke off after ${arrived}. Is the server still running?`);
@@ -244,7 +233,7 @@ const keeps = ({ unit }) => !unit.classList.contains("lv-faded");
 function copyText() {
   const kept = shown.sentences.filter(keeps);
   const pieces = kept.map(({ entry, before }) => (/\n/.test(before) ? before : " ") + entry.text);
-  copy(pieces.join("").trim(), `${kept.length} of ${count(shown.sentences.length, "sentence")}`);
+  copy(pieces.join("").trim(), `${statements().filter(keeps).length} of ${count(statements().length, "sentence")}`);
 }
 
 function copyJson() {
@@ -260,6 +249,7 @@ function chooseMode() {
   const text = choice("mode") === "text";
   $("given").hidden = !text;
   $("text").required = text;
+  $("question").required = !text; // without one, the title of the text says what it is about
   $("send").textContent = text ? "Score" : "Ask";
 }
 

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from lovec.passages import Breaks
 from lovec.serving.answers import ScoredSpan
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import read_sentence
 from lovec.taggers.scoring import with_score
+from lovec.tagging import CUT_OFF
 from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Scale, Sentence
 
 Chunk: TypeAlias = dict[str, Any]
@@ -75,12 +77,12 @@ class Response(ABC):
         """Return a sentence's entry in the list of confidences.
 
         Args:
-            sentence: the sentence; its confidence is the mean readout.
+            sentence: the sentence, with the confidence that users get.
             problem: what is wrong with its tag; None if nothing is.
         """
-        deployed = self._deployment.sentence(sentence, self._mode)
-        entry = {"text": deployed.text, "score": deployed.score, "confidence": deployed.confidence}
-        return entry | {"kept": self._keeps(deployed)} | ({} if problem is None else {"problem": problem})
+        entry = {"text": sentence.text, "score": sentence.score, "confidence": sentence.confidence}
+        entry |= {"kept": self._keeps(sentence)} | ({} if problem is None else {"problem": problem})
+        return entry | ({} if sentence.is_statement else {"kind": sentence.kind})
 
 
 class ChatResponse(Response):
@@ -92,20 +94,28 @@ class ChatResponse(Response):
         scale: the scale of the scores.
         deployment: see ``Response``, as for ``name``.
         name: name of the model.
+        problems: what is wrong with the question.
     """
 
     request: ChatRequest
 
     def __init__(
-        self, request: ChatRequest, prompt: Sequence[int], scale: Scale, deployment: Deployment, name: str
+        self,
+        request: ChatRequest,
+        prompt: Sequence[int],
+        scale: Scale,
+        deployment: Deployment,
+        name: str,
+        problems: Sequence[str] = (),
     ) -> None:
         super().__init__(request, deployment, FREE_FORM, name)
         self.prompt, self.parts = prompt, request.n
         self._scale = scale
+        self._problems = list(problems)
         self._choices: list[dict[str, Any]] = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": "", "refusal": None, "confidence": []},
+                "message": {"role": "assistant", "content": "", "refusal": None, "confidence": [], "problems": []},
                 "finish_reason": None,
                 "logprobs": None,
             }
@@ -123,7 +133,8 @@ class ChatResponse(Response):
         message = self._choices[part]["message"]
         chunks = []
         for scored in sentences:
-            entry = self._entry(self._sentence(scored), scored.span.problem)
+            deployed = self._deployment.sentence(self._sentence(scored), self._mode)
+            entry = self._entry(deployed, scored.span.problem)
             raw = scored.span.raw
             space = raw[: len(raw) - len(raw.lstrip())] if message["content"] else ""
             content = f"{space}{entry['text']}" if entry["kept"] else ""
@@ -133,7 +144,13 @@ class ChatResponse(Response):
         if end is not None:
             reason = self._choices[part]["finish_reason"] = "stop" if end.finished else "length"
             self._tokens += len(end.ids)
-            chunks.append(self._chunk(part, {}, reason))
+            of_sentences = [
+                f"sentence {number}: {entry['problem']}"
+                for number, entry in enumerate(message["confidence"], 1)
+                if "problem" in entry
+            ]
+            message["problems"] = [*([] if end.finished else [CUT_OFF]), *self._problems, *of_sentences]
+            chunks.append(self._chunk(part, {"problems": message["problems"]}, reason))
         return chunks
 
     def last(self) -> list[Chunk]:
@@ -169,11 +186,12 @@ class TextResponse(Response):
 
     Args:
         request: the request.
-        record: the text, cut into sentences.
+        record: the text, cut into sentences and parts that are kept as they are.
         most: the most characters of a sentence that the model gets: longer ones have no score anyway, and encoding
             them would take long.
-        deployment: see ``Response``, as for ``name``.
+        deployment: see ``Response``.
         name: name of the model.
+        notices: what there is to say about the question that the text is taken to answer.
 
     Attributes:
         record: what the model gets.
@@ -181,25 +199,49 @@ class TextResponse(Response):
 
     request: TagRequest
 
-    def __init__(self, request: TagRequest, record: Record, most: int, deployment: Deployment, name: str) -> None:
+    def __init__(
+        self,
+        request: TagRequest,
+        record: Record,
+        most: int,
+        deployment: Deployment,
+        name: str,
+        notices: Sequence[str] = (),
+    ) -> None:
         super().__init__(request, deployment, ITERATIVE, name)
         self.record = replace(record, sentences=tuple(replace(s, text=s.text[:most]) for s in record.sentences))
-        self._texts = iter([sentence.text for sentence in record.sentences])
+        self._texts = [sentence.text for sentence in record.sentences]
+        self._breaks, self._gap = Breaks(record.answer), ""
+        self._content = ""
         self._entries: list[dict[str, Any]] = []
+        self._notices = list(notices)
         self._problems: list[str] = []
 
     def add(self, part: int, sentences: Sequence[Sentence], end: Sequence[Record] | None) -> list[Chunk]:
         """Add tagged sentences, and at the end what is wrong with the text, see ``Response``."""
-        entries = [self._entry(replace(sentence, text=next(self._texts))) for sentence in sentences]
-        self._entries += entries
-        news: list[dict[str, Any]] = [{"confidence": [entry]} for entry in entries]
+        news = [self._add(sentence) for sentence in sentences]
         if end is not None:
-            self._problems = list(end[0].meta.get("problems", ()))
-            news.append({"confidence": [], "problems": self._problems})
+            news += [
+                self._add(sentence) for sentence in end[0].sentences[len(self._entries) :]
+            ]  # kept parts at the end
+            self._problems = [*self._notices, *end[0].meta.get("problems", ())]
+            last = {"content": "", "confidence": [], "question": self.record.question, "problems": self._problems}
+            news.append(last)
         return [{"object": "tagged_text.chunk", "model": self._name, **new} for new in news]
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
-        content = " ".join(entry["text"] for entry in self._entries if entry["kept"])
-        response = {"object": "tagged_text", "model": self._name, "content": content}
-        return response | {"confidence": self._entries, "problems": self._problems}
+        response = {"object": "tagged_text", "model": self._name, "question": self.record.question}
+        return response | {"content": self._content, "confidence": self._entries, "problems": self._problems}
+
+    def _add(self, sentence: Sentence) -> dict[str, Any]:
+        """Add a sentence or a part that is kept as it is, and return what a chunk says of it."""
+        entry = self._entry(replace(sentence, text=self._texts[len(self._entries)]))
+        self._entries.append(entry)
+        between = self._breaks.between(entry["text"])
+        self._gap = max(self._gap, " " if between is None else between, key=lambda gap: (gap.count("\n"), len(gap)))
+        content = ""
+        if entry["kept"]:
+            content, self._gap = f"{self._gap if self._content else ''}{entry['text']}", ""
+        self._content += content
+        return {"content": content, "confidence": [entry]}

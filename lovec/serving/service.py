@@ -22,8 +22,16 @@ from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
 from lovec.serving.responses import ChatResponse, Chunk, Response, TextResponse
-from lovec.taggers import IterativeTagger, Session
-from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record
+from lovec.taggers import Session
+from lovec.tagging import (
+    TextTagger,
+    about_question,
+    guessed_question,
+    question_notices,
+    text_record,
+    unknown_words_problem,
+)
+from lovec.types import FREE_FORM, Completion, LovecError, Sentence
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -212,9 +220,11 @@ class Service:
 
     def _text_job(self, response: TextResponse, part: int, put: Callable[[News], None]) -> StepsJob:
         """Return the worker's job for a given text."""
-        needed = self.session.deployment.needs_likelihoods(ITERATIVE)
-        tagger = IterativeTagger(self.session.engine, self.session.encoder, "mean", likelihoods=needed)
-        steps = self.worker.steps(tagger, [response.record], lambda _, at, sentence: put(News(part, [sentence])))
+
+        def on_sentence(number: int, at: int, sentence: Sentence) -> None:
+            put(News(part, [sentence]))
+
+        steps = TextTagger(self.session).tag_steps([response.record], on_sentence, self.worker.steps)
         return StepsJob(lambda end: put(News(part, (), end)), steps)
 
     def _read_chat(self, body: bytes) -> ChatResponse:
@@ -224,14 +234,29 @@ class Service:
         )
         characters = sum(len(text) for _, text in request.turns)
         prompt = self._encode("messages", characters, lambda: self.encoder.dialogue(request.turns))
-        return ChatResponse(request, prompt, self.encoder.scale, self.session.deployment, self.name)
+        asked = [text for role, text in request.turns if role == "user"]
+        with self._encoding:
+            unknown = unknown_words_problem(replace(self.session, encoder=self.encoder), asked)
+        problems = [] if unknown is None else [unknown]
+        return ChatResponse(request, prompt, self.encoder.scale, self.session.deployment, self.name, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
         request = wire.TagRequest.read(read_json(body), self.name, self.encoder.scale)
-        self._encode("question", len(request.question), lambda: self.encoder.prompt(request.question))
-        record = split_record(Record("text", request.question, answer=request.text), self.encoder.tags)
-        return TextResponse(request, record, self._most_characters() + 1, self.session.deployment, self.name)
+        if request.question is not None and request.about is not None:
+            message = "both question and about are given; the question says what the text is about"
+            raise wire.RequestRefused(message, "about", code="invalid_value")
+        question, notices = request.question, list[str]()
+        if request.about is not None:
+            question = about_question(request.about)
+        if question is None:
+            question, topic = guessed_question(request.text)
+            topics, default = ({}, question) if topic is None else ({"the text": topic}, None)
+            notices = list(question_notices(topics, default, '"about": "NAME"'))
+        self._encode("question", len(question), lambda: self.encoder.prompt(question))
+        record = split_record(text_record(request.text, question), self.encoder.tags)
+        most = self._most_characters() + 1
+        return TextResponse(request, record, most, self.session.deployment, self.name, notices)
 
     def _encode(self, parameter: str, characters: int, encode: Callable[[], list[int]]) -> list[int]:
         """Return the token ids of a prompt. It is not encoded if it is too long even where all tokens are the longest.

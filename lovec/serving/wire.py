@@ -104,8 +104,9 @@ class TagRequest(_Request, extra="forbid"):
     """A request to tag a text.
 
     Attributes:
-        text: the text.
-        question: the question that it answers.
+        text: the text: plain, Markdown or HTML.
+        question: the question that it answers; null where it is guessed from the title of the text.
+        about: in place of a question: what the text is about.
         stream: whether the confidences of sentences are sent as soon as they are known.
         model: name of the model.
         min_confidence: as in ``ChatRequest``, as is ``keep_factual``.
@@ -113,7 +114,8 @@ class TagRequest(_Request, extra="forbid"):
     """
 
     text: Annotated[str, AfterValidator(_not_blank)]
-    question: Annotated[str, AfterValidator(_not_blank)]
+    question: Annotated[str, AfterValidator(_not_blank)] | None = None
+    about: Annotated[str, AfterValidator(_not_blank)] | None = None
     stream: bool = False
 
 

@@ -93,7 +93,7 @@ class Deployment:
         return replace(record, sentences=tuple(self.sentence(sentence, mode) for sentence in record.sentences))
 
     def keeps(self, mode: str, min_confidence: float | None = None, keep_factual: float | None = None) -> Keeps:
-        """Return a function that tells whether a sentence stays in a text.
+        """Return a function that tells whether a sentence stays in a text; what is no statement always does.
 
         Args:
             mode: how the sentences are tagged.
@@ -109,6 +109,8 @@ class Deployment:
         guarantee = None if keep_factual is None else self._guarantee(mode, keep_factual)
 
         def keeps(sentence: Sentence) -> bool:
+            if not sentence.is_statement:
+                return True
             if min_confidence is not None and (sentence.confidence is None or sentence.confidence < min_confidence):
                 return False
             return guarantee is None or calibration is None or calibration.keeps(sentence, guarantee)

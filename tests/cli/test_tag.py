@@ -31,9 +31,9 @@ from lovec.types import Record, Sentence
 MINI = WorldSpec(
     n_people=12, n_towns=6, n_ships=6, n_companies=4, steps=150, batch_size=4, width=32, layers=1, heads=1, ffn=32
 )
-PAGE = "Ada wrote notes. She was born in London.\n\nThings she liked:\n- Engines ran on steam.\n- It rained.\n"
+PAGE = "Ada wrote notes. She was born in London.\n\nShe also liked this:\n- Engines ran on steam.\n- It rained.\n"
 SENTENCES = [
-    "Ada wrote notes.", "She was born in London.", "Things she liked:", "- Engines ran on steam.", "- It rained.",
+    "Ada wrote notes.", "She was born in London.", "She also liked this:", "- Engines ran on steam.", "- It rained.",
 ]  # fmt: skip
 
 

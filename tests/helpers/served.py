@@ -124,6 +124,15 @@ def post(server: Server, body: bytes, path: str = "/v1/chat/completions", **head
         return error.code, json.loads(error.read())
 
 
+def streamed(server: Server, body: bytes, path: str = "/v1/chat/completions") -> list[dict[str, Any]]:
+    """The events of a stream."""
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{server.url}{path}", body, headers), timeout=60) as stream:
+        *events, done = [part.removeprefix("data: ") for part in stream.read().decode().split("\n\n") if part]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
 def reply(connection: socket.socket) -> tuple[int, dict[str, str], str]:
     """Return status, headers and body of the response on a connection; it is read to its end."""
     with connection.makefile("rb") as stream:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
-from served import KEY, NAME, Server, chat, post, running
+from served import KEY, NAME, Server, chat, post, running, streamed
 from tinyrun import tiny
 from writer import Scripted
 
@@ -51,15 +51,6 @@ def engine(session: Session) -> Scripted:
     engine.answer, engine.known = ANSWER, []
     engine.asked.clear()
     return engine
-
-
-def streamed(server: Server, body: bytes, path: str = "/v1/chat/completions") -> list[dict[str, Any]]:
-    """The events of a stream."""
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{server.url}{path}", body, headers), timeout=60) as stream:
-        *events, done = [part.removeprefix("data: ") for part in stream.read().decode().split("\n\n") if part]
-    assert done == "[DONE]"
-    return [json.loads(event) for event in events]
 
 
 def rounded(entry: dict[str, Any]) -> dict[str, Any]:

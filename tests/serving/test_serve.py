@@ -89,8 +89,8 @@ def test_given_text_is_tagged(server: Server) -> None:
     assert [entry["text"] for entry in data["confidence"]] == ["Ada was born in 1815.", "She built a machine."]
     assert all(0 <= entry["score"] <= 10 and entry["kept"] for entry in data["confidence"])
     assert data["content"] == "Ada was born in 1815. She built a machine."
-    status, data = post(server, json.dumps({"text": text}).encode(), "/v1/tag")
-    assert (status, data["error"]["param"]) == (400, "question")
+    status, data = post(server, json.dumps({"question": "Who was Ada?"}).encode(), "/v1/tag")
+    assert (status, data["error"]["param"]) == (400, "text")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""Documents: what is a statement in plain text, Markdown and HTML, and what is kept; nothing of a text is lost."""
+
+# ruff: noqa: RUF001 - quotation marks and stops of other scripts
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lovec.datasets.factscore import read_factscore
+from lovec.datasets.world import VARIANTS
+from lovec.datasets.world.text import make_corpus
+from lovec.datasets.world.things import make_entities
+from lovec.documents import is_html, kind_of, paragraphs, parts, readable, title_of
+from lovec.sentences import split_sentences
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("LOVEC_SHARED_DATA") or ROOT.parent / "shared" / "data")
+FOLDER = Path(__file__).parent / "data" / "documents"
+DOCUMENTS = sorted(path for path in FOLDER.iterdir() if path.suffix != ".yaml")
+EXPECTED = yaml.safe_load((FOLDER / "expected.yaml").read_text(encoding="utf-8"))
+
+
+def of_kind(text: str) -> list[list[str]]:
+    return [[part.kind, part.text] for part in parts(text)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_statements_and_what_is_kept(path: Path) -> None:
+    text = path.read_bytes().decode()
+    found = [[kind, " ".join(part.split())] for kind, part in of_kind(readable(text))]
+    assert found == EXPECTED[path.name]
+    assert is_html(text) == (path.suffix == ".html")
+
+
+def test_all_documents_have_expectations() -> None:
+    assert [path.name for path in DOCUMENTS] == sorted(EXPECTED) and len(DOCUMENTS) >= 30
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("# Life", "heading"), ("###### Life #", "heading"), ("## ", "heading"), ("- # x", "heading"),
+        ("Title\n=====", "heading"), ("Title\n---", "heading"), ("#1 hit", "statement"),
+        ("####### seven", "statement"), ("It rained.\n---", "statement"), ("**Early life**", "heading"),
+        ("**It rained.**", "statement"), ("- **Early life**", "heading"), ("**Born:** 1815", "statement"),
+        ("```\na\n```", "code"), ("~~~ x", "code"), ("`x` is code.", "statement"), ("<!-- x -->", "code"),
+        ("Early Life:", "label"), ("**Early life:**", "label"), ("早年生活：", "label"),
+        ("He moved to London in 1815 and wrote:", "statement"),
+        ("https://example.org/a?b=c", "reference"), ("Source: www.example.org.", "reference"),
+        ("[a](https://example.org)", "reference"), ("<ada@example.org>", "reference"),
+        ("See https://example.org for it.", "statement"), ("[^1]: A note.", "reference"),
+        ("[x]: https://example.org", "reference"), ("[1] says so.", "statement"),
+        ("Who was she?", "question"), ("*Who was she?*", "question"), ("“Who?”", "question"), ("¿Quién?", "question"),
+        ("是吗？", "question"), ("من علمها؟", "question"), ('She asked "Why?"', "statement"),
+        ("| 1 | 2 |", "table"), ("| a |\n|---|\n| b |", "table"), ("1.", "mark"), ("***", "mark"), ("…", "mark"),
+        ("</ul>", "code"), ("---\na: 1\n---", "data"), ("1815", "statement"), ("A.", "statement"),
+    ],
+)  # fmt: skip
+def test_kinds(text: str, kind: str) -> None:
+    assert kind_of(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("# Ada #\n\nx", ("Ada", "its heading")),
+        ("---\na: 1\n---\n\n# Ada\n\nx", ("Ada", "its heading")),
+        ("---\na: 1\n---\n\nAda Lovelace\n\nShe wrote.", ("Ada Lovelace", "its first line")),
+        ("She wrote.\n\n# Ada\n\nx", None),
+        ("वह लेखिका थी। वह\n\nx", None),
+        ("她出生于1815年。\n\nx", None),
+        ("1. Ada\n\n2. Bob", None),
+        ("```\n# x\n```\n", None),
+        ("<p>x</p>", None),
+        ("<html><title> Ada\n&amp; Bob </title>", ("Ada & Bob", "its title")),
+    ],
+)
+def test_titles(text: str, title: tuple[str, str] | None) -> None:
+    assert title_of(text) == title
+
+
+def test_markdown_with_html_is_markdown() -> None:
+    for text in (
+        "<p align=center>x</p>\n\n# Ada\n\nShe wrote.",
+        "<div>\n\nShe wrote.\n\n</div>",
+        "<Ada> wrote.",
+        "a <p>b",
+    ):
+        assert not is_html(text) and readable(text) == text
+    for text in ("<p>a</p>\n\n<p>b</p>", '<?xml version="1.0"?>\n<!-- x --><!DOCTYPE html>', "<HTML>\n\nx"):
+        assert is_html(text)
+
+
+def test_the_visible_text_of_html_is_read_the_same_again() -> None:
+    for path in DOCUMENTS:
+        text = readable(path.read_text(encoding="utf-8"))
+        assert readable(text) == text
+
+
+def test_paragraphs_do_not_end_inside_code_and_know_the_title() -> None:
+    text = "Ada Lovelace\n\nShe wrote. It ran.\n\n```\na\n\nb\n```\n\n \n\n## Work\n\nNotes:\n- a\n"
+    assert paragraphs(text) == [
+        ("Ada Lovelace", "heading"),
+        ("She wrote. It ran.", "statement"),
+        ("```\na\n\nb\n```", "code"),
+        ("## Work", "heading"),
+        ("Notes:\n- a", "statement"),
+    ]
+
+
+PIECES = st.sampled_from(
+    [
+        *"#|>-*_`~[]<>:.?!\n ",
+        *(
+            "\n\n",
+            "# A",
+            "---\n",
+            "```\n",
+            "| a |\n|--|\n",
+            "[^1]: x",
+            "[x]: y\n",
+            "<p>",
+            "</p>",
+            "<!--",
+            "-->",
+            "**A**",
+        ),
+        *("A. B", "    a", "- ", "1. ", "\r\n", "\r", "\x00", "\u2028", "A\n===\n", "$$", "http://a.b", "是吗？"),
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=30).map("".join)
+
+
+@given(TEXTS)
+@example("")
+@example("---\n\nA.\n\n***")
+def test_parts_are_pieces_of_the_text_and_nothing_is_lost(text: str) -> None:
+    here = 0
+    for part in parts(text):
+        start = text.index(part.text, here)
+        assert part.text and not text[here:start].strip()
+        here = start + len(part.text)
+    assert not text[here:].strip()
+    assert all(part.is_statement or part.kind in ("question", "label") or part.text for part in parts(readable(text)))
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "a.",
+            "\n",
+            "a\n\n",
+            "# ",
+            "```\n",
+            "> ",
+            "- a\n",
+            "| a ",
+            "a|b\n-|-\n",
+            "[x]: a\n",
+            "[^a]: b\n",
+            "---\n",
+            "<!--",
+        ),
+        *(
+            "**",
+            "**a",
+            "?",
+            "?\n",
+            '"?',
+            "http://a,",
+            "http://a, ",
+            "a@",
+            "[a](b)",
+            "<p>a",
+            "<p>a</p>\n\n",
+            "<a<",
+            "1. ",
+        ),
+        *("a: ", "<div>\n", "|\n", "A\n===\n"),
+    ],
+)
+def test_long_text_takes_linear_time(unit: str) -> None:
+    def cost(size: int) -> float:
+        begin = time.process_time()
+        parts(readable(unit * (size // len(unit))))
+        return time.process_time() - begin
+
+    # Eight times the text: about 8 if linear, 64 if quadratic; below the floor the clock is all noise.
+    assert any(cost(60_000) < 24 * max(cost(7_500), 0.02) for _ in range(3))
+
+
+def test_texts_of_the_world_have_the_sentences_that_results_rest_on() -> None:
+    spec = VARIANTS["world-small"]
+    texts = {document.text for document in make_corpus(spec, make_entities(spec))[::10] if not document.instruct}
+    assert len(texts) > 300
+    for text in texts:
+        assert of_kind(text) == [["statement", sentence] for sentence in split_sentences(text)]
+
+
+@pytest.mark.skipif(not (DATA / "factscore_labeled").exists(), reason="needs factscore_labeled")
+@pytest.mark.parametrize("name", ["ChatGPT", "InstructGPT", "PerplexityAI"])
+def test_biographies_are_split_as_their_prose_is(name: str) -> None:
+    for record in read_factscore(DATA / "factscore_labeled" / f"{name}.jsonl"):
+        found = parts(record.answer)
+        assert [part.text for part in found] == split_sentences(record.answer)
+        assert {part.kind for part in found} <= {"statement", "question"}
+
+
+def test_a_case_from_an_answer() -> None:
+    answer = (
+        "# Ada Lovelace\n\n**Early life**\n\nAda was born in 1815.\n\n## Work\n\n```python\nprint(1)\n```\nShe wrote."
+    )
+    assert [part.text for part in parts(answer) if part.is_statement] == ["Ada was born in 1815.", "She wrote."]
+    assert json.dumps(of_kind(answer))

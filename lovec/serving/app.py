@@ -191,7 +191,10 @@ def _error_response(error: wire.RequestRefused, headers: Mapping[str, str] | Non
 
 
 class _KeyAndCounters:
-    """Middleware that refuses requests without the API key before their bodies are read, and counts all requests."""
+    """Middleware that refuses requests without the API key before their bodies are read, and counts all requests.
+
+    A response that begins before the body has arrived ends the connection: the rest of the body is not worth reading.
+    """
 
     def __init__(self, app: ASGIApp, counters: Counters, key: str | None, paths: Container[str]) -> None:
         self.app, self.counters, self.paths = app, counters, paths
@@ -204,19 +207,30 @@ class _KeyAndCounters:
         begin = time.monotonic()
         path = scope["path"] if scope["path"] in self.paths else "other"  # metrics must not grow with unknown paths
 
+        headers = dict(scope["headers"])
+        is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+
+        async def note_and_receive() -> Message:
+            nonlocal is_complete
+            message = await receive()
+            is_complete = is_complete or not message.get("more_body", True)
+            return message
+
         async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters.count_request(path, message["status"], time.monotonic() - begin)
+                if not is_complete:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        await (self._refusal(scope) or self.app)(scope, receive, count_and_send)
+        await (self._refusal(scope) or self.app)(scope, note_and_receive, count_and_send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request that must not be read; None for others."""
         headers = dict(scope["headers"])
         if {b"content-length", b"transfer-encoding"} <= headers.keys():  # a proxy may have read another request
             message = "the length of the body is given twice, by Content-Length and by Transfer-Encoding"
-            return _error_response(wire.RequestRefused(message), {"Connection": "close"})
+            return _error_response(wire.RequestRefused(message))
         given = headers.get(b"authorization", b"")
         if self.expected and scope["path"].startswith("/v1/") and not hmac.compare_digest(given, self.expected):
             message = "the API key is missing or wrong"

@@ -18,7 +18,7 @@ import lovec.serving.wire as wire
 from lovec.answers import split_record
 from lovec.encoding import Encoder
 from lovec.serving.answers import AnswerJob, GrowingAnswer
-from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
+from lovec.serving.body import check_headers, read_json, too_large
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
 from lovec.serving.responses import ChatResponse, Chunk, Response, TextResponse
@@ -129,15 +129,14 @@ class Service:
         from starlette.requests import ClientDisconnect
 
         check_headers(request.headers, self.limits.max_body)
-        body, size = bytearray(), 0
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.io_timeout) as arriving:
                 self._arriving.add(arriving)
                 async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > DISCARDED * self.limits.max_body:
-                        break
-                    body += chunk if size <= self.limits.max_body else b""
+                    body += chunk
+                    if len(body) > self.limits.max_body:
+                        raise too_large(self.limits.max_body)
         except TimeoutError:
             if self.worker.stopping:
                 raise shutting_down() from None
@@ -146,8 +145,6 @@ class Service:
             raise wire.RequestRefused("the client has disconnected", status=499) from None
         finally:
             self._arriving.discard(arriving)
-        if size > self.limits.max_body:
-            raise too_large(self.limits.max_body)
         return bytes(body)
 
     async def start_answers(self, body: bytes) -> Pending:

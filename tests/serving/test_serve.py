@@ -25,6 +25,7 @@ from tinyrun import tiny
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.answers import GrowingAnswer
+from lovec.serving.history import History
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused
@@ -315,7 +316,7 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
     """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
     request = ChatRequest.parse(json.loads(chat(min_score=least)), NAME, 100, encoder.scale)
-    response = ChatResponse(request, [1], encoder.scale, Deployment(), NAME)
+    response = ChatResponse(request, History(request.turns, encoder.tags), [1], encoder.scale, Deployment(), NAME)
     scored: list[Any] = []
     growing = GrowingAnswer(encoder, [1], scored.append)
     scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
@@ -344,7 +345,7 @@ def test_an_error_while_a_stream_is_made_is_in_the_log_and_not_in_the_stream(cap
         raise RuntimeError("secret")
 
     async def events() -> list[str]:
-        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail), jobs=())
+        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail, parts=1))
         return [event async for event in object.__new__(Service).stream(pending)]
 
     [event] = asyncio.run(events())

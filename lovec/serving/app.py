@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
@@ -157,7 +158,9 @@ def make_app(
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.scope['path']}: {error.detail}"
+        is_known = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+        advice = f"use {(error.headers or {})['Allow']}" if is_known else f"there are {', '.join(paths)}"
+        message = f"{request.method} {request.scope['path']}: {error.detail.lower()}; {advice}"
         return _error_response(wire.RequestRefused(message, status=error.status_code), error.headers)
 
     routes = [
@@ -169,6 +172,7 @@ def make_app(
         Route("/v1/chat/completions", answering(service.start_answers), methods=["POST"]),
         Route("/v1/tag", answering(service.start_text), methods=["POST"]),
     ]
+    paths = [route.path for route in routes if ":" not in route.path]
     app = Starlette(
         routes=routes,
         middleware=[  # a browser asks without the key whether it may send the request

@@ -208,6 +208,24 @@ def test_odd_requests_get_one_error(server: Server, request_: str, status: int) 
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/v1/chat/completions", "GET /v1/chat/completions: method not allowed; use POST"),
+        ("OPTIONS", "/v1/tag", "use POST"),
+        (
+            "POST",
+            "/v1/responses",
+            "not found; there are /, /health, /metrics, /v1/models, /v1/chat/completions, /v1/tag",
+        ),
+    ],
+)
+def test_a_wrong_address_is_told_the_right_ones(server: Server, method: str, path: str, words: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        assert words in json.loads(reply(connection)[2])["error"]["message"]
+
+
 def test_requests_without_the_key_are_refused(server: Server) -> None:
     for key in ("wrong", KEY + "x", "ключ"):
         with pytest.raises((APIStatusError, UnicodeEncodeError)) as refused:

@@ -29,7 +29,7 @@ RESULTS = set(
     "Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
     "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout Pending PlainText Prefill PretrainingStats "
+    "MethodAnswers MetricInfo PanelLayout Pending Piece PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
     "TextResponse TokenReply VllmRequest Batch Load Status".split()

@@ -6,9 +6,10 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from lovec.serving.counters import Counters
@@ -35,6 +37,9 @@ log = logging.getLogger(__name__)
 
 CLOSING = 5.0
 """Seconds that the engine has to stop in when the server ends; a single call of it cannot be interrupted."""
+
+STREAM_HEADERS: Mapping[str, str] = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers of streams. nginx collects a response before it passes it on, unless it is told not to."""
 
 CORS: Mapping[str, Any] = {
     "allow_methods": ["GET", "POST"],
@@ -108,18 +113,24 @@ def make_app(
         text, media_type = counters.text()
         return Response(text, media_type=media_type)
 
-    async def models(_: Request) -> Response:
+    def card() -> dict[str, Any]:
         notes = {mode: session.deployment.note(mode) for mode in MODES}
         model = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
-        model |= {"confidence": notes, "scale": list(session.encoder.scale.words)}
-        return JSONResponse({"object": "list", "data": [model]})
+        return model | {"confidence": notes, "scale": list(session.encoder.scale.words)}
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [card()]})
+
+    async def model(request: Request) -> Response:
+        wire.check_model(request.path_params["name"], name)
+        return JSONResponse(card())
 
     class EventStream(StreamingResponse):
         """Sends the response to a request as events; however that ends, the engine need not go on."""
 
         def __init__(self, pending: Pending) -> None:
             events = service.stream(pending)
-            super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+            super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS)
             self.pending = pending
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,7 +158,9 @@ def make_app(
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.scope['path']}: {error.detail}"
+        is_known = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+        advice = f"use {(error.headers or {})['Allow']}" if is_known else f"there are {', '.join(paths)}"
+        message = f"{request.method} {request.scope['path']}: {error.detail.lower()}; {advice}"
         return _error_response(wire.RequestRefused(message, status=error.status_code), error.headers)
 
     routes = [
@@ -155,14 +168,16 @@ def make_app(
         Route("/health", health),
         Route("/metrics", metrics),
         Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),  # names may have slashes
         Route("/v1/chat/completions", answering(service.start_answers), methods=["POST"]),
         Route("/v1/tag", answering(service.start_text), methods=["POST"]),
     ]
+    paths = [route.path for route in routes if ":" not in route.path]
     app = Starlette(
         routes=routes,
         middleware=[  # a browser asks without the key whether it may send the request
             *([Middleware(CORSMiddleware, **CORS, allow_origins=list(cors))] if cors else ()),
-            Middleware(_KeyAndCounters, counters=counters, key=key, paths={route.path for route in routes}),
+            Middleware(_KeyAndCounters, counters=counters, key=key, routes=routes),
         ],
         exception_handlers={wire.RequestRefused: refused, HTTPException: http_error, Exception: refused},
         lifespan=lifespan,
@@ -191,10 +206,13 @@ def _error_response(error: wire.RequestRefused, headers: Mapping[str, str] | Non
 
 
 class _KeyAndCounters:
-    """Middleware that refuses requests without the API key before their bodies are read, and counts all requests."""
+    """Middleware that refuses requests without the API key before their bodies are read, and counts all requests.
 
-    def __init__(self, app: ASGIApp, counters: Counters, key: str | None, paths: Container[str]) -> None:
-        self.app, self.counters, self.paths = app, counters, paths
+    A response that begins before the body has arrived ends the connection: the rest of the body is not worth reading.
+    """
+
+    def __init__(self, app: ASGIApp, counters: Counters, key: str | None, routes: Sequence[Route]) -> None:
+        self.app, self.counters, self.routes = app, counters, routes
         self.expected = None if key is None else f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,21 +220,33 @@ class _KeyAndCounters:
             await self.app(scope, receive, send)
             return
         begin = time.monotonic()
-        path = scope["path"] if scope["path"] in self.paths else "other"  # metrics must not grow with unknown paths
+        known = (route.path for route in self.routes if route.path_regex.match(scope["path"]))
+        path = next(known, "other")  # metrics must not grow with unknown paths
+
+        headers = dict(scope["headers"])
+        is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+
+        async def note_and_receive() -> Message:
+            nonlocal is_complete
+            message = await receive()
+            is_complete = is_complete or not message.get("more_body", True)
+            return message
 
         async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters.count_request(path, message["status"], time.monotonic() - begin)
+                if not is_complete:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        await (self._refusal(scope) or self.app)(scope, receive, count_and_send)
+        await (self._refusal(scope) or self.app)(scope, note_and_receive, count_and_send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request that must not be read; None for others."""
         headers = dict(scope["headers"])
         if {b"content-length", b"transfer-encoding"} <= headers.keys():  # a proxy may have read another request
             message = "the length of the body is given twice, by Content-Length and by Transfer-Encoding"
-            return _error_response(wire.RequestRefused(message), {"Connection": "close"})
+            return _error_response(wire.RequestRefused(message))
         given = headers.get(b"authorization", b"")
         if self.expected and scope["path"].startswith("/v1/") and not hmac.compare_digest(given, self.expected):
             message = "the API key is missing or wrong"

@@ -11,9 +11,6 @@ from typing import Any
 
 from lovec.serving.wire import RequestRefused
 
-DISCARDED = 16
-"""A body up to so many times its limit is read to its end: many clients send it all before they look for an error."""
-
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MEDIA_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
 """The last one is what ``curl -d`` sends where no type is given."""
@@ -29,7 +26,7 @@ def check_headers(headers: Mapping[str, str], max_body: int) -> None:
     Raises:
         RequestRefused: the body is too large, compressed, or not JSON in UTF-8.
     """
-    if int(headers.get("content-length", 0)) > DISCARDED * max_body:
+    if int(headers.get("content-length", 0)) > max_body:
         raise too_large(max_body)
     if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
         raise RequestRefused(f"the body is encoded as {encoding!r}, expected it as it is", status=415)

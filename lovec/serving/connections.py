@@ -8,10 +8,12 @@ import logging
 import math
 import socket
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -35,8 +37,27 @@ _BACKLOG = 1024
 _CLOSING = 2.0
 """Seconds in which the last responses are sent after the grace."""
 
+_PIECE = 1024
+"""The most bytes of a connection that are parsed before it is the turn of the others. They may be some 170 chunks of a
+body, and each takes microseconds: with the 256 KiB that asyncio reads by default, nobody else is answered for long."""
 
-class Connection(H11Protocol):
+_DISCARDED = 16
+"""A client may send so many times the limit of a body, which is counted in what is sent: chunk headers included. Many
+clients send a body that is too large to its end before they look for the answer."""
+
+
+class _Transport:
+    """A transport that Connection closes: ``close`` asks it to, everything else is done by the transport itself."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """A connection to a client.
 
     While it waits for a request, or for the rest of one that was answered before its body had arrived, it has
@@ -52,10 +73,14 @@ class Connection(H11Protocol):
         self.all = connections
         self.address = ""
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._piece = bytearray(_PIECE)
+        self._received = 0  # bytes since the last response
+        self._is_ending = False  # whether what comes is not read any more
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; a connection that is one too many gets an error."""
-        super().connection_made(transport)
+        self._socket = transport
+        super().connection_made(cast(asyncio.Transport, _Transport(transport, self.close)))
         self.address = self.client[0] if self.client else ""
         if self.all.admit(self):
             self._update()
@@ -70,14 +95,37 @@ class Connection(H11Protocol):
         self._stop("write")
         self.all.discard(self)
 
-    def data_received(self, data: bytes) -> None:
-        """Read."""
-        super().data_received(data)
-        self._update()
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Return where the next bytes are read to."""
+        return self._piece
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read, unless the connection is ending; who sends too much is cut off."""
+        self._received += nbytes
+        if self._received > _DISCARDED * self.all.limits.max_body:
+            self.abort()
+        elif not self._is_ending:
+            self.data_received(bytes(self._piece[:nbytes]))
+            self._update()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
+        self._received = 0
         super().on_response_complete()
+        self._update()
+
+    def close(self) -> None:
+        """Close the connection, once its client has sent what it may still be sending.
+
+        Until then that is thrown away unread: systems drop a response that has arrived if they are told that the other
+        side has closed and not taken what was sent.
+        """
+        if self._is_ending or self._socket.is_closing() or self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+            self._socket.close()
+            return
+        self._is_ending = True
+        self._socket.write_eof()
+        self.flow.resume_reading()
         self._update()
 
     def pause_writing(self) -> None:
@@ -99,7 +147,7 @@ class Connection(H11Protocol):
                 self.transport.abort()
                 return
         self.transport.write(_error(400, msg))
-        self.transport.close()
+        self.close()
 
     def abort(self) -> None:
         """Cut the connection."""

@@ -163,6 +163,7 @@ async function* events(response) {
     const parts = (buffer + value).split("\n\n");
     buffer = parts.pop();
     for (const part of parts) {
+      if (part.startsWith(":")) continue; // a comment, which says that the server is alive
       const data = part.replace(/^data: /, "");
       if (data === "[DONE]") return;
       const item = JSON.parse(data);

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from lovec.passages import Breaks
 from lovec.serving.answers import ScoredSpan
+from lovec.serving.history import History
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import read_sentence
@@ -90,7 +91,8 @@ class ChatResponse(Response):
 
     Args:
         request: the request.
-        prompt: token ids of its prompt.
+        history: the conversation so far.
+        prompt: its token ids; they change where earlier answers have to be scored first.
         scale: the scale of the scores.
         deployment: see ``Response``, as for ``name``.
         name: name of the model.
@@ -102,6 +104,7 @@ class ChatResponse(Response):
     def __init__(
         self,
         request: ChatRequest,
+        history: History,
         prompt: Sequence[int],
         scale: Scale,
         deployment: Deployment,
@@ -109,6 +112,7 @@ class ChatResponse(Response):
         problems: Sequence[str] = (),
     ) -> None:
         super().__init__(request, deployment, FREE_FORM, name)
+        self.history = history
         self.prompt, self.parts = prompt, request.n
         self._scale = scale
         self._problems = list(problems)

@@ -11,14 +11,15 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import lovec.serving.wire as wire
 from lovec.answers import split_record
 from lovec.encoding import Encoder
 from lovec.serving.answers import AnswerJob, GrowingAnswer
-from lovec.serving.body import DISCARDED, check_headers, read_json, too_large
+from lovec.serving.body import check_headers, read_json, too_large
+from lovec.serving.history import History
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
 from lovec.serving.responses import ChatResponse, Chunk, Response, TextResponse
@@ -39,11 +40,17 @@ if TYPE_CHECKING:
     from lovec.serving.counters import Counters
     from lovec.serving.streams import StreamWorker
     from lovec.serving.worker import EngineWorker
+    from lovec.taggers import IterativeTagger
+    from lovec.taggers.scoring import OnSentence
+    from lovec.types import Record
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
+
+SILENCE = 5.0
+"""Seconds without a sentence after which a stream says that it is alive."""
 
 _SMALL = 1 << 14
 """The most bytes of a request that is read before larger ones."""
@@ -70,20 +77,29 @@ class Pending:
     Attributes:
         response: the response to it.
         size: bytes of the request.
-        jobs: the worker's jobs, one for every part.
-        news: what they say; it comes from the thread of the engine.
         deadline: time of the event loop after which the request fails.
+        news: what the worker's jobs say; it comes from the thread of the engine.
+        jobs: the worker's jobs so far.
+        cancelled: whether nobody waits for the response any more.
     """
 
     response: Response
     size: int
-    jobs: Sequence[Job]
-    news: asyncio.Queue[News]
     deadline: float
+    news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    jobs: list[Job] = field(default_factory=list)
+    cancelled: bool = False
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Add jobs; where nobody waits any more they are cancelled."""
+        self.jobs += jobs
+        if self.cancelled:
+            self.cancel()
 
     def cancel(self) -> None:
         """Tell the worker that nobody waits for the response any more."""
-        for job in self.jobs:
+        self.cancelled = True
+        for job in list(self.jobs):
             job.cancel()
 
 
@@ -137,15 +153,14 @@ class Service:
         from starlette.requests import ClientDisconnect
 
         check_headers(request.headers, self.limits.max_body)
-        body, size = bytearray(), 0
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.io_timeout) as arriving:
                 self._arriving.add(arriving)
                 async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > DISCARDED * self.limits.max_body:
-                        break
-                    body += chunk if size <= self.limits.max_body else b""
+                    body += chunk
+                    if len(body) > self.limits.max_body:
+                        raise too_large(self.limits.max_body)
         except TimeoutError:
             if self.worker.stopping:
                 raise shutting_down() from None
@@ -154,27 +169,29 @@ class Service:
             raise wire.RequestRefused("the client has disconnected", status=499) from None
         finally:
             self._arriving.discard(arriving)
-        if size > self.limits.max_body:
-            raise too_large(self.limits.max_body)
         return bytes(body)
 
     async def start_answers(self, body: bytes) -> Pending:
         """Submit a chat request to the worker, see ``_start``."""
-        return await self._start(body, self._read_chat, self._answer_job)
+        return await self._start(body, self._read_chat, self._chat_jobs)
 
     async def start_text(self, body: bytes) -> Pending:
         """Submit a request to tag a given text to the worker, see ``_start``."""
-        return await self._start(body, self._read_tag, self._text_job)
+        return await self._start(body, self._read_tag, self._text_jobs)
 
     async def _start(
-        self, body: bytes, read: Callable[[bytes], R], job_for: Callable[[R, int, Callable[[News], None]], Job]
+        self,
+        body: bytes,
+        read: Callable[[bytes], R],
+        jobs_for: Callable[[R, Callable[[News], None], Callable[..., None]], Sequence[Job]],
     ) -> Pending:
         """Submit a request to the worker.
 
         Args:
             body: the bytes of the request.
             read: reads them, in a thread.
-            job_for: returns the job for a part of the response, given the number of the part and what gets its news.
+            jobs_for: returns the jobs for a response, given what gets their news, and what submits jobs that follow
+                them.
 
         Raises:
             wire.RequestRefused: it is wrong or does not fit the model, or too many others wait.
@@ -188,14 +205,41 @@ class Service:
             response = await self._in_thread(len(body), lambda: read(body))
         finally:
             self._preparing -= 1
-        news: asyncio.Queue[News] = asyncio.Queue()
+        pending = Pending(response, len(body), deadline)
 
         def put(item: News) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, item)
+            loop.call_soon_threadsafe(pending.news.put_nowait, item)
 
-        jobs = [job_for(response, part, put) for part in range(response.parts)]
+        def follow(*jobs: Job) -> None:
+            self.worker.submit(*jobs, accepted=True)
+            pending.add(jobs)
+
+        jobs = jobs_for(response, put, follow)
         self.worker.submit(*jobs)
-        return Pending(response, len(body), jobs, news, deadline)
+        pending.add(jobs)
+        return pending
+
+    def _chat_jobs(
+        self, response: ChatResponse, put: Callable[[News], None], follow: Callable[..., None]
+    ) -> Sequence[Job]:
+        """Return the worker's jobs for a chat: its answers, which have to wait for the scores of earlier ones."""
+        if response.history.is_known:
+            return self._answer_jobs(response, put)
+
+        def go_on(prompt: list[int] | Exception) -> None:
+            if isinstance(prompt, Exception):
+                put(News(0, (), prompt))
+                return
+            response.prompt = prompt
+            follow(*self._answer_jobs(response, put))
+
+        encoder = self.session.encoder
+        requests = response.history.score(encoder, self.session.engine.context_length)
+        return [StepsJob(go_on, self.worker.steps(requests, encoder.choices))]
+
+    def _answer_jobs(self, response: ChatResponse, put: Callable[[News], None]) -> list[AnswerJob]:
+        """Return the worker's jobs for the answers to a prompt."""
+        return [self._answer_job(response, part, put) for part in range(response.parts)]
 
     def _answer_job(self, response: ChatResponse, part: int, put: Callable[[News], None]) -> AnswerJob:
         """Return the worker's job for one answer."""
@@ -218,27 +262,37 @@ class Service:
         key = uuid.uuid4().hex if request.seed is None else f"\x1e{part}" if part else ""
         return AnswerJob(end, response.prompt, request.sampling, key, growing.on_token, growing=growing)
 
-    def _text_job(self, response: TextResponse, part: int, put: Callable[[News], None]) -> StepsJob:
+    def _text_jobs(self, response: TextResponse, put: Callable[[News], None], _: Callable[..., None]) -> Sequence[Job]:
         """Return the worker's job for a given text."""
 
         def on_sentence(number: int, at: int, sentence: Sentence) -> None:
-            put(News(part, [sentence]))
+            put(News(0, [sentence]))
 
-        steps = TextTagger(self.session).tag_steps([response.record], on_sentence, self.worker.steps)
-        return StepsJob(lambda end: put(News(part, (), end)), steps)
+        def score(tagger: IterativeTagger, records: Sequence[Record], report: OnSentence | None) -> Any:
+            return self.worker.steps(tagger.requests(records, report), tagger.encoder.choices)
+
+        steps = TextTagger(self.session).tag_steps([response.record], on_sentence, score)
+        return [StepsJob(lambda end: put(News(0, (), end)), steps)]
 
     def _read_chat(self, body: bytes) -> ChatResponse:
         """Return the response to a chat request, which has nothing yet."""
         request = wire.ChatRequest.parse(
             read_json(body), self.name, self.limits.max_tokens, self.encoder.scale, self.limits.max_choices
         )
-        characters = sum(len(text) for _, text in request.turns)
-        prompt = self._encode("messages", characters, lambda: self.encoder.dialogue(request.turns))
-        asked = [text for role, text in request.turns if role == "user"]
+        turns = request.turns
+        history: History
+
+        def encode() -> list[int]:
+            nonlocal history
+            history = History(turns, self.encoder.tags)
+            return history.prompt(self.encoder)
+
+        prompt = self._encode("messages", sum(len(turn.text) for turn in turns), encode)
+        asked = [turn.text for turn in turns if turn.role == "user"]
         with self._encoding:
             unknown = unknown_words_problem(replace(self.session, encoder=self.encoder), asked)
         problems = [] if unknown is None else [unknown]
-        return ChatResponse(request, prompt, self.encoder.scale, self.session.deployment, self.name, problems)
+        return ChatResponse(request, history, prompt, self.encoder.scale, self.session.deployment, self.name, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
@@ -301,27 +355,32 @@ class Service:
         """Yield a response as server-sent events."""
         try:
             async for chunk in self._chunks(pending):
-                yield wire.event(chunk)
+                yield wire.KEEP_ALIVE if chunk is None else wire.event(chunk)
             yield "data: [DONE]\n\n"
         except Exception as error:  # the status has been sent already
             if not isinstance(error, wire.RequestRefused):  # those of the engine are logged by the worker
                 log.exception("a stream failed")
             yield wire.event(wire.error_body(wire.visible(error)))
 
-    async def _chunks(self, pending: Pending) -> AsyncIterator[Chunk]:
-        """Let a response grow to its end, and yield its chunks.
+    async def _chunks(self, pending: Pending) -> AsyncIterator[Chunk | None]:
+        """Let a response grow to its end, and yield its chunks; None after ``SILENCE`` seconds without any.
 
         Raises:
             wire.RequestRefused: the engine failed, or the time is up.
         """
-        response, unfinished = pending.response, len(pending.jobs)
+        response = pending.response
+        unfinished = response.parts
         for chunk in response.first():
             yield chunk
         while unfinished:
+            until = min(pending.deadline, asyncio.get_running_loop().time() + SILENCE)
             try:
-                async with asyncio.timeout_at(pending.deadline):
+                async with asyncio.timeout_at(until):
                     part, sentences, end = await pending.news.get()
             except TimeoutError:
+                if until < pending.deadline:
+                    yield None
+                    continue
                 message = f"no answer within {self.limits.timeout:g} s"
                 raise wire.RequestRefused(message, status=504) from None
             if isinstance(end, Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.choices import ChoiceTree
@@ -15,9 +15,10 @@ from lovec.engines.completions import CompletionClient, ServerReply, read_models
 from lovec.serving.answers import AnswerJob, GrowingAnswer
 from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
-from lovec.taggers import IterativeTagger
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +99,6 @@ class StreamWorker:
         most: the most jobs at a time.
     """
 
-    steps = staticmethod(IterativeTagger.requests)
-    """Returns the work of a tagger for a ``StepsJob``, which yields what to score."""
-
     def __init__(
         self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
     ) -> None:
@@ -115,6 +113,12 @@ class StreamWorker:
         self._tasks: dict[asyncio.Task[None], Job] = {}
         self._check: asyncio.Task[str | None] | None = None
         self._checked = -CHECK_EVERY
+
+    def steps(
+        self, requests: Generator[ScoreRequest, list[TokenScores], T], choices: Sequence[Sequence[int]]
+    ) -> Generator[ScoreRequest, list[TokenScores], T]:
+        """Return the work of a ``StepsJob``, see ``EngineWorker.steps``; it yields what to score."""
+        return requests
 
     @property
     def running(self) -> int:
@@ -164,15 +168,15 @@ class StreamWorker:
             job.end(shutting_down())
             job.cancel()
 
-    def submit(self, *jobs: Job) -> None:
-        """Start jobs, all or none of them.
+    def submit(self, *jobs: Job, accepted: bool = False) -> None:
+        """Start jobs, all or none of them, see ``EngineWorker.submit``.
 
         Raises:
             RequestRefused: there are too many, or the worker is stopping.
         """
-        if self.stopping:
+        if self.stopping and not accepted:
             raise shutting_down()
-        if len(self._tasks) + len(jobs) > self.most:
+        if not accepted and len(self._tasks) + len(jobs) > self.most:
             raise queue_full(self.most)
         for job in jobs:
             task = asyncio.create_task(self._run(job))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -25,6 +25,9 @@ MOST_STOPS = 4
 
 _MOST_PARTS = 1000
 """The most messages of a conversation, and the most parts of a message."""
+
+_NAMES = {type(None): "null", bool: "true or false", dict: "an object"}
+"""Types of JSON values in error messages."""
 
 _LONGEST_MESSAGE = 500
 """Characters of an error message: it may quote what a client has sent."""
@@ -82,11 +85,15 @@ class _Request(_Strict):
             is_shown = first["msg"].startswith("Input should") and not isinstance(given, list | dict)
             said = f"{place}: {first['msg']}" + f", not {short_json(given)}" * is_shown
             raise RequestRefused(said, path[1:], code=_code(first["type"])) from None
-        if request.model not in (None, model):
-            raise RequestRefused(
-                f"there is no model {request.model!r} here, only {model!r}", "model", 404, "model_not_found"
-            )
+        if request.model is not None:
+            check_model(request.model, model)
         return request
+
+
+def check_model(name: str, model: str) -> None:
+    """Raise RequestRefused where a request names another model than the only one there is."""
+    if name != model:
+        raise RequestRefused(f"there is no model {name!r} here, only {model!r}", "model", 404, "model_not_found")
 
 
 def _not_blank(text: str) -> str:
@@ -126,17 +133,53 @@ class _TextPart(_Strict, extra="forbid"):
 
 def _parts(content: Any) -> Any:
     """Return the content of a message as a list of parts, where it is a plain text."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return _list(content, {"type": "text", "text": content}, "a text or a list of text parts")
 
 
 def _texts(stop: Any) -> Any:
     """Return ``stop`` as a list of texts, where it is a single one."""
-    return [stop] if isinstance(stop, str) else stop
+    return _list(stop, stop, "a text or a list of texts")
+
+
+def _list(value: Any, item: Any, expected: str) -> list[Any]:
+    """Return a value that is a text or a list as a list; the item is what a text becomes."""
+    if not isinstance(value, str | list):
+        raise PydanticCustomError("list_type", f"it is {_NAMES.get(type(value), 'a number')}, expected {expected}")
+    return [item] if isinstance(value, str) else value
+
+
+class SentBack(_Strict):
+    """A sentence of an earlier answer, as this server has returned it in ``confidence``.
+
+    Attributes:
+        text: the sentence.
+        score: its stated score; None where it has no valid tag.
+        kept: whether it is part of the answer's content.
+    """
+
+    text: str
+    score: int | None = Field(None, ge=0)
+    kept: bool = True
+
+
+class Turn(NamedTuple):
+    """A turn of a conversation.
+
+    Attributes:
+        role: "system", "user" or "assistant".
+        text: what was said.
+        confidence: the sentences of an earlier answer, as far as the client has sent them back.
+    """
+
+    role: str
+    text: str
+    confidence: Sequence[SentBack] = ()
 
 
 class _Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[_TextPart], BeforeValidator(_parts), Field(max_length=_MOST_PARTS)]
+    confidence: list[SentBack] | None = None
 
 
 class _StreamOptions(_Strict, extra="forbid"):
@@ -207,13 +250,22 @@ class ChatRequest(_Request):
         if request.n > 1 and not request.temperature:
             text = f"n is {request.n} and the temperature 0, where all answers are the same; set temperature, such as 1"
             raise RequestRefused(text, "n", code="invalid_value")
+        for number, message in enumerate(request.messages):
+            for at, entry in enumerate(message.confidence or ()):
+                if entry.score is not None and entry.score > scale.top:
+                    place = f"messages[{number}].confidence[{at}].score"
+                    text = f"{place} is {entry.score}, expected null or an integer between 0 and {scale.top}"
+                    raise RequestRefused(text, place, code="invalid_value")
         request.max_tokens = min(request.max_completion_tokens or request.max_tokens or max_tokens, max_tokens)
         return request
 
     @property
-    def turns(self) -> list[tuple[str, str]]:
-        """(role, text) of the messages, in order; a developer is the system."""
-        return [(m.role.replace("developer", "system"), "".join(p.text for p in m.content)) for m in self.messages]
+    def turns(self) -> list[Turn]:
+        """The messages, in order; a developer is the system."""
+        return [
+            Turn(m.role.replace("developer", "system"), "".join(p.text for p in m.content), m.confidence or ())
+            for m in self.messages
+        ]
 
     @property
     def sampling(self) -> Sampling:
@@ -259,6 +311,10 @@ def _code(kind: str) -> str:
     """Return OpenAI's error code for one of pydantic's kinds of errors."""
     codes = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
     return codes.get(kind, "invalid_type" if kind.endswith("_type") else "invalid_value")
+
+
+KEEP_ALIVE = ": keep-alive\n\n"
+"""A comment in a stream of events, which clients ignore: proxies and clients close connections that are silent."""
 
 
 def event(data: dict[str, Any]) -> str:

@@ -7,13 +7,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
 from lovec.serving.jobs import CompletionJob, Job, StepsJob, queue_full, shutting_down
-from lovec.taggers import IterativeTagger
-from lovec.types import Completion, Engine, LovecError
+from lovec.taggers.scoring import ScoreRequest, score_steps
+from lovec.types import Completion, Engine, LovecError, TokenScores
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +50,6 @@ class EngineWorker:
         thread: runs the engine.
     """
 
-    steps = staticmethod(IterativeTagger.steps)
-    """Returns the work of a tagger for a ``StepsJob``, which yields after every call of the engine."""
-
     def __init__(
         self,
         engine: Engine,
@@ -70,6 +70,17 @@ class EngineWorker:
         self._begun_next = False
         self._changed = threading.Condition()
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
+
+    def steps(
+        self, requests: Generator[ScoreRequest, list[TokenScores], T], choices: Sequence[Sequence[int]]
+    ) -> Generator[None, None, T]:
+        """Return the work of a ``StepsJob`` that scores contexts; it yields after every call of the engine.
+
+        Args:
+            requests: yields what to score.
+            choices: token ids of every score behind a context.
+        """
+        return score_steps(self.engine, choices, requests)
 
     @property
     def running(self) -> int:
@@ -126,16 +137,20 @@ class EngineWorker:
         self.thread.join(timeout)
         return not self.thread.is_alive()
 
-    def submit(self, *jobs: Job) -> None:
+    def submit(self, *jobs: Job, accepted: bool = False) -> None:
         """Put jobs at the end of the queue, all or none of them.
+
+        Args:
+            jobs: the jobs.
+            accepted: whether they go on with one that was accepted; then they are, too.
 
         Raises:
             RequestRefused: the queue has no room for them, or the worker is stopping.
         """
         with self._changed:
-            if self.stopping:
+            if self.stopping and not accepted:
                 raise shutting_down()
-            if len(self.queue) + len(self._begun) + len(jobs) > self.max_waiting:
+            if not accepted and len(self.queue) + len(self._begun) + len(jobs) > self.max_waiting:
                 raise queue_full(self.max_waiting)
             for job in jobs:
                 job.turn = next(self._turns)

@@ -162,10 +162,12 @@ def allow_files(number: int) -> int:
 
 
 @contextmanager
-def running(session: Session, key: str | None = KEY, cors: Sequence[str] = (), **limits: Any) -> Iterator[Server]:
+def running(
+    session: Session, key: str | None = KEY, cors: Sequence[str] = (), name: str = NAME, **limits: Any
+) -> Iterator[Server]:
     """Run a server in a thread of this process; it closes the session at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_app(session, NAME, RequestLimits(**limits), key, cors), RequestLimits(**limits))
+    server = make_server(make_app(session, name, RequestLimits(**limits), key, cors), RequestLimits(**limits))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     until(lambda: server.started)

@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,54 @@ def test_silent_connections_shut_nobody_out(server: Server) -> None:
             connection.close()
 
 
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /v1/tag HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+KEYED = f"Authorization: Bearer {KEY}\r\n\r\n".encode()
+
+
+def seconds_of_health(server: Server, head: bytes, piece: bytes, checks: int = 50) -> float:
+    """Mean seconds of health checks while eight clients send a head and then up to 1 MB of pieces each."""
+    stop, begun = threading.Event(), threading.Semaphore(0)
+
+    def send() -> None:
+        left = 1_000_000
+        while left > 0 and not stop.is_set():
+            left -= 1000  # those that are cut off come back
+            try:
+                with server.connect() as connection:
+                    connection.sendall(head + piece)
+                    begun.release()
+                    while left > 0 and not stop.is_set():
+                        connection.sendall(piece)
+                        left -= len(piece)
+            except OSError:
+                pass
+
+    clients = [threading.Thread(target=send) for _ in range(8)]
+    for client in clients:
+        client.start()
+    for _ in clients:
+        assert begun.acquire(timeout=60)
+    time.sleep(0.1)
+    begin = time.monotonic()
+    for _ in range(checks):
+        with server.connect() as connection:
+            connection.sendall(GET)
+            assert reply(connection)[0] == 200
+    taken = (time.monotonic() - begin) / checks
+    stop.set()
+    for client in clients:
+        client.join(60)
+    return taken
+
+
+def test_tiny_chunks_stall_nobody(server: Server) -> None:
+    control = seconds_of_health(server, b"", GET * 1000)
+    chunks = b"1\r\nx\r\n" * 11_000
+    assert seconds_of_health(server, CHUNKED + b"\r\n", chunks) < 10 * control
+    assert seconds_of_health(server, CHUNKED + KEYED, chunks, checks=10) < 400 * control
+
+
 # In this process
 
 
@@ -145,6 +194,36 @@ def test_requests_that_trickle_are_cut_off(session: Session) -> None:
                 stop.set()
                 thread.join(60)
                 stop.clear()
+        assert server.get("/health")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "size"),
+    [
+        (401, "Content-Length: 5000000", 5_000_000),
+        (413, f"Content-Length: 5000000\r\nAuthorization: Bearer {KEY}", 5_000_000),
+        (413, f"Transfer-Encoding: chunked\r\nAuthorization: Bearer {KEY}", 5_000_000),
+        (400, f"Transfer-Encoding: chunked\r\nAuthorization: Bearer {KEY}\r\n\r\nz", 5_000_000),
+    ],
+)
+def test_who_sends_all_before_looking_gets_the_answer(session: Session, status: int, headers: str, size: int) -> None:
+    with running(session) as server, server.connect() as connection:
+        connection.sendall(f"POST /v1/tag HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode())
+        pieces = b"10000\r\n" + b"x" * 0x10000 + b"\r\n" if "chunked" in headers else b"x" * 0x10000
+        for _ in range(size // len(pieces)):
+            connection.sendall(pieces)
+        got, found, _ = reply(connection)
+        assert (got, found["connection"]) == (status, "close") and connection.recv(1) == b""  # without a reset
+
+
+@pytest.mark.parametrize("rest", [b"\r\n", KEYED])
+def test_what_is_sent_for_a_body_is_bounded(session: Session, rest: bytes) -> None:
+    with running(session, max_body=10_000) as server, server.connect() as connection:
+        connection.sendall(CHUNKED + rest)
+        with pytest.raises(OSError):  # the sixteenth of what a client would like to send
+            for _ in range(640):
+                connection.sendall(b"1;" + b"a" * 4000 + b"\r\nx\r\n")
+                time.sleep(0.001)
         assert server.get("/health")
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 from served import KEY, NAME, Server, chat, post, running, streamed
 from tinyrun import tiny
 from writer import Scripted
@@ -167,7 +167,7 @@ def test_more_answers_than_the_queue_holds_are_refused_together(server: Server, 
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value", "at most 4 items"),
         ({"stop": ""}, "stop[0]", "invalid_value", "at least 1 character"),
         ({"stop": [1]}, "stop[0]", "invalid_type", "valid string"),
-        ({"stop": {}}, "stop", "invalid_type", "valid list"),
+        ({"stop": {}}, "stop", "invalid_type", "it is an object, expected a text or a list of texts"),
         ({"top_p": 0}, "top_p", "invalid_value", "greater than 0"),
         ({"top_p": 1.5}, "top_p", "invalid_value", "less than or equal to 1"),
         ({"top_p": "1"}, "top_p", "invalid_type", "valid number"),
@@ -183,6 +183,19 @@ def test_more_answers_than_the_queue_holds_are_refused_together(server: Server, 
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter", "leave it out"),
         ({"top_k": 5}, "top_k", "unknown_parameter", "did you mean 'top_p'"),
         ({"stream_options": {"x": 1}}, "stream_options.x", "unknown_parameter", "Extra inputs"),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": None}]},
+            "messages[1].content",
+            "invalid_type",
+            "it is null, expected a text or a list of text parts",
+        ),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_type", "it is a number"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls",
+            "unsupported_value",
+            "tool_calls is not supported here",
+        ),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter", "Field required"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value", "Input should be"),
         (
@@ -233,6 +246,22 @@ def test_the_clients_own_answer_can_be_sent_back(server: Server) -> None:
     assert (refused.value.param, refused.value.code) == ("frequency_penalty", "unsupported_value")
     [model] = client.models.list()
     assert model.id == NAME and model.created > 0 and model.model_extra["scale"] == list(DEFAULT_SCALE.words)
+
+
+def test_a_model_can_be_asked_for_by_name(session: Session) -> None:
+    name = "org/Model-8B"
+    with running(replace(session), name=name) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0)
+        assert client.models.retrieve(name) == client.models.list().data[0]
+        with pytest.raises(NotFoundError) as refused:
+            client.models.retrieve("org/other")
+        assert (refused.value.param, refused.value.code) == ("model", "model_not_found")
+        assert ask(server, "GET", f"/v1/models/{name}")[0] == 401
+        assert ask(server, "HEAD", "/v1/models", Authorization=f"Bearer {KEY}")[0] == 200
+        status, headers = ask(server, "POST", f"/v1/models/{name}", Authorization=f"Bearer {KEY}")
+        assert (status, "GET" in headers["Allow"]) == (405, True)
+        counted = server.get("/metrics")
+    assert 'path="/v1/models/{name:path}",status="404"' in counted and "org/" not in counted
 
 
 def test_a_given_text_is_streamed_sentence_by_sentence(server: Server) -> None:

@@ -19,6 +19,7 @@ from tinyrun import tiny
 from writer import Scripted
 
 from lovec.passages import band
+from lovec.serving import service
 from lovec.serving.page import render_page
 from lovec.taggers import Session, open_session
 
@@ -475,6 +476,29 @@ def test_a_phone_shows_what_happens(window: Browser, server: Server, engine: Scr
         window.press("Escape")
         window.wait_for(words("message"))
         assert window.value(inside % "message")
+
+
+@chromium
+def test_keys_are_told_to_those_who_have_them(window: Browser, server: Server) -> None:
+    shown = "document.getElementById('hint').checkVisibility()"
+    window.open(f"{server.url}/")
+    assert window.value(shown)
+    window.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    try:
+        window.open(f"{server.url}/", width=390)
+        assert not window.value(shown)
+    finally:
+        window.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
+@chromium
+def test_a_stream_may_say_that_it_is_alive(
+    window: Browser, server: Server, engine: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SILENCE", 0.02)
+    monkeypatch.setattr(engine, "pause", 0.005)
+    asked(window, server)
+    assert window.value(f"{UNITS}.length") == 4 and window.value(words("message")) == "" and window.problems() == []
 
 
 @chromium

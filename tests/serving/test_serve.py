@@ -25,6 +25,7 @@ from tinyrun import tiny
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.answers import GrowingAnswer
+from lovec.serving.history import History
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
@@ -214,6 +215,24 @@ def test_odd_requests_get_one_error(server: Server, request_: str, status: int) 
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/v1/chat/completions", "GET /v1/chat/completions: method not allowed; use POST"),
+        ("OPTIONS", "/v1/tag", "use POST"),
+        (
+            "POST",
+            "/v1/responses",
+            "not found; there are /, /health, /metrics, /v1/models, /v1/chat/completions, /v1/tag",
+        ),
+    ],
+)
+def test_a_wrong_address_is_told_the_right_ones(server: Server, method: str, path: str, words: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        assert words in json.loads(reply(connection)[2])["error"]["message"]
+
+
 def test_requests_without_the_key_are_refused(server: Server) -> None:
     for key in ("wrong", KEY + "x", "ключ"):
         with pytest.raises((APIStatusError, UnicodeEncodeError)) as refused:
@@ -322,7 +341,7 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
     """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
     request = ChatRequest.parse(json.loads(chat(min_confidence=least and least / 10)), NAME, 100, encoder.scale)
-    response = ChatResponse(request, [1], encoder.scale, Deployment(), NAME)
+    response = ChatResponse(request, History(request.turns, encoder.tags), [1], encoder.scale, Deployment(), NAME)
     scored: list[Any] = []
     growing = GrowingAnswer(encoder, [1], scored.append)
     scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
@@ -351,7 +370,7 @@ def test_an_error_while_a_stream_is_made_is_in_the_log_and_not_in_the_stream(cap
         raise RuntimeError("secret")
 
     async def events() -> list[str]:
-        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail), jobs=())
+        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail, parts=1))
         return [event async for event in object.__new__(Service).stream(pending)]
 
     [event] = asyncio.run(events())

@@ -313,7 +313,12 @@ def test_answers_are_several_have_stops_and_follow_seeds(session: Session, upstr
     seeds = [body["seed"] for body in sampled]
     assert sorted(seeds[:2]) == sorted(seeds[2:]) and len(set(seeds)) == 2
     assert {(b["temperature"], b["top_p"], b["max_tokens"], b["top_k"]) for b in sampled} == {(1.0, 0.9, 9, 0)}
-    assert dialogue["prompt"] == session.encoder.dialogue([(turn["role"], turn["content"]) for turn in turns])
+    tagged = [
+        session.encoder.dialogue([("user", "Hi."), ("assistant", f"Hello. {session.encoder.tags.tag(score)}"), *rest])
+        for rest in [[("user", "Who was Ada?"), ("system", "Be kind.")]]
+        for score in range(11)
+    ]
+    assert dialogue["prompt"] in tagged  # its earlier answer was scored first
     assert "seed" not in dialogue and dialogue["temperature"] == 0.0
 
 

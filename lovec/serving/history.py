@@ -1,0 +1,145 @@
+"""The earlier answers of a conversation, with the tags that they had when they were written.
+
+Clients see answers without tags. A model that finds none in its own answers writes none in the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from lovec.documents import kind_of
+from lovec.encoding import Encoder
+from lovec.sentences import spans
+from lovec.serving.wire import Turn
+from lovec.taggers.scoring import Passage, ScoreRequest, Step, score_requests
+from lovec.tags import TagFormat
+from lovec.types import STATEMENT, TokenScores
+
+_SPACE = re.compile(r"\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an earlier answer.
+
+    Attributes:
+        text: the part, with the white space before it.
+        score: the score that its tag states; None where it has no tag.
+        unknown: whether it is a sentence whose score is not known yet.
+    """
+
+    text: str
+    score: int | None = None
+    unknown: bool = False
+
+    def tagged(self, tags: TagFormat) -> str:
+        """Return the part with its tag."""
+        return self.text if self.score is None else f"{self.text} {tags.tag(self.score)}"
+
+
+def pieces_of(turn: Turn, tags: TagFormat) -> list[Piece]:
+    """Return the parts of a turn, which together are its text; one part where it is not an answer.
+
+    The scores of sentences are those that the client has sent back with the answer. Others are not known: of sentences
+    that had no valid tag, of all if the client has sent back the text alone, and from where it has changed the text. A
+    text that holds tags is left as it is.
+
+    Args:
+        turn: the turn.
+        tags: the tag words.
+    """
+    text = turn.text
+    if turn.role != "assistant" or tags.open in text or tags.close in text:
+        return [Piece(text)]
+    pieces: list[Piece] = []
+    scored = end = 0
+    for entry in turn.confidence:
+        if not entry.kept:
+            continue
+        start = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+        if not text.startswith(entry.text, start):
+            break
+        before, end = end, start + len(entry.text)
+        if entry.score is not None:
+            pieces += [*_unscored(text[scored:before]), Piece(text[before:end], entry.score)]
+            scored = end
+    return [*pieces, *_unscored(text[scored:])]
+
+
+def _unscored(text: str) -> list[Piece]:
+    """Return the parts of a text that has no scores."""
+    ends = [0, *(end for _, end in spans(text))]
+    return [*(_unscored_piece(text[begin:end], begin == 0) for begin, end in pairwise(ends)), Piece(text[ends[-1] :])]
+
+
+def _unscored_piece(text: str, first: bool) -> Piece:
+    sentence = text.lstrip()
+    begins_line = first or "\n" in text[: len(text) - len(sentence)]
+    return Piece(text, unknown=kind_of(sentence, begins_line) == STATEMENT)
+
+
+class History:
+    """A conversation up to the question that is to be answered.
+
+    Args:
+        turns: the messages, in order.
+        tags: the tag words and the scale.
+    """
+
+    def __init__(self, turns: Sequence[Turn], tags: TagFormat) -> None:
+        # The instruction, which holds the texts of the system, is the same before every answer.
+        ordered = sorted(turns, key=lambda turn: turn.role != "system")
+        self._turns = [(turn.role, pieces_of(turn, tags)) for turn in ordered]
+        self._tags = tags
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the scores of all earlier answers are known."""
+        return not any(piece.unknown for _, pieces in self._turns for piece in pieces)
+
+    def prompt(self, encoder: Encoder) -> list[int]:
+        """Return the token ids of the conversation; scores that are not known yet are the highest.
+
+        Raises:
+            LovecError: see ``Encoder.dialogue``.
+        """
+        top = self._tags.scale.top
+        known = [
+            (role, [replace(piece, score=top) if piece.unknown else piece for piece in pieces])
+            for role, pieces in self._turns
+        ]
+        return self._encode(known, encoder)
+
+    def score(self, encoder: Encoder, room: int | None) -> Generator[ScoreRequest, list[TokenScores], list[int]]:
+        """Let the model score the sentences that have no score yet, and return the token ids of the conversation.
+
+        A score is the most probable one behind the conversation up to there, which is what the model writes at
+        temperature 0.
+
+        Args:
+            encoder: encodes the contexts.
+            room: length of the model's context in tokens; None is no limit.
+        """
+        done: list[tuple[str, list[Piece]]] = []
+        for role, pieces in self._turns:
+            if any(piece.unknown for piece in pieces):
+                steps = [
+                    Step(piece.text.strip()) if piece.unknown else Step(piece.tagged(self._tags), literal=True)
+                    for piece in pieces
+                ]
+                passage = Passage("an earlier answer", self._encode(done, encoder), steps)
+                yield from score_requests(encoder, [passage], 1, room)
+                pieces = [
+                    replace(piece, score=score) if piece.unknown else piece
+                    for piece, score in zip(pieces, passage.chosen, strict=True)
+                ]
+            done.append((role, pieces))
+        return self._encode(done, encoder)
+
+    def _encode(self, turns: Sequence[tuple[str, Sequence[Piece]]], encoder: Encoder) -> list[int]:
+        return encoder.dialogue(
+            [(role, "".join(piece.tagged(self._tags) for piece in pieces)) for role, pieces in turns]
+        )

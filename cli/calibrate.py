@@ -25,6 +25,7 @@ from lovec.datasets.layouts import read_any
 from lovec.files import check_output
 from lovec.hub import HubName
 from lovec.metrics.table import METRICS
+from lovec.provenance import Provenance
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.session import adapter_folder
 from lovec.types import (
@@ -91,7 +92,7 @@ class CalibrateSettings:
     def probabilities(self) -> list[float]:
         """The probabilities of all guarantees."""
         given = self.keep_factual
-        return [] if given is None else list(given) if isinstance(given, list) else [given]
+        return [] if given is None else list(dict.fromkeys(given)) if isinstance(given, list) else [given]
 
     @property
     def promised(self) -> list[Promised]:
@@ -133,7 +134,7 @@ def run(words: list[str]) -> None:
     with quiet():
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
     with session, quiet(), locked(adapter, folder=True):
-        kept = _earlier(adapter)
+        kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
         for mode in (ITERATIVE, FREE_FORM):
             if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
@@ -147,6 +148,7 @@ def run(words: list[str]) -> None:
                 promised=settings.promised,
                 true_from=settings.true_from,
                 data=names,
+                provenance=session.provenance,
             )
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
@@ -159,10 +161,10 @@ def run(words: list[str]) -> None:
     )
 
 
-def _earlier(adapter: Path) -> dict[str, Calibration]:
-    """Return the calibrations that are there and that belong to these weights; others are replaced."""
+def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibration]:
+    """Return the calibrations that are there and were fitted to scores of this model; others are replaced."""
     try:
-        return read_calibrations(adapter)
+        return read_calibrations(adapter, provenance)
     except LovecError as error:
         _say(f"the calibration that is there is replaced: {error}")
         return {}

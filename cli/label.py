@@ -13,8 +13,9 @@ from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
+from lovec.labelling.stage import PROVENANCE
 from lovec.taggers import Session, open_session
-from lovec.taggers.session import adapter_folder, base_model, prompt_format
+from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
@@ -309,6 +310,7 @@ class LabelCommand:
             return Stage("answers", lambda records: self._answer_step(records), settings, options.chunk)
         settings |= {"model": options.model, "adapter": weights_digest(options.adapter), "dtype": self._dtype}
         settings["chat_template"] = options.chat_template
+        settings |= self._provenance
         return Stage("answers", lambda records: self._answer_step(records), settings, options.rows)
 
     def _sentences(self) -> Stage:
@@ -325,6 +327,7 @@ class LabelCommand:
             settings["labels"] = fingerprint
         if hasattr(self.oracle, "attach"):
             settings["model"] = [self.options.model, self._dtype]
+            settings |= self._provenance
         chunk = self.options.chunk
         return Stage("labelled", lambda records: self._label_step(records), settings, chunk, failures=True)
 
@@ -381,6 +384,11 @@ class LabelCommand:
     @cached_property
     def _session(self) -> Session:
         return self.parser.call(open_session, self.options)
+
+    @property
+    def _provenance(self) -> dict[str, Any]:
+        """What decides the replies of the model, which is asked for no confidences; as settings of a stage."""
+        return {PROVENANCE: session_provenance(self.options.as_dict()).without_tags().to_dict()}
 
     @property
     def _dtype(self) -> str:

@@ -23,10 +23,10 @@ from lovec.files import atomic_file, check_output
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
-from lovec.labelling.stage import manifest_of
+from lovec.labelling.stage import PROVENANCE, manifest_of
 from lovec.taggers import open_session
 from lovec.taggers.scoring import OnSentence
-from lovec.taggers.session import adapter_folder
+from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
@@ -311,6 +311,7 @@ class TagCommand:
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
+        settings[PROVENANCE] = session_provenance(options).to_dict()
         settings["question"] = None if options["asking"] else self.documents.question
         if options["doubt"] is not None:
             settings["doubt"] = options["doubt"]

@@ -18,18 +18,20 @@ from lovec.files import atomic_folder, check_output, check_unused
 from lovec.hub import ADAPTER_FILES
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
+from lovec.provenance import Provenance
 from lovec.taggers import IterativeTagger
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import (
     adapter_folder,
     base_model,
     open_session,
+    policy_provenance,
     prompt_format,
     settings_file,
     trained_quantization,
 )
 from lovec.templates import load_template
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence
 
 MergedDtype: TypeAlias = Literal["float32", "bfloat16"]
 COMPARED_QUESTION = "In a paragraph, could you tell me what you know about the planets?"
@@ -182,9 +184,9 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
     calibrations = read_calibrations(source.adapter)
-    if calibrations:  # they belong to the weights: those of a merged model are others, and its scores the same
-        digest = weights_digest(folder)
-        write_calibrations(folder, {mode: replace(made, adapter=digest) for mode, made in calibrations.items()})
+    if calibrations:
+        name = out.resolve().name if merged else None
+        write_calibrations(folder, {mode: _moved(made, source, folder, name) for mode, made in calibrations.items()})
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)
@@ -199,6 +201,38 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         calibrations,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | None) -> Calibration:
+    """Return the calibration of an adapter for what was exported from it.
+
+    It belongs to the weights, and those of a merged model are others, and its scores the same.
+
+    Args:
+        made: the calibration.
+        source: what was exported.
+        folder: where the exported weights lie.
+        name: name of the merged model; None for an adapter.
+
+    Raises:
+        LovecError: it was fitted to the scores of another base model, or of an adapter with other options.
+    """
+    digest = weights_digest(folder)
+    if made.provenance is None:
+        return replace(made, adapter=digest)
+    prompting = prompt_format(resolve_model(source.base), str(source.adapter))
+    here = policy_provenance(PolicyConfig(resolve_model(source.base)), str(source.adapter), *prompting).parts
+    if unlike := made.provenance.differences(Provenance({part: here[part] for part in ("base", "adapter")})):
+        raise LovecError(
+            f"{source.adapter / CALIBRATION_FILE} was fitted to other scores ({'; '.join(unlike)}); calibrate again, "
+            "or remove it"
+        )
+    if name is None:
+        return replace(made, adapter=digest)
+    base = policy_provenance(PolicyConfig(str(folder)), None, *prompting, name=name).parts["base"]
+    computing = {**made.provenance.parts["computing"], "quantization": None}
+    parts = {**made.provenance.parts, "base": base, "adapter": {}, "computing": computing}
+    return replace(made, adapter=digest, provenance=Provenance(parts))
 
 
 def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:

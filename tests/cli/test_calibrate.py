@@ -175,6 +175,7 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     (made,) = read_calibrations(run / "adapter").values()
     data = ["--data", "lovec.datamodules.Demonstrations", "--data.path", "labels.jsonl"]
     words = ["--model", "lovec.modules.SFT", "--model.policy.model", model, *data, "--data.test_path", "labels.jsonl"]
+    words += ["--model.policy.instruction", "Rate each sentence."]
     words += ["--trainer.default_root_dir", "run", "--model.evaluation.vanilla", "false", *CPU]
     assert main(["test", *words]) == 0
     rows = [row for row in read_results("run/test/labels/results.json").rows if row.method == "SFT"]
@@ -242,7 +243,9 @@ def test_exports_carry_the_map(run: Path, capsys: Any, merged: bool) -> None:
     expected = tagged(capsys)[0]
     assert main(["export", "run", "out", *(["--merged"] if merged else [])]) == 0
     (made,) = read_calibrations("out").values()
-    assert made == replace(next(iter(read_calibrations(run / "adapter").values())), adapter=weights_digest("out"))
+    (fitted,) = read_calibrations(run / "adapter").values()
+    provenance = made.provenance if merged else fitted.provenance  # a merged model is a base model of its own
+    assert made == replace(fitted, adapter=weights_digest("out"), provenance=provenance)
     card = Path("out/README.md").read_text()
     assert made.describe() in card and "--keep_factual 0.3" in card
     source = ["--model", "out"] if merged else ["--adapter", "out"]

@@ -47,6 +47,7 @@ from .console import locked, quiet, say_next
 from .errors import UsageError
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
+from .unseen import run_of, unseen
 
 
 @dataclass
@@ -55,7 +56,7 @@ class CalibrateSettings:
 
     Attributes:
         data: file with labelled answers, in any layout that lovec reads; null takes the validation records of the data
-            set that the run was trained on. Give answers that training has not seen.
+            set that the run was trained on. Answers that training has seen are left out.
         config: recipe whose data section says where the validation records are; null is the run's own recipe.
         readout: what is mapped: "mean" of the distribution over all scores, or the "stated" score.
         features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
@@ -131,6 +132,9 @@ def run(words: list[str]) -> None:
     digest = weights_digest(adapter)
     check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
     records, oracle, names = _labelled(settings, Path(options.source))
+    records, notes = unseen(records, run_of(adapter))
+    for note in notes:
+        _say(f"warning: {note}")
     with quiet():
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
     with session, quiet(), locked(adapter, folder=True):

@@ -30,6 +30,7 @@ from lovec.taggers.session import (
     settings_file,
     trained_quantization,
 )
+from lovec.tags import TagFormat
 from lovec.templates import load_template
 from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence
 
@@ -177,13 +178,13 @@ def _what_merging_changed(source: ExportSource, merged: Path) -> str:
 
 def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
-    encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
+    encoder = Encoder(tokenizer, *_prompting(source))
     quantization = None if merged else trained_quantization(str(source.adapter))
     base = None if quantization is None else {"name": source.base, "quantization": quantization}
     for name, text in settings_file(encoder, base).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
-    calibrations = read_calibrations(source.adapter)
+    calibrations = _calibrations(source)
     if calibrations:
         name = out.resolve().name if merged else None
         write_calibrations(folder, {mode: _moved(made, source, folder, name) for mode, made in calibrations.items()})
@@ -203,6 +204,29 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
+def _calibrations(source: ExportSource) -> Mapping[str, Calibration]:
+    """Return the calibrations beside an adapter.
+
+    Raises:
+        LovecError: one was fitted to the scores of another base model, or of an adapter with other options.
+    """
+    found = read_calibrations(source.adapter)
+    base = PolicyConfig(resolve_model(source.base))
+    for made in found.values():
+        here = policy_provenance(base, str(source.adapter), *_prompting(source)).parts
+        exported = Provenance({part: here[part] for part in ("base", "adapter")})
+        if unlike := [] if made.provenance is None else made.provenance.differences(exported):
+            raise LovecError(
+                f"{source.adapter / CALIBRATION_FILE} was fitted to other scores ({'; '.join(unlike)}); calibrate "
+                "again, or remove it"
+            )
+    return found
+
+
+def _prompting(source: ExportSource) -> tuple[str, TagFormat]:
+    return prompt_format(resolve_model(source.base), str(source.adapter))
+
+
 def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | None) -> Calibration:
     """Return the calibration of an adapter for what was exported from it.
 
@@ -213,23 +237,13 @@ def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | No
         source: what was exported.
         folder: where the exported weights lie.
         name: name of the merged model; None for an adapter.
-
-    Raises:
-        LovecError: it was fitted to the scores of another base model, or of an adapter with other options.
     """
     digest = weights_digest(folder)
     if made.provenance is None:
         return replace(made, adapter=digest)
-    prompting = prompt_format(resolve_model(source.base), str(source.adapter))
-    here = policy_provenance(PolicyConfig(resolve_model(source.base)), str(source.adapter), *prompting).parts
-    if unlike := made.provenance.differences(Provenance({part: here[part] for part in ("base", "adapter")})):
-        raise LovecError(
-            f"{source.adapter / CALIBRATION_FILE} was fitted to other scores ({'; '.join(unlike)}); calibrate again, "
-            "or remove it"
-        )
     if name is None:
         return replace(made, adapter=digest)
-    base = policy_provenance(PolicyConfig(str(folder)), None, *prompting, name=name).parts["base"]
+    base = policy_provenance(PolicyConfig(str(folder)), None, *_prompting(source), name=name).parts["base"]
     computing = {**made.provenance.parts["computing"], "quantization": None}
     parts = {**made.provenance.parts, "base": base, "adapter": {}, "computing": computing}
     return replace(made, adapter=digest, provenance=Provenance(parts))
@@ -333,10 +347,11 @@ def _training_summary(recipe: Path) -> str:
 
 
 def _check_target(source: ExportSource, out: Path, force: bool) -> None:
-    """Refuse a folder that holds something, and one whose replacement would damage the run."""
+    """Refuse a folder that holds something, one whose replacement would damage the run, and a map of other scores."""
     parts = [] if source.run is None else [source.run / "logs", source.run / "test"]
     check_output(out, (source.adapter, source.base, *parts), "choose another folder")
     if out.exists() and not out.is_dir():
         raise LovecError(f"{out} is a file, expected a folder to write; choose another name")
     if not force:
         check_unused(out, "choose another folder, or replace it with --force")
+    _calibrations(source)

@@ -13,7 +13,7 @@ from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
-from lovec.labelling.stage import PROVENANCE
+from lovec.labelling.stage import FAILURES, PROVENANCE
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling
@@ -59,7 +59,8 @@ def run(words: list[str]) -> None:
         words: the command line after ``label``.
 
     Raises:
-        LovecError: something the user can mend; what is done stays done.
+        LovecError: something the user can mend; what is done stays done. If records failed it is raised at the end,
+            when everything else is done.
     """
     add_working_directory()  # an oracle, a data set or a splitter of the user's own
     words = with_underscores(words)
@@ -72,6 +73,7 @@ def run(words: list[str]) -> None:
             command.run()
         finally:
             command.print_summary()
+    command.check_failures()
 
 
 def _command(words: Sequence[str]) -> LabelCommand:
@@ -180,6 +182,24 @@ class LabelCommand:
         print("\nnext:")
         for line in labelling.next_commands(folder, model, self._is_offline):
             print(f"  {line}")
+
+    def check_failures(self) -> None:
+        """Say that records failed, and where they are named.
+
+        Raises:
+            LovecError: some failed.
+        """
+        failed = [word for word, counts in self.counts.items() if counts.get("failed")]
+        if not failed:
+            return
+        counts, named = self.counts[failed[-1]], f"{self.out / FAILURES} names them"
+        if failed[-1] == "answers":  # the stage label, which has not run, lists them
+            named = f'"problem" in the "meta" of {self.out / "answers.jsonl"} says why'
+        again = self.stages[self.stages.index(failed[0]) :]
+        raise LovecError(
+            f"{int(counts['failed'])} of {int(counts['records'])} records failed, and all others are done; {named}, "
+            f"and --stages {','.join(again)} --redo makes them again"
+        )
 
     def _splits(self) -> None:
         """Split the labelled records by entity, and write the recipe.

@@ -268,13 +268,13 @@ class TagCommand:
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)
+        for path in [*self.stage(out.stem, {}).files(out.parent), joined, manifest_of(joined)]:
+            check_output(path, inputs(self.options))
         stage = self.stage(out.stem, self._settings())
         ray = self.parser.call(RaySettings, self.options)
         compute = None
         if ray.on is not None:
             compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
-        for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
-            check_output(path, inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}

@@ -186,8 +186,8 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
     training = "No recipe was found beside the adapter."
     calibrations = _calibrations(source)
     if calibrations:
-        name = out.resolve().name if merged else None
-        write_calibrations(folder, {mode: _moved(made, source, folder, name) for mode, made in calibrations.items()})
+        model = out.resolve().name if merged else None
+        write_calibrations(folder, {mode: _moved(made, source, folder, model) for mode, made in calibrations.items()})
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)

@@ -17,6 +17,7 @@ from lovec.files import check_adapter_folder, check_output
 from lovec.hub import HubName
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
+from lovec.provenance import Provenance
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.session import adapter_folder
 from lovec.types import (
@@ -39,6 +40,7 @@ from .console import locked, quiet, say_next
 from .errors import UsageError
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
+from .unseen import run_of, unseen
 
 if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
     from lovec.calibration import Calibration, Fitted, Promised
@@ -50,7 +52,7 @@ class CalibrateSettings:
 
     Attributes:
         data: file with labelled answers, in any layout that lovec reads; null takes the validation records of the data
-            set that the run was trained on. Give answers that training has not seen.
+            set that the run was trained on. Answers that training has seen are left out.
         config: recipe whose data section says where the validation records are; null is the run's own recipe.
         readout: what is mapped: "mean" of the distribution over all scores, or the "stated" score.
         features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
@@ -87,7 +89,7 @@ class CalibrateSettings:
     def probabilities(self) -> list[float]:
         """The probabilities of all guarantees."""
         given = self.keep_factual
-        return [] if given is None else list(given) if isinstance(given, list) else [given]
+        return [] if given is None else list(dict.fromkeys(given)) if isinstance(given, list) else [given]
 
     @property
     def promised(self) -> list[Promised]:
@@ -135,10 +137,13 @@ def run(words: list[str]) -> None:
     digest = weights_digest(adapter)
     check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
     records, oracle, names = _labelled(settings, Path(options.source))
+    records, notes = unseen(records, run_of(adapter))
+    for note in notes:
+        _say(f"warning: {note}")
     with quiet():
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
     with session, quiet(), locked(adapter, folder=True):
-        kept = _earlier(adapter)
+        kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
         for mode in (ITERATIVE, FREE_FORM):
             if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
@@ -152,6 +157,7 @@ def run(words: list[str]) -> None:
                 promised=settings.promised,
                 true_from=settings.true_from,
                 data=names,
+                provenance=session.provenance,
             )
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
@@ -164,12 +170,12 @@ def run(words: list[str]) -> None:
     )
 
 
-def _earlier(adapter: Path) -> dict[str, Calibration]:
-    """Return the calibrations that are there and that belong to these weights; others are replaced."""
+def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibration]:
+    """Return the calibrations that are there and were fitted to scores of this model; others are replaced."""
     from lovec.calibration import read_calibrations
 
     try:
-        return read_calibrations(adapter)
+        return read_calibrations(adapter, provenance)
     except LovecError as error:
         _say(f"the calibration that is there is replaced: {error}")
         return {}

@@ -13,8 +13,9 @@ from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
+from lovec.labelling.stage import FAILURES, PROVENANCE
 from lovec.taggers import Session, open_session
-from lovec.taggers.session import adapter_folder, base_model, prompt_format
+from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
@@ -58,7 +59,8 @@ def run(words: list[str]) -> None:
         words: the command line after ``label``.
 
     Raises:
-        LovecError: something the user can mend; what is done stays done.
+        LovecError: something the user can mend; what is done stays done. If records failed it is raised at the end,
+            when everything else is done.
     """
     add_working_directory()  # an oracle, a data set or a splitter of the user's own
     words = with_underscores(words)
@@ -72,6 +74,7 @@ def run(words: list[str]) -> None:
             command.run()
         finally:
             command.print_summary()
+    command.check_failures()
 
 
 def _command(words: Sequence[str]) -> LabelCommand:
@@ -180,6 +183,24 @@ class LabelCommand:
         print("\nnext:")
         for line in labelling.next_commands(folder, model, self._is_offline):
             print(f"  {line}")
+
+    def check_failures(self) -> None:
+        """Say that records failed, and where they are named.
+
+        Raises:
+            LovecError: some failed.
+        """
+        failed = [word for word, counts in self.counts.items() if counts.get("failed")]
+        if not failed:
+            return
+        counts, named = self.counts[failed[-1]], f"{self.out / FAILURES} names them"
+        if failed[-1] == "answers":  # the stage label, which has not run, lists them
+            named = f'"problem" in the "meta" of {self.out / "answers.jsonl"} says why'
+        again = self.stages[self.stages.index(failed[0]) :]
+        raise LovecError(
+            f"{int(counts['failed'])} of {int(counts['records'])} records failed, and all others are done; {named}, "
+            f"and --stages {','.join(again)} --redo makes them again"
+        )
 
     def _splits(self) -> None:
         """Split the labelled records by entity, and write the recipe.
@@ -310,6 +331,7 @@ class LabelCommand:
             return Stage("answers", lambda records: self._answer_step(records), settings, options.chunk)
         settings |= {"model": options.model, "adapter": weights_digest(options.adapter), "dtype": self._dtype}
         settings["chat_template"] = options.chat_template
+        settings |= self._provenance
         return Stage("answers", lambda records: self._answer_step(records), settings, options.rows)
 
     def _sentences(self) -> Stage:
@@ -326,6 +348,7 @@ class LabelCommand:
             settings["labels"] = fingerprint
         if hasattr(self.oracle, "attach"):
             settings["model"] = [self.options.model, self._dtype]
+            settings |= self._provenance
         chunk = self.options.chunk
         return Stage("labelled", lambda records: self._label_step(records), settings, chunk, failures=True)
 
@@ -382,6 +405,11 @@ class LabelCommand:
     @cached_property
     def _session(self) -> Session:
         return self.parser.call(open_session, self.options)
+
+    @property
+    def _provenance(self) -> dict[str, Any]:
+        """What decides the replies of the model, which is asked for no confidences; as settings of a stage."""
+        return {PROVENANCE: session_provenance(self.options.as_dict()).without_tags().to_dict()}
 
     @property
     def _dtype(self) -> str:

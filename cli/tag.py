@@ -23,12 +23,12 @@ from lovec.files import atomic_file, check_output, check_writable
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
-from lovec.labelling.stage import manifest_of
+from lovec.labelling.stage import PROVENANCE, manifest_of
 from lovec.notices import counted
 from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import OnSentence
-from lovec.taggers.session import adapter_folder
+from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_question, question_notices
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
@@ -189,7 +189,8 @@ class TagCommand:
         folder = options.model if options.adapter is None else adapter_folder(options.adapter)
         if options.keep_factual is not None and folder is not None and Path(folder).is_dir():
             applied = not options.raw and options.readout is None
-            (Deployment.beside(folder) if applied else Deployment()).keeps(self.mode, None, options.keep_factual)
+            found = Deployment.beside(folder, lambda: session_provenance(options)) if applied else Deployment()
+            found.keeps(self.mode, None, options.keep_factual)
 
     @property
     def mode(self) -> str:
@@ -285,13 +286,13 @@ class TagCommand:
         joined: Path = self.options.out
         shard = None if self.options.shard is None else Shard.parse(self.options.shard)
         out = joined if shard is None else shard_file(joined, shard)
+        for path in [*self.stage(out.stem, {}).files(out.parent), joined, manifest_of(joined)]:
+            check_output(path, inputs(self.options))
         stage = self.stage(out.stem, self._settings())
         ray = self.parser.call(RaySettings, self.options)
         compute = None
         if ray.on is not None:
             compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
-        for path in [*stage.files(out.parent), joined, manifest_of(joined)]:
-            check_output(path, inputs(self.options))
         files = [file_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
@@ -330,6 +331,7 @@ class TagCommand:
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
+        settings[PROVENANCE] = session_provenance(options).to_dict()
         settings["question"] = None if options["asking"] else self.documents.question
         if options["doubt"] is not None:
             settings["doubt"] = options["doubt"]

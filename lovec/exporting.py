@@ -18,18 +18,21 @@ from lovec.files import atomic_folder, check_output, check_unused
 from lovec.hub import ADAPTER_FILES
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
+from lovec.provenance import Provenance
 from lovec.taggers import IterativeTagger
 from lovec.taggers.models import resolve_model
 from lovec.taggers.session import (
     adapter_folder,
     base_model,
     open_session,
+    policy_provenance,
     prompt_format,
     settings_file,
     trained_quantization,
 )
+from lovec.tags import TagFormat
 from lovec.templates import load_template
-from lovec.types import LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence
 
 MergedDtype: TypeAlias = Literal["float32", "bfloat16"]
 COMPARED_QUESTION = "In a paragraph, could you tell me what you know about the planets?"
@@ -175,16 +178,16 @@ def _what_merging_changed(source: ExportSource, merged: Path) -> str:
 
 def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, metrics: str, merged: bool) -> None:
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
-    encoder = Encoder(tokenizer, *prompt_format(resolve_model(source.base), str(source.adapter)))
+    encoder = Encoder(tokenizer, *_prompting(source))
     quantization = None if merged else trained_quantization(str(source.adapter))
     base = None if quantization is None else {"name": source.base, "quantization": quantization}
     for name, text in settings_file(encoder, base).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
-    calibrations = read_calibrations(source.adapter)
-    if calibrations:  # they belong to the weights: those of a merged model are others, and its scores the same
-        digest = weights_digest(folder)
-        write_calibrations(folder, {mode: replace(made, adapter=digest) for mode, made in calibrations.items()})
+    calibrations = _calibrations(source)
+    if calibrations:
+        model = out.resolve().name if merged else None
+        write_calibrations(folder, {mode: _moved(made, source, folder, model) for mode, made in calibrations.items()})
     if (recipe := source.recipe()) is not None:
         shutil.copyfile(recipe, folder / "recipe.yaml")
         training = _training_summary(recipe)
@@ -199,6 +202,51 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         calibrations,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _calibrations(source: ExportSource) -> Mapping[str, Calibration]:
+    """Return the calibrations beside an adapter.
+
+    Raises:
+        LovecError: one was fitted to the scores of another base model, or of an adapter with other options.
+    """
+    found = read_calibrations(source.adapter)
+    base = PolicyConfig(resolve_model(source.base))
+    for made in found.values():
+        here = policy_provenance(base, str(source.adapter), *_prompting(source)).parts
+        exported = Provenance({part: here[part] for part in ("base", "adapter")})
+        if unlike := [] if made.provenance is None else made.provenance.differences(exported):
+            raise LovecError(
+                f"{source.adapter / CALIBRATION_FILE} was fitted to other scores ({'; '.join(unlike)}); calibrate "
+                "again, or remove it"
+            )
+    return found
+
+
+def _prompting(source: ExportSource) -> tuple[str, TagFormat]:
+    return prompt_format(resolve_model(source.base), str(source.adapter))
+
+
+def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | None) -> Calibration:
+    """Return the calibration of an adapter for what was exported from it.
+
+    It belongs to the weights, and those of a merged model are others, and its scores the same.
+
+    Args:
+        made: the calibration.
+        source: what was exported.
+        folder: where the exported weights lie.
+        name: name of the merged model; None for an adapter.
+    """
+    digest = weights_digest(folder)
+    if made.provenance is None:
+        return replace(made, adapter=digest)
+    if name is None:
+        return replace(made, adapter=digest)
+    base = policy_provenance(PolicyConfig(str(folder)), None, *_prompting(source), name=name).parts["base"]
+    computing = {**made.provenance.parts["computing"], "quantization": None}
+    parts = {**made.provenance.parts, "base": base, "adapter": {}, "computing": computing}
+    return replace(made, adapter=digest, provenance=Provenance(parts))
 
 
 def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
@@ -299,10 +347,11 @@ def _training_summary(recipe: Path) -> str:
 
 
 def _check_target(source: ExportSource, out: Path, redo: bool) -> None:
-    """Refuse a folder that holds something, and one whose replacement would damage the run."""
+    """Refuse a folder that holds something, one whose replacement would damage the run, and a map of other scores."""
     parts = [] if source.run is None else [source.run / "logs", source.run / "test"]
     check_output(out, (source.adapter, source.base, *parts), "choose another folder")
     if out.exists() and not out.is_dir():
         raise LovecError(f"{out} is a file, expected a folder to write; choose another name")
     if not redo:
         check_unused(out, "choose another folder, or replace it with --redo")
+    _calibrations(source)

@@ -12,12 +12,15 @@ import os
 import platform
 import re
 import shutil
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from lovec.plain import parse_json
 from lovec.types import LovecError
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})\.(?P<kind>part|new|old)", re.DOTALL)
@@ -55,6 +58,32 @@ def write_text(path: str | os.PathLike[str], text: str, errors: str = "strict") 
     """
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors=errors)
+
+
+def read_json(path: str | os.PathLike[str], most: int, fix: str) -> Any:
+    """Return what a JSON file holds that anybody may have written; its values are still to be checked.
+
+    Args:
+        path: the file.
+        most: bytes of the largest file that is read.
+        fix: what to do about a file that cannot be read, for the error.
+
+    Raises:
+        LovecError: it is no regular file (a pipe would be waited for), cannot be read, is too large, or is no JSON.
+    """
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LovecError(f"cannot read {path} (it is no regular file); {fix}")
+            content = file.read(most + 1)
+    except OSError as error:
+        raise LovecError(f"cannot read {path} ({error.strerror}); {fix}") from None
+    if len(content) > most:
+        raise LovecError(f"{path} has more than {most} bytes; {fix}")
+    try:
+        return parse_json(content)
+    except LovecError as error:
+        raise LovecError(f"{path} is {error}; {fix}") from None
 
 
 @contextmanager

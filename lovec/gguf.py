@@ -12,12 +12,10 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from lovec.files import atomic_folder
 from lovec.types import LovecError
-
-StoredDtype: TypeAlias = Literal["float32", "bfloat16"]
 
 SMOLLM2 = "smollm2"
 """Name of SmolLM2-135M-Instruct, whose GGUF file a package of the index holds."""
@@ -41,20 +39,19 @@ def offline_gguf(folder: Path) -> str | None:
     return SMOLLM2 if match is not None and match["stem"] == SMOLLM2 else None
 
 
-def ensure_dequantised(
-    name: str, dtype: StoredDtype = "float32", cache_dir: str | os.PathLike[str] | None = None
-) -> Path:
+def ensure_dequantised(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of a model in safetensors that a GGUF file was dequantised to, at the first call, and cached.
+
+    The weights are in float32, which holds the dequantised values exactly; ``policy.dtype`` rounds them when they are
+    loaded, as those of any other base.
 
     Args:
         name: ``smollm2``, the path of a GGUF file, or a file of a repository of the hub, ``org/name:file.gguf`` or
             ``org/name@revision:file.gguf``.
-        dtype: precision of the weights in the folder; float32 holds the dequantised values exactly.
         cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
 
     Returns:
-        The folder. Its name contains a digest of the file, so that another file never meets its weights, and is the
-        same in both precisions, since adapters are of the file.
+        The folder. Its name contains a digest of the file, so that another file never meets its weights.
 
     Raises:
         LovecError: there is no such file; it is no GGUF file, or of an architecture that transformers cannot read; or
@@ -64,14 +61,14 @@ def ensure_dequantised(
     from platformdirs import user_cache_path
 
     file = _found(name)
-    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "gguf" / dtype
+    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "gguf"
     stem = SMOLLM2 if name == SMOLLM2 else file.stem
     target = root / f"{stem}-{_digest(file)}"
     if not target.exists():
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{target.name}.lock"):
             if not target.exists():
-                _dequantise(file, target, dtype)
+                _dequantise(file, target)
     return target
 
 
@@ -121,12 +118,12 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
 
 
-def _dequantise(file: Path, target: Path, dtype: StoredDtype) -> None:
+def _dequantise(file: Path, target: Path) -> None:
     """Write a model folder with the weights, tokenizer and chat template of a GGUF file."""
     if find_spec("gguf") is None:
         raise LovecError('reading GGUF files needs the package gguf; install the extra: pip install "lovec[real]"')
     size = file.stat().st_size / 1e6
-    print(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}", file=sys.stderr)
+    print(f"{file.name} ({size:,.0f} MB): dequantised once, to float32, into {target}", file=sys.stderr)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -134,7 +131,7 @@ def _dequantise(file: Path, target: Path, dtype: StoredDtype) -> None:
     with _no_progress_bars():
         try:
             tokenizer = AutoTokenizer.from_pretrained(**source)
-            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, dtype))
+            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         except Exception as error:  # of any class: three packages read what somebody else has written
             reason = " ".join(str(error).split())[:200]
             raise LovecError(
@@ -144,7 +141,7 @@ def _dequantise(file: Path, target: Path, dtype: StoredDtype) -> None:
         config = type(stored.config).from_dict(stored.config.to_dict())
         del config.quantization_config  # a model that was read from GGUF refuses to be saved with it
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         model.load_state_dict(stored.state_dict(), assign=True)
         model.tie_weights()
         model.generation_config = stored.generation_config

@@ -135,6 +135,25 @@ def _fetched_adapter(name: HubName) -> str:
     return folder
 
 
+def stored_model(name: str) -> Path | None:
+    """Return the folder with the files of a model, as far as they are on this machine; nothing is fetched.
+
+    Args:
+        name: folder or hub id, as transformers loads it.
+
+    Returns:
+        The folder; None for a model of the hub that is not in its cache.
+    """
+    if os.path.isdir(name):
+        return Path(name)
+    if (found := HubName.parse(name)) is None and not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(found.repo if found else name, "config.json", revision=found and found.revision)
+    return Path(file).parent if isinstance(file, str) else None
+
+
 def fetched_model(text: str) -> str | None:
     """Return the folder of a model of the hub that lovec has exported, or that is named with a revision.
 

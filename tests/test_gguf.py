@@ -90,15 +90,10 @@ def test_a_file_is_dequantised_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.real
-def test_other_weights_and_other_precisions_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_other_weights_have_a_folder_of_their_own(tmp_path: Path) -> None:
     first = ensure_dequantised(str(write_gguf(tmp_path / "a.gguf")), cache_dir=tmp_path)
     other = ensure_dequantised(str(write_gguf(tmp_path / "a.gguf", seed=1)), cache_dir=tmp_path)
-    half = ensure_dequantised(str(tmp_path / "a.gguf"), "bfloat16", cache_dir=tmp_path)
-    assert first.name != other.name == half.name and other != half  # adapters are of the file, not of its precision
-    assert [json.loads((path / "config.json").read_text())["dtype"] for path in (other, half)] == [
-        "float32",
-        "bfloat16",
-    ]
+    assert first != other and first.parent == other.parent
 
 
 @pytest.mark.real
@@ -107,7 +102,7 @@ def test_an_architecture_that_cannot_be_read_is_refused_by_name(arch: str, tmp_p
     file = write_gguf(tmp_path / "odd.gguf", arch)
     with pytest.raises(LovecError, match=rf"odd.gguf.*{arch}.*safetensors"):
         ensure_dequantised(str(file), cache_dir=tmp_path / "cache")
-    assert not [*(tmp_path / "cache/gguf/float32").glob("odd-*/*")]
+    assert not [*(tmp_path / "cache/gguf").glob("odd-*/*")]
 
 
 @pytest.mark.real

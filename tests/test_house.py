@@ -44,6 +44,7 @@ LAYERS = (
             "stopwatch": "wall time by phase",
             "tries": "shared beginnings, once",
             "prompts": "what models are asked",
+            "plain": "values of JSON, checked",
         },
     ),
     Floor(
@@ -60,6 +61,7 @@ LAYERS = (
             "hub": "adapters by name",
             "imports": "users' functions",
             "notices": "bundled warnings",
+            "provenance": "what decides a score",
             "randomness": "random streams",
             "signals": "ends in order",
             "templates": "text from templates",

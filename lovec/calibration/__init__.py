@@ -5,10 +5,11 @@ It loads no model and has no command line: records in, records out, and one JSON
 
 from lovec.calibration.calibration import Calibration, Promised, calibrate
 from lovec.calibration.conformal import Guarantee, guarantee
-from lovec.calibration.files import read_calibrations, weights_digest, write_calibrations
+from lovec.calibration.files import read_calibrations, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
 from lovec.calibration.stack import Stack
+from lovec.provenance import weights_digest
 
 __all__ = [
     "Beta",

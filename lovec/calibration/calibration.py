@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +20,11 @@ from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.fitting import FeatureMap, Fitted, feature_map_from_dict, fit_map
 from lovec.calibration.maps import Identity
-from lovec.calibration.plain import (
+from lovec.calibration.stack import Stack
+from lovec.metrics.bootstrap import MAIN
+from lovec.metrics.records import READOUTS
+from lovec.notices import counted
+from lovec.plain import (
     checked_integer,
     checked_list,
     checked_number,
@@ -26,14 +32,11 @@ from lovec.calibration.plain import (
     checked_text,
     wrong,
 )
-from lovec.calibration.stack import Stack
-from lovec.metrics.bootstrap import MAIN
-from lovec.metrics.records import READOUTS
-from lovec.notices import counted
+from lovec.provenance import Provenance
 from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence, check_choice, check_range
 
-VERSION = 1
-"""Version of the file format."""
+VERSIONS = (1, 2)
+"""Versions of the file format; the first one does not say what decides the scores."""
 
 Metrics: TypeAlias = Mapping[str, Mapping[str, Sequence[float] | None]]
 """By "before", "after" and "difference": by the metric's name [value, low, high], None where it is undefined."""
@@ -124,9 +127,11 @@ class Calibration:
         histogram: the distribution of ``rank`` over the sentences that it was fitted to.
         guarantees: thresholds on ``rank``.
         levels: number of levels of the scale of the scores.
+        provenance: what decided the scores that it was fitted to; None where that is not known.
 
     Raises:
-        LovecError: the map does not belong to the readout, or the readout or the mode is unknown.
+        LovecError: the map does not belong to the readout, the readout or the mode is unknown, or guarantees contradict
+            each other.
     """
 
     readout: str | tuple[str, ...]
@@ -138,6 +143,7 @@ class Calibration:
     histogram: Histogram
     guarantees: tuple[Guarantee, ...] = ()
     levels: int = DEFAULT_SCALE.size
+    provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
         check_choice("mode of a calibration", self.mode, Mode)
@@ -147,6 +153,7 @@ class Calibration:
             raise LovecError(f"the map {self.map.name!r} does not belong to the readout {self.readout!r}; {_FIX}")
         if isinstance(self.readout, str) and self.readout not in READOUTS:
             raise LovecError(f"the readout of a calibration is {self.readout!r}, expected {' or '.join(READOUTS)}")
+        _check_promises(self.guarantees)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -245,7 +252,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as a plain JSON object."""
         return {
-            "version": VERSION,
+            "version": VERSIONS[self.provenance is not None],
             "readout": self.readout if isinstance(self.readout, str) else list(self.readout),
             "map": self.map.to_dict(),
             "guarantees": [found.to_dict() for found in self.guarantees],
@@ -255,6 +262,7 @@ class Calibration:
             "levels": self.levels,
             "fitted": self.fitted.to_dict(),
             "histogram": self.histogram.to_dict(),
+            **({} if self.provenance is None else {"provenance": self.provenance.to_dict()}),
         }
 
     @classmethod
@@ -264,9 +272,11 @@ class Calibration:
         Raises:
             LovecError: it holds something else, or a version of the format that is unknown.
         """
-        if isinstance(data, Mapping) and data.get("version") != VERSION:
-            raise wrong("version of a calibration", data.get("version"), str(VERSION))
+        version = data.get("version") if isinstance(data, Mapping) else VERSIONS[0]
+        if type(version) is not int or version not in VERSIONS:
+            raise wrong("version of a calibration", version, " or ".join(map(str, VERSIONS)))
         keys = {"version", "readout", "map", "guarantees", "adapter", "base", "mode", "levels", "fitted", "histogram"}
+        keys |= {"provenance"} if version == VERSIONS[1] else set()
         found = checked_object(data, "a calibration", keys)
         readout = found["readout"]
         if not isinstance(readout, str):
@@ -282,6 +292,7 @@ class Calibration:
             histogram=Histogram.from_dict(found["histogram"]),
             guarantees=tuple(map(Guarantee.from_dict, checked_list(found["guarantees"], "guarantees", 100))),
             levels=checked_integer(found["levels"], "levels of a calibration", 2, 10_000),
+            provenance=Provenance.from_dict(found["provenance"]) if version == VERSIONS[1] else None,
         )
 
     def _row(self, sentence: Sentence) -> list[float] | None:
@@ -308,6 +319,7 @@ def calibrate(
     folds: int = 5,
     draws: int = 2000,
     seed: int = 0,
+    provenance: Provenance | None = None,
 ) -> tuple[Calibration, Fitted]:
     """Fit a calibration to tagged and labelled records.
 
@@ -328,6 +340,8 @@ def calibrate(
         folds: see ``fit_map``.
         draws: number of draws of the bootstrap for the intervals.
         seed: seed of all that is random.
+        provenance: what decided the scores of the records, see ``Session.provenance``; with None nobody can tell later
+            whether the scores that the map is applied to are like these.
 
     Returns:
         The calibration, and the fit with its candidates and warnings.
@@ -358,6 +372,7 @@ def calibrate(
         ),
         histogram=Histogram.of([[_rank(fitted.map, row) for row in rows] for rows in fitted.rows]),
         levels=scales[0],
+        provenance=provenance,
     )
     passages, _ = passages_of(promise_on if promised else [], made.rank, true_from)
     return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
@@ -372,6 +387,26 @@ def _confidence(fitted: FeatureMap, row: list[float]) -> float:
 def _rank(fitted: FeatureMap, row: list[float]) -> float:
     """Return what thresholds are on: the only feature, or the confidence that a stack makes of several."""
     return _confidence(fitted, row) if isinstance(fitted, Stack) else row[0]
+
+
+def _check_promises(guarantees: Sequence[Guarantee]) -> None:
+    """Check that there is one guarantee for a probability, and that the higher of two keeps no more than the other.
+
+    Raises:
+        LovecError: two guarantees contradict each other.
+    """
+    ordered = sorted(guarantees, key=lambda found: found.keep_factual)
+    for low, high in pairwise(ordered):
+        if high.keep_factual - low.keep_factual < 1e-9:
+            raise LovecError(f"there are two guarantees for {high.keep_factual:g}, expected one; {_FIX}")
+    for alike in {(found.kind, found.share, found.true_from) for found in ordered}:
+        chain = [found for found in ordered if (found.kind, found.share, found.true_from) == alike]
+        for low, high in pairwise(chain):
+            if low.threshold > high.threshold:
+                raise LovecError(
+                    f"the guarantee for {high.keep_factual:g} keeps more than that for {low.keep_factual:g}, expected "
+                    f"fewer sentences; {_FIX}"
+                )
 
 
 def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
@@ -395,6 +430,6 @@ def _metrics(data: Any) -> dict[str, list[float] | None]:
 
 def _version() -> str:
     try:
-        return version("lovec")
+        return installed_version("lovec")
     except PackageNotFoundError:  # a checkout on the path, not installed
         return "0+uninstalled"

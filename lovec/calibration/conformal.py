@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lovec.calibration.logistic import Array
-from lovec.calibration.plain import checked_integer, checked_number, checked_object, wrong
 from lovec.notices import counted
+from lovec.plain import checked_integer, checked_number, checked_object, wrong
 from lovec.types import LovecError, Promise, Record, Sentence, check_choice, check_range, check_seed
 
 TRUE_FROM = 0.5
@@ -235,7 +235,7 @@ class Guarantee:
                 raise wrong("threshold of a guarantee", threshold, "a number, 'nothing' or 'everything'")
             threshold = ends[threshold]
         else:
-            threshold = checked_number(threshold, "threshold of a guarantee")
+            threshold = checked_number(threshold, "threshold of a guarantee", 0.0, 1.0)
         alpha, share, true_from, kept = (
             checked_number(found[name], f"{name} of a guarantee", 0.0, 1.0)
             for name in ("alpha", "share", "true_from", "kept")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lovec.calibration.plain import checked_integer, checked_list, checked_number, checked_object
+from lovec.plain import checked_integer, checked_list, checked_number, checked_object
 from lovec.types import LovecError
 
 BINS = 20

@@ -13,8 +13,8 @@ from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 from lovec.calibration.logistic import Array, fit_logistic, softened
-from lovec.calibration.plain import MOST_NUMBERS, checked_number, checked_numbers, checked_object
 from lovec.metrics.functional import checked_pair
+from lovec.plain import MOST_NUMBERS, checked_number, checked_numbers, checked_object
 from lovec.types import LovecError, check_range
 
 

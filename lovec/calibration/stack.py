@@ -13,7 +13,7 @@ from scipy.special import expit
 from lovec.calibration.features import check_names
 from lovec.calibration.logistic import Array, fit_logistic
 from lovec.calibration.maps import Isotonic
-from lovec.calibration.plain import checked_list, checked_number, checked_numbers, checked_object, checked_text
+from lovec.plain import checked_list, checked_number, checked_numbers, checked_object, checked_text
 from lovec.types import LovecError, check_range
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -91,7 +91,7 @@ class FilesDataModule(RecordsDataModule):
     def _prepared(self, record: Record, split: str, tags: TagFormat) -> Record | None:
         """Return a record of a file as a split has it, without the confidence tags in its texts; None if it has not."""
         if self.val_path is None and split != "test":
-            if (self._draw(record.id) < self.val_fraction) != (split == "validation"):
+            if is_held_out(record.id, self.val_fraction, self.seed) != (split == "validation"):
                 return None
         record = untag(record, tags)[0].statements()
         return self.trainable(record) if split == "train" else self.with_domain(record)
@@ -103,7 +103,14 @@ class FilesDataModule(RecordsDataModule):
         """
         return record
 
-    def _draw(self, record_id: str) -> float:
-        """Return a number in [0, 1) that depends only on seed and id, so that new records move no others."""
-        digest = hashlib.sha256(f"validation/{self.seed}/{record_id}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") / 2**64
+
+def is_held_out(record_id: str, share: float, seed: int) -> bool:
+    """Return whether a record is held out of training: by seed and id alone, so that new records move no others.
+
+    Args:
+        record_id: id of the record.
+        share: share of the records that is held out.
+        seed: seed of the data.
+    """
+    digest = hashlib.sha256(f"validation/{seed}/{record_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64 < share

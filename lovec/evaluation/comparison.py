@@ -10,8 +10,6 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
-from lovec.taggers.deployment import Deployment
-from lovec.taggers.session import adapter_folder
 from lovec.types import LovecError, Record
 
 
@@ -94,7 +92,7 @@ class Comparison(EvaluationModule):
             rank_zero_info(f"{name} tags")
             with measurement.using_adapter(path):
                 measurement.tag_all()
-                measurement.finish_method(name, Deployment.beside(adapter_folder(path)))
+                measurement.finish_method(name, self.deployment_of(path))
                 tokens += measurement.next_tokens(name)
         for first, second in self.hybrids:
             measurement.measure_hybrid(first, second)

@@ -39,7 +39,7 @@ from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_pa
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.models import resolve_model
-from lovec.taggers.session import adapter_folder
+from lovec.taggers.session import adapter_folder, policy_provenance
 from lovec.tags import TagFormat
 from lovec.types import (
     DEFAULT_SCALE,
@@ -143,14 +143,14 @@ class EvaluationModule(LightningModule):
             check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
             for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
                 if adapter is not None:
-                    model = resolve_model(self.policy_config.model, self.policy_config.dtype)
+                    model = resolve_model(self.policy_config.model)
                     check_adapter(adapter, model, self.policy_config.any_base)
 
     def configure_model(self) -> None:
         """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
         data = getattr(self.trainer, "datamodule", None)
         if "policy" not in self._modules:
-            self._model = resolve_model(self.policy_config.model, self.policy_config.dtype)
+            self._model = resolve_model(self.policy_config.model)
             config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
                 self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(path)))
@@ -212,7 +212,20 @@ class EvaluationModule(LightningModule):
         """What users of the adapter get as confidences; outside training, and where an adapter's folder is measured."""
         adapter = self.tested_adapter()
         measures = self.trainer.state.fn in (TrainerFn.TESTING, TrainerFn.PREDICTING) and self.trainer.ckpt_path is None
-        return Deployment.beside(adapter_folder(adapter)) if measures and adapter is not None else Deployment()
+        return self.deployment_of(adapter) if measures and adapter is not None else Deployment()
+
+    def deployment_of(self, adapter: str) -> Deployment:
+        """Return what users of an adapter get as confidences.
+
+        Args:
+            adapter: its folder, the folder of its run, or its name on the hub.
+
+        Raises:
+            LovecError: the calibration beside it was fitted to other scores than this run measures.
+        """
+        folder, encoder = adapter_folder(adapter), self.encoder
+        config = replace(self.policy_config, model=self._model)
+        return Deployment.beside(folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags))
 
     @cached_property
     def base_fingerprint(self) -> Part:

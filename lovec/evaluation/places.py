@@ -17,9 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lovec.calibration.files import weights_digest
 from lovec.datasets.names import slug
 from lovec.files import write_text
+from lovec.provenance import weights_digest
 from lovec.types import LovecError
 
 RESULTS = "results.json"

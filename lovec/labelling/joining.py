@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling.sources import Shard
-from lovec.labelling.stage import FAILURES, STAGES, Counts, difference, manifest_of, save_manifest
+from lovec.labelling.stage import FAILURES, STAGES, Counts, Manifest, difference, manifest_of, save_manifest
 from lovec.notices import counted, listed
 from lovec.types import LovecError
 
@@ -34,25 +34,21 @@ _MAKE_AGAIN = "make the shard again with --redo"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A finished file of a shard, as its manifest describes it."""
+    """A finished file of a shard, and what its manifest says."""
 
     path: Path
     shard: Shard
-    source: dict[str, Any]
-    settings: dict[str, Any]
-    counts: Counter[str]
-    sizes: tuple[int, ...]
-    digest: str
+    manifest: Manifest
 
     @property
-    def records(self) -> int:
-        """Number of records that it was made of."""
-        return int(self.counts.get("records", 0))
+    def source(self) -> dict[str, Any]:
+        """What the records that it was made of depend on, without the shard."""
+        return {name: value for name, value in self.manifest.source.items() if name != "shard"}
 
     @property
     def failures(self) -> Path | None:
         """The file that lists the records that failed, where there is one."""
-        return self.path.with_name(FAILURES) if len(self.sizes) > 1 else None
+        return self.path.with_name(FAILURES) if len(self.manifest.sizes) > 1 else None
 
 
 def shard_file(output: Path, shard: Shard) -> Path:
@@ -117,7 +113,7 @@ def _find(output: Path, folder: Path, before: str, after: str) -> list[Shard]:
     Raises:
         LovecError: there are none, some are missing, or there are shards of several splits.
     """
-    pattern = re.compile(rf"{before}shard-([1-9][0-9]*)-of-([1-9][0-9]*){after}")
+    pattern = re.compile(rf"{before}shard-([1-9][0-9]{{0,8}})-of-([1-9][0-9]{{0,8}}){after}")
     matches = filter(None, (pattern.fullmatch(entry.name) for entry in folder.iterdir())) if folder.is_dir() else ()
     pairs = {(int(match[2]), int(match[1])) for match in matches}
     found = [Shard(number, count) for count, number in sorted(pairs) if number <= count]
@@ -127,10 +123,11 @@ def _find(output: Path, folder: Path, before: str, after: str) -> list[Shard]:
     if len(counts) > 1:
         splits = " and ".join(f"of {count}" for count in counts)
         raise LovecError(f"{output} has shards {splits}; remove those of the split that you do not want")
-    missing = sorted(set(range(1, counts[0] + 1)) - {shard.number for shard in found})
-    if missing:
-        names = listed([f"{number}/{counts[0]}" for number in missing])
-        raise LovecError(f"{len(missing)} of {counts[0]} shards of {output} are missing; run --shard {names}")
+    there = {shard.number for shard in found}
+    if lacking := counts[0] - len(there):
+        absent = (number for number in range(1, counts[0] + 1) if number not in there)
+        names = listed([f"{number}/{counts[0]}" for number in islice(absent, 11)])  # which says that there are more
+        raise LovecError(f"{lacking} of {counts[0]} shards of {output} are missing; run --shard {names}")
     return found
 
 
@@ -141,17 +138,13 @@ def _read_part(path: Path, shard: Shard) -> _Part:
         LovecError: it has no manifest, or is not finished.
     """
     manifest = manifest_of(path)
-    try:
-        state = json.loads(manifest.read_bytes())
-        identity, counts = state["identity"], Counter(state["counts"])
-        sizes = tuple(map(int, state["sizes"]))
-        part = _Part(path, shard, dict(identity["source"]), dict(identity["settings"]), counts, sizes, state["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LovecError(f"{path} has no readable {manifest.name} that says how it was made; {_MAKE_AGAIN}") from None
-    if not part.digest:
+    if not manifest.exists():
+        raise LovecError(f"{path} has no {manifest.name} that says how it was made; {_MAKE_AGAIN}")
+    part = _Part(path, shard, Manifest.read(manifest, _MAKE_AGAIN))
+    if not part.manifest.digest:
         raise LovecError(
-            f"{path} is not finished ({counted(part.records, 'record')} so far); run the same command again with "
-            f"--shard {shard}"
+            f"{path} is not finished ({counted(part.manifest.records, 'record')} so far); run the same command again "
+            f"with --shard {shard}"
         )
     return part
 
@@ -164,29 +157,33 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
     """
     for row in parts:
         root, shard = row[0], row[0].shard
-        if (said := root.source.pop("shard", None)) != str(shard):
+        if (said := root.manifest.source.get("shard")) != str(shard):
             what = "holds the whole input" if said is None else f"holds the shard {said}"
             raise LovecError(f"{root.path} {what}, expected the shard {shard}; {_MAKE_AGAIN}")
         for before, part in pairwise(row):
-            if part.source != {"file": before.digest}:
+            if part.manifest.source != {"file": before.manifest.digest}:
                 raise LovecError(
                     f"{part.path} was not made of the {before.path.name} beside it; run the stage again with --redo, "
                     "or remove the file that is no part of the run"
                 )
         for part, first in zip(row, parts[0], strict=True):
             sources = {} if part is not root else {"source": (first.source, part.source)}
-            for name, (one, other) in {**sources, "settings": (first.settings, part.settings)}.items():
+            for name, (one, other) in {
+                **sources,
+                "settings": (first.manifest.settings, part.manifest.settings),
+            }.items():
                 places = (f"in shard {first.shard}", f"in shard {shard}")
                 if unlike := difference(one, other, places, name):
                     raise LovecError(f"{part.path} was made with {unlike}; make one of the two again with --redo")
-    most = previous = parts[0][0].records
+    most = previous = parts[0][0].manifest.records
     for root, *_ in parts:
-        if root.records not in (previous, most - 1):  # every shard has as many as the first one, or one less
+        records = root.manifest.records
+        if records not in (previous, most - 1):  # every shard has as many as the first one, or one less
             raise LovecError(
-                f"{root.path} holds {root.records} records, expected {previous} or {most - 1} beside the {most} of "
+                f"{root.path} holds {records} records, expected {previous} or {most - 1} beside the {most} of "
                 f"shard {parts[0][0].shard}; {_MAKE_AGAIN}"
             )
-        previous = root.records
+        previous = records
 
 
 def _join(outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], redo: bool) -> Counts:
@@ -238,10 +235,10 @@ def _save_manifests(
     for at, (output, part) in enumerate(zip(outputs, parts[0], strict=True)):
         counts = Counter()
         for row in parts:
-            counts.update(row[at].counts)
+            counts.update(row[at].manifest.counts)
         written = [output] if part.failures is None else [output, output.with_name(FAILURES)]
         state = {
-            "identity": {"source": source, "settings": part.settings},
+            "identity": {"source": source, "settings": part.manifest.settings},
             "counts": counts,
             "sizes": [sizes[file] for file in written],
             "digest": digests[output],
@@ -257,8 +254,8 @@ def _groups(row: Sequence[_Part]) -> Iterator[list[Lines]]:
     Raises:
         LovecError: a file was changed since it was written, or has records that no record became.
     """
-    readers = [_Reader(part.path, part.sizes[0], part.digest) for part in row]
-    failed = [None if part.failures is None else _Reader(part.failures, part.sizes[1]) for part in row]
+    readers = [_Reader(part.path, part.manifest.sizes[0], part.manifest.digest) for part in row]
+    failed = [None if part.failures is None else _Reader(part.failures, part.manifest.sizes[1]) for part in row]
     begun = 0
     while (name := readers[0].id) is not None:
         begun += 1
@@ -276,7 +273,7 @@ def _groups(row: Sequence[_Part]) -> Iterator[list[Lines]]:
                 f"{reader.path} holds the record {reader.id!r} twice, out of order, or without one in "
                 f"{row[0].path.name}; {_MAKE_AGAIN}"
             )
-    if begun != row[0].records:
+    if begun != row[0].manifest.records:
         raise _changed(row[0].path)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
-from lovec.files import atomic_file, check_unused, write_text
+from lovec.files import atomic_file, check_unused, read_json, write_text
 from lovec.labelling.sources import file_digest, stage_file
 from lovec.labelling.stage import Counts, difference
+from lovec.plain import checked_integer, checked_text, wrong
 from lovec.types import LovecError, Record, check_range, check_seed
 
 SPLITS = ("train", "dev", "test")
@@ -25,6 +26,8 @@ SPLITS = ("train", "dev", "test")
 MANIFEST = "splits.json"
 """File beside them that says how they were made, and how many entities and records each of them has."""
 
+_MOST_BYTES = 1 << 20  # of such a file that is read
+_MAKE_ANEW = "make the splits anew with --redo"
 _RULE = (
     "An entity is meta.{key} of a record, else the name in the paper's question, else the whole question. Entities are "
     "sorted by the SHA-256 of seed and name; the first ones are test, the next ones dev, the others train."
@@ -153,12 +156,13 @@ def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[
         for path in paths.values():
             check_unused(path, "make it anew with --redo, or choose another --out")
         return None
+    state = read_json(manifest, _MOST_BYTES, _MAKE_ANEW)
     try:
-        state = json.loads(manifest.read_bytes())
-        digests, unlike = dict(state["digests"]), difference(state["identity"], identity)
-        counts: Counts = state["counts"] if digests else {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise LovecError(f"{manifest} does not say how splits were made; make them anew with --redo") from None
+        digests = {split: checked_text(name, "a digest") for split, name in _part(state, "digests").items()}
+        unlike = difference(_part(state, "identity"), identity)
+        counts = {name: checked_integer(n, "a count") for name, n in _part(state, "counts").items()} if digests else {}
+    except LovecError as error:
+        raise LovecError(f"{manifest} does not say how splits were made: {error}; {_MAKE_ANEW}") from None
     if not digests:
         return None  # an earlier run was interrupted
     if unlike:
@@ -167,6 +171,18 @@ def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[
     if changed:
         raise LovecError(f"{changed[0]} was changed or removed since it was written; make the splits anew with --redo")
     return counts
+
+
+def _part(state: Any, name: str) -> dict[str, Any]:
+    """Return an object in a manifest.
+
+    Raises:
+        LovecError: it is no object.
+    """
+    found = state.get(name) if isinstance(state, dict) else None
+    if not isinstance(found, dict):
+        raise wrong(f"its {name}", found, "an object")
+    return found
 
 
 def _names(paths: Mapping[str, Path]) -> Sequence[str]:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from lovec.datasets.jsonl import json_line, record_to_dict, short_json
-from lovec.files import write_text
+from lovec.files import read_json, write_text
 from lovec.labelling.sources import Source, file_digest
+from lovec.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
+from lovec.provenance import Provenance
 from lovec.types import LovecError, Record, check_count
 
 STAGES = {
@@ -32,6 +34,14 @@ STAGES = {
 
 FAILURES = "failed.jsonl"
 """File in which a stage lists the records that failed."""
+
+PROVENANCE = "provenance"
+"""Name of what decides scores among the settings of a stage, see ``lovec.provenance``."""
+
+_MOST_BYTES = 16_000_000  # of a manifest that is read: it lists the topics of all documents
+_MOST_FILES = 2  # that a stage writes
+_LARGEST = 2**62  # bytes of a file, or number of anything
+_START_AGAIN = "give --redo to start again, or another folder with --out"
 
 Counts: TypeAlias = Mapping[str, float]
 Json: TypeAlias = Mapping[str, Any]
@@ -139,7 +149,7 @@ class Stage:
         failure = b""
         if outcome.failed is not None and self.failures:
             failure = json_line({"id": record.id, "stage": self.name, "why": outcome.failed}, record.id)
-        counts = Counter({"records": 1, "written": len(outcome.records), "failed": outcome.failed is not None})
+        counts = Counter({"records": 1, "written": len(outcome.records), "failed": int(outcome.failed is not None)})
         counts.update(outcome.counts)
         return Written(lines, failure, counts)
 
@@ -214,10 +224,86 @@ def run_stage(
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the manifest beside an output says.
+
+    Attributes:
+        source: what the records that were read depend on.
+        settings: what else the output depends on.
+        counts: counts of the stage so far.
+        sizes: sizes of its files, in bytes.
+        digest: SHA-256 of its output; "" while it is not finished.
+    """
+
+    source: Json
+    settings: Json
+    counts: Counts
+    sizes: tuple[int, ...]
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path, fix: str) -> Manifest:
+        """Read a manifest that anybody may have changed.
+
+        Args:
+            path: the manifest.
+            fix: what to do about one that cannot be used, for the error.
+
+        Raises:
+            LovecError: it cannot be read, or is no manifest.
+        """
+        data = read_json(path, _MOST_BYTES, fix)
+        try:
+            found = checked_object(data, "the manifest", ("identity", "counts", "sizes", "digest"))
+            identity = checked_object(found["identity"], "its identity", ("source", "settings"))
+            parts = {name: part for name, part in {**identity, "counts": found["counts"]}.items()}
+            for name, part in parts.items():
+                if not isinstance(part, dict):
+                    raise wrong(f"its {name}", part, "an object")
+            sizes = checked_list(found["sizes"], "its sizes", _MOST_FILES)
+            if not sizes:
+                raise wrong("its sizes", sizes, "the size of a file")
+            if (saved := identity["settings"].get(PROVENANCE)) is not None:
+                Provenance.from_dict(saved)
+            return cls(
+                identity["source"],
+                identity["settings"],
+                {checked_text(name, "a count"): _checked_count(value, name) for name, value in found["counts"].items()},
+                tuple(checked_integer(size, "a size", 0, _LARGEST) for size in sizes),
+                checked_text(found["digest"], "its digest"),
+            )
+        except LovecError as error:
+            raise LovecError(f"{path} is no manifest of a stage: {error}; {fix}") from None
+
+    @property
+    def identity(self) -> Json:
+        """What the output depends on."""
+        return {"source": self.source, "settings": self.settings}
+
+    @property
+    def records(self) -> int:
+        """Number of records that were read so far."""
+        return int(self.counts.get("records", 0))
+
+
+def _checked_count(value: Any, name: str) -> float:
+    """Return a count, which is a whole number where it was one, as that of records is."""
+    if isinstance(value, bool):  # earlier versions wrote a count of one record as false or true
+        return int(value)
+    if name == "records" or isinstance(value, int):
+        return checked_integer(value, f"the count {name!r}", 0, _LARGEST)
+    return checked_number(value, f"the count {name!r}", 0.0, float(_LARGEST))
+
+
 def read_counts(name: str, folder: Path) -> Counts | None:
-    """Return the counts of a stage that was run in a folder, or None if it was not."""
+    """Return the counts of a stage that was run in a folder, or None if it was not.
+
+    Raises:
+        LovecError: its manifest cannot be used.
+    """
     manifest = manifest_of(folder / f"{name}.jsonl")
-    return json.loads(manifest.read_text(encoding="utf-8"))["counts"] if manifest.exists() else None
+    return Manifest.read(manifest, _START_AGAIN).counts if manifest.exists() else None
 
 
 def manifest_of(output: Path) -> Path:
@@ -246,26 +332,24 @@ def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Jso
                 "it, or another folder with --out"
             )
         return {}
-    try:
-        state = json.loads(manifest.read_text(encoding="utf-8"))
-        counts, sizes, digest = state["counts"], state["sizes"], state["digest"]
-        unlike = difference(state["identity"], identity)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise LovecError(
-            f"{manifest} is no manifest of a stage; give --redo to start again, or another folder with --out"
-        ) from None
-    if not digest and not counts.get("records"):
+    earlier = Manifest.read(manifest, _START_AGAIN)
+    if not earlier.digest and not earlier.counts.get("records"):
         return {}  # the earlier run stopped before its first chunk, so there is nothing to keep
-    if unlike:
+    if unlike := difference(earlier.identity, identity):
         raise LovecError(f"{output} was made with {unlike}; give --redo to make it again, or another folder with --out")
     current = [path.stat().st_size if path.exists() else 0 for path in files]
-    shorter = any(now < size for now, size in zip(current, sizes, strict=True))
-    if shorter or (digest and digest != file_digest(output)):
+    if len(earlier.sizes) != len(files):
+        raise LovecError(
+            f"{manifest} is no manifest of this stage: it has sizes of {len(earlier.sizes)} files, expected "
+            f"{len(files)}; {_START_AGAIN}"
+        )
+    shorter = any(now < size for now, size in zip(current, earlier.sizes, strict=True))
+    if shorter or (earlier.digest and earlier.digest != file_digest(output)):
         raise LovecError(
             f"{output} was changed since it was written; leave {output.stem} out of --stages to use it as it is, or "
             "give --redo to make it again"
         )
-    return dict(state)
+    return {"counts": dict(earlier.counts), "sizes": list(earlier.sizes), "digest": earlier.digest}
 
 
 def _open_cut(path: Path, size: int) -> BinaryIO:
@@ -286,6 +370,8 @@ def _chunks(records: Iterable[Record], size: int, begin: int) -> Iterator[Chunk]
 def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), key: str = "") -> str | None:
     """Describe the first difference between two identities; None if they are equal.
 
+    What decides scores is compared as far as both know it: a manifest of an earlier version of lovec does not.
+
     Args:
         one: source and settings of a stage.
         other: those of another run.
@@ -294,6 +380,11 @@ def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), 
     """
     if one == other:
         return None
+    if key == f"settings.{PROVENANCE}":
+        if one is None or other is None:
+            return None
+        unlike = Provenance.from_dict(one).differences(Provenance.from_dict(other), places)
+        return f"other settings: {'; '.join(unlike)}" if unlike else None
     if isinstance(one, dict) and isinstance(other, dict):
         for name in dict.fromkeys([*one, *other]):
             inner = f"{key}.{name}" if key else name

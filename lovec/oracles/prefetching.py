@@ -29,6 +29,7 @@ from lovec.types import LovecError
 
 T = TypeVar("T")
 _GO_ON = "run again to go on: what was submitted is not submitted again"
+_FEWEST_FAILED = 2  # requests of a batch without any usable reply that are not asked one by one
 _POLL_SECONDS = 2.0, 60.0  # between two looks at a batch: at first, and at most
 _QUEUE_FULL = "token_limit_exceeded"  # the account may have only so many tokens in batches at the same time
 
@@ -272,24 +273,50 @@ class _Prefetch:
         keys = self.batches.keys(batch.number)
         replies: dict[str, ChatReply] = {}
         problems: dict[str, Problem] = {}
+        contradicted: set[str] = set()
         for file in status.files:
             for key, result in read_lines(await self._of_batch(batch, self.client.content(file))):
                 if key in keys and isinstance(result, ChatReply):
-                    replies.setdefault(key, result)
+                    first = replies.setdefault(key, result)
+                    if (first.text, first.finish) != (result.text, result.finish):
+                        contradicted.add(key)
                 elif key in keys and isinstance(result, Problem):
                     problems.setdefault(key, result)
+        for key in contradicted:  # nobody knows which of them is the reply
+            del replies[key]
+            problems[key] = Problem("", "the server has returned two different replies to it")
+        if contradicted:
+            self.notify(
+                f"batch {batch.remote}: {len(contradicted)} requests have two different replies; neither is taken, and "
+                "they are asked one by one"
+            )
         if status.state == "completed":
             problems = dict.fromkeys(keys, Problem("", "the server has returned no line for it")) | problems
         alone = {k: p for k, p in problems.items() if k not in replies and p.code not in NOT_RUN}
-        hopeless = len(alone) >= MAX_FAILED and len(alone) > len(replies)
+        unusable = self._unusable(replies)
+        failed, usable = len(alone) + len(unusable), len(replies) - len(unusable)
+        hopeless = failed > usable and failed >= (MAX_FAILED if usable else _FEWEST_FAILED)
         self.cache.put_all(replies)
         self.batches.finish(batch.number, _load(replies, batch.load), () if hopeless else alone)
         self.notify(f"batch {batch.remote}: {status.state}, {counted(len(replies), 'reply', 'replies')}")
         if not keys:
             return None
         if hopeless:
-            return partial(_refuse, batch, alone)
+            return partial(_refuse, batch, {**alone, **unusable})
         return partial(self._check, batch, status, len(replies), len(alone))
+
+    def _unusable(self, replies: Mapping[str, ChatReply]) -> dict[str, Problem]:
+        """Return why replies cannot be used, by their keys; those that can be used are left out."""
+        found = {}
+        for make in self.prompts() if replies else ():
+            try:
+                prompt = make()
+            except CallFailed:
+                continue
+            key = self.asker.key(prompt, 0)
+            if key in replies and isinstance(why := prompt.read(replies[key]), str):
+                found[key] = Problem("", why)
+        return found
 
     def _check(self, batch: Batch, status: Status, replies: int, alone: int) -> None:
         """Submit less at a time if the account's queue is full.
@@ -320,8 +347,8 @@ def _refuse(batch: Batch, problems: Mapping[str, Problem]) -> None:
     """Raise a `LovecError`: to ask so many requests one by one, at their full price, is nothing that was agreed to."""
     ((message, count),) = Counter(problem.message for problem in problems.values()).most_common(1)
     raise LovecError(
-        f"{len(problems)} of the {batch.load.calls} requests of batch {batch.remote} failed, {count} of them with "
-        f"{message!r}; mend that and run again, or ask without batches"
+        f"{len(problems)} of the {batch.load.calls} requests of batch {batch.remote} failed or have a reply that "
+        f"cannot be used, {count} of them with {message!r}; mend that and run again, or ask without batches"
     )
 
 

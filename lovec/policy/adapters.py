@@ -24,6 +24,7 @@ from lovec.files import check_adapter_folder
 from lovec.hub import adapter_folder
 from lovec.imports import without_collection
 from lovec.policy.loading import RANDOM
+from lovec.provenance import WITHOUT_EFFECT
 from lovec.types import LovecError
 
 ADAPTER = "default"
@@ -72,12 +73,6 @@ _TAKEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "fan_in_fan_out": (lambda v: type(v) is bool, "true or false"),
 }
 """Options of a plain LoRA, what each may be, and how an error says that."""
-
-_WITHOUT_EFFECT = frozenset(
-    "base_model_name_or_path auto_mapping inference_mode revision peft_version megatron_core qalora_group_size "
-    "runtime_config".split()
-)
-"""Options that change nothing once the weights are there, whatever their value; they are not passed on."""
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -261,7 +256,7 @@ def plain_lora(options: object, where: str, shapes: Mapping[str, list[int]]) -> 
     for name, value in options.items():
         if name in _TAKEN and not _TAKEN[name][0](value):
             raise LovecError(f"{where} sets {name} to {str(value)[:60]!r}, expected {_TAKEN[name][1]}")
-        neutral = name in _TAKEN or name in _WITHOUT_EFFECT
+        neutral = name in _TAKEN or name in WITHOUT_EFFECT
         if not neutral and (value not in _NEUTRAL[name] if name in _NEUTRAL else value):
             raise LovecError(
                 f"{where} is not a plain LoRA: it sets {str(name)[:60]} to {str(value)[:60]!r}; give one that trains "

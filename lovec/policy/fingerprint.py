@@ -7,13 +7,13 @@ small; names beside them are for messages and are not compared.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from lovec.encoding import Encoder
+from lovec.provenance import digest, lasting
 
 Part: TypeAlias = dict[str, Any]
 
@@ -69,11 +69,6 @@ _NOTES = ("name", "reference")  # entries that stand beside what is compared
 _LONGEST = 60  # characters of a value in a message
 
 
-def digest(value: Any) -> str:
-    """Return 16 hexadecimal digits that tell plain values from others."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
 def weights_digest(model: Any) -> str:
     """Return 16 hexadecimal digits that tell the weights of a base model from others of the same shape.
 
@@ -109,7 +104,7 @@ def base_part(name: str, model: Any) -> Part:
         name: its name in the settings.
         model: the transformers model.
     """
-    part = {"name": name, "config": digest(_lasting(model.config.to_dict())), "weights": weights_digest(model)}
+    part = {"name": name, "config": digest(lasting(model.config.to_dict())), "weights": weights_digest(model)}
     if getattr(model, "is_loaded_in_4bit", False):
         part["quantization"] = "nf4"
     return part
@@ -207,12 +202,3 @@ def _options(settings: Any, name: str = "") -> dict[str, Any]:
 
 def _is_free(name: str) -> bool:
     return any(name == free or name.startswith(f"{free}.") for free in FREE)
-
-
-def _lasting(settings: Any) -> Any:
-    """Return a model's configuration without what depends on how and by which version it was loaded."""
-    if not isinstance(settings, Mapping):
-        return settings
-    passing = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
-    kept = {str(key): value for key, value in settings.items() if key not in passing}
-    return {key: _lasting(value) for key, value in kept.items() if not key.startswith("_")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, Keeps, LovecErro
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration, Guarantee
+    from lovec.provenance import Provenance
 
 
 def renamed_threshold(min_score: Any, scale: Scale, written: str) -> LovecError:
@@ -46,20 +47,22 @@ class Deployment:
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
 
     @classmethod
-    def beside(cls, weights: str | None) -> Deployment:
+    def beside(cls, weights: str | None, provenance: Callable[[], Provenance]) -> Deployment:
         """Return what the file beside an adapter or a merged model says; nothing is changed where there is no file.
 
         Args:
             weights: folder of the adapter, or of the model where there is none; a hub id has no file.
+            provenance: returns what decides the scores that it is applied to.
 
         Raises:
-            LovecError: the file is broken, or belongs to other weights.
+            LovecError: the file is broken, or was fitted to other weights, or to the scores of another model, adapter
+                or prompt.
         """
         if not weights or not os.path.lexists(Path(weights, CALIBRATION_FILE)):
             return cls()
         from lovec.calibration import read_calibrations  # here, because it needs scipy
 
-        return cls(read_calibrations(weights))
+        return cls(read_calibrations(weights, provenance()))
 
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging; None without any."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lovec.gguf import StoredDtype, ensure_dequantised, is_gguf, offline_gguf
+from lovec.gguf import ensure_dequantised, is_gguf, offline_gguf
 from lovec.hub import fetched_model
 
 
@@ -22,18 +22,16 @@ def offline_model(folder: str) -> str | None:
     return match[1] if match else offline_gguf(path)
 
 
-def resolve_model(name: str, dtype: str = "float32") -> str:
+def resolve_model(name: str) -> str:
     """Return the folder of an offline model or of one that lovec has exported, or the name itself for any other.
 
     Args:
         name: ``world``, ``world-small``, ``tiny-<architecture>``, ``smollm2``, a hub id, a folder or a GGUF file, here
             or on the hub as ``org/name:file.gguf``. Offline models are built, and GGUF files dequantised, at their
             first use and cached. A hub id may end in ``@`` and a revision.
-        dtype: precision, float32 or bfloat16, in which the weights of a GGUF file are stored.
     """
     if is_gguf(name):
-        stored: StoredDtype = "bfloat16" if dtype == "bfloat16" else "float32"
-        return str(ensure_dequantised(name, stored))
+        return str(ensure_dequantised(name))
     with torch.device("cpu"):  # the model is kept, so it must not depend on the trainer's default device
         if name.startswith("world"):
             from lovec.datasets.world import VARIANTS, ensure_world

@@ -8,19 +8,21 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lovec.encoding import Encoder, Scoring, default_instruction
-from lovec.hub import SETTINGS
+from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
+from lovec.provenance import Provenance, provenance_of
 from lovec.taggers.deployment import Deployment
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
 
 if TYPE_CHECKING:
-    from lovec.policy import Policy
+    from lovec.policy import Policy, PolicyConfig
     from lovec.policy.quantization import Quantization
 
 _LONGEST_SETTINGS = 1 << 16  # bytes of such a file
@@ -54,6 +56,7 @@ class Session:
         adapter: folder of the PEFT adapter; None runs the model without one.
         policy: the model with its adapter, for an engine that runs it; None where the engine loads the model itself.
         deployment: what becomes of the confidences that taggers read, by the calibration beside the weights.
+        provenance: what decides the scores; None where that is not known.
     """
 
     engine: Engine
@@ -62,6 +65,7 @@ class Session:
     adapter: str | None = None
     policy: Policy | None = None
     deployment: Deployment = field(default_factory=Deployment)
+    provenance: Provenance | None = None
 
     def unknown_words(self, texts: Iterable[str]) -> float:
         """Return the share of words, in [0, 1], that the tokenizer has no tokens for and spells in bytes.
@@ -144,49 +148,156 @@ def open_session(
 
     Raises:
         LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base
-            model, or a folder that only ``model`` may name; the calibration is of other weights; or there is no such
-            device.
+            model, or a folder that only ``model`` may name; the calibration was fitted to other weights, or to the
+            scores of another base model, prompt or adapter; or there is no such device.
     """
     from lovec.devices import device_of
-    from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
-    from lovec.taggers.models import resolve_model
+    from lovec.policy import Policy, load_tokenizer
 
-    if adapter is not None:
-        adapter = adapter_folder(adapter)
-    name = model or (base_model(adapter) if adapter is not None else None)
-    if name is None:
-        raise LovecError(
-            "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config "
-            "sft.yaml` and `--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter "
-            "FOLDER` is one of the hub's"
-        )
-    trained = None if adapter is None else trained_quantization(adapter)
-    config = PolicyConfig(
-        resolve_model(name, dtype or "float32"),
-        adapter=adapter,
-        any_base=any_base,
-        dtype=dtype or "float32",
-        quantization=None if quantization == "none" else quantization or trained,
+    chosen = _Chosen.of(
+        model,
+        adapter,
+        instruction=instruction,
+        tag_words=tag_words,
+        scale=scale,
         chat_template=chat_template,
+        dtype=dtype,
+        quantization=quantization,
         trust_remote_code=trust_remote_code,
+        any_base=any_base,
+        scoring=scoring,
     )
-    if adapter is not None:
-        check_adapter(adapter, config.model, any_base)  # an engine may load it by itself
-    prompting = prompt_format(config.model, adapter, instruction, tag_words, scale)
-    deployment = Deployment() if raw else Deployment.beside(adapter or config.model)
+    config, prompting = chosen.config, chosen.prompting
+    early = None if stored_model(config.model) is None else chosen.deployed(raw)  # before time is spent on loading
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
         encoder = Encoder(load_tokenizer(config), *prompting, scoring)  # first, because it may refuse the tokenizer
-        running.open(config.model, adapter)
-        return Session(running, encoder, name, adapter, deployment=deployment)
+        running.open(config.model, config.adapter)
+        deployment, provenance = early or chosen.deployed(raw)
+        return Session(running, encoder, chosen.name, config.adapter, deployment=deployment, provenance=provenance)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting, scoring)
     policy.to(place)
     running.sync(policy)
-    return Session(running, encoder, name, adapter, policy, deployment)
+    deployment, provenance = early or chosen.deployed(raw)
+    return Session(running, encoder, chosen.name, config.adapter, policy, deployment, provenance)
+
+
+def session_provenance(options: Mapping[str, Any]) -> Provenance:
+    """Return what decides the scores of a session that is not opened, and whose model is not loaded.
+
+    Args:
+        options: arguments of ``open_session`` by name; those that decide no score may be among them.
+
+    Raises:
+        LovecError: no such session can be opened.
+    """
+    decisive = signature(_Chosen.of).parameters
+    return _Chosen.of(**{name: value for name, value in options.items() if name in decisive}).provenance
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What the options of a session come to.
+
+    Attributes:
+        name: name of the model, as it was given or as its adapter names it.
+        config: what is loaded.
+        prompting: instruction, and tag words with scale.
+        scoring: what is scored at a tag.
+    """
+
+    name: str
+    config: PolicyConfig
+    prompting: tuple[str, TagFormat]
+    scoring: Scoring
+
+    @classmethod
+    def of(
+        cls,
+        model: str | None = None,
+        adapter: str | None = None,
+        *,
+        instruction: str | None = None,
+        tag_words: tuple[str, str] | None = None,
+        scale: Sequence[str] | None = None,
+        chat_template: str | None = None,
+        dtype: str | None = None,
+        quantization: Literal["nf4", "none"] | None = None,
+        trust_remote_code: bool = False,
+        any_base: bool = False,
+        scoring: Scoring = "exact",
+    ) -> _Chosen:
+        """Return it, see ``open_session`` for the arguments and the errors."""
+        from lovec.policy import PolicyConfig, check_adapter
+        from lovec.taggers.models import resolve_model
+
+        if adapter is not None:
+            adapter = adapter_folder(adapter)
+        name = model or (base_model(adapter) if adapter is not None else None)
+        if name is None:
+            raise LovecError(
+                "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config "
+                "sft.yaml` and `--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter "
+                "FOLDER` is one of the hub's"
+            )
+        trained = None if adapter is None else trained_quantization(adapter)
+        config = PolicyConfig(
+            resolve_model(name),
+            adapter=adapter,
+            any_base=any_base,
+            dtype=dtype or "float32",
+            quantization=None if quantization == "none" else quantization or trained,
+            chat_template=chat_template,
+            trust_remote_code=trust_remote_code,
+        )
+        if adapter is not None:
+            check_adapter(adapter, config.model, any_base)  # an engine may load it by itself
+        return cls(name, config, prompt_format(config.model, adapter, instruction, tag_words, scale), scoring)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What decides the scores, as far as the files are on this machine."""
+        config, (instruction, tags) = self.config, self.prompting
+        return policy_provenance(config, config.adapter, instruction, tags, self.scoring, self.name)
+
+    def deployed(self, raw: bool) -> tuple[Deployment, Provenance]:
+        """Return what becomes of confidences, and what decides the scores; with ``raw`` confidences stay."""
+        provenance, weights = self.provenance, self.config.adapter or self.config.model
+        return Deployment() if raw else Deployment.beside(weights, lambda: provenance), provenance
+
+
+def policy_provenance(
+    config: PolicyConfig,
+    adapter: str | None,
+    instruction: str,
+    tags: TagFormat,
+    scoring: Scoring = "exact",
+    name: str | None = None,
+) -> Provenance:
+    """Return what decides the scores of a policy, as far as its files are on this machine.
+
+    Args:
+        config: what is loaded; ``model`` is a hub id or a folder, as ``resolve_model`` returns it.
+        adapter: folder of the adapter, whatever the config says; None without one.
+        instruction: system prompt in effect.
+        tags: tag words and scale in effect.
+        scoring: what is scored at a tag.
+        name: name of the base model in messages; None takes that of the config.
+    """
+    return provenance_of(
+        name or config.model,
+        stored_model(config.model),
+        None if adapter is None else Path(adapter),
+        instruction,
+        tags,
+        config.chat_template,
+        config.quantization,
+        scoring,
+    )
 
 
 def prompt_format(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -185,6 +186,32 @@ def test_without_a_file_there_is_no_calibration(folder):
         read_calibrations(folder)
 
 
+def test_a_pipe_is_not_waited_for(folder):
+    os.mkfifo(folder / FILE)
+    with pytest.raises(LovecError, match="it is no regular file"):
+        read_calibrations(folder)
+
+
+def promise(data, at, **changes):
+    return {"guarantees": [{**g, **changes} if i == at else g for i, g in enumerate(data["guarantees"])]}
+
+
+def test_promises_that_contradict_each_other_are_refused(made, folder):
+    data = made.to_dict()
+    strict, loose = (guarantee["threshold"] for guarantee in data["guarantees"][:2])
+    assert isinstance(strict, float) and isinstance(loose, float) and strict > loose
+    for change, line in (
+        (promise(data, 0, threshold=-1), "threshold of a guarantee is -1, expected a number from 0 to 1"),
+        (promise(data, 0, threshold=1.5), "threshold of a guarantee is 1.5"),
+        (promise(data, 1, alpha=0.1), "there are two guarantees for 0.9, expected one"),
+        (promise(data, 0, threshold=loose / 2), "the guarantee for 0.9 keeps more than that for 0.8"),
+        (promise(data, 0, threshold="everything"), "the guarantee for 0.9 keeps more than that for 0.8"),
+    ):
+        (folder / FILE).write_text(json.dumps({"calibrations": [data | change]}))
+        with pytest.raises(LovecError, match=line):
+            read_calibrations(folder)
+
+
 def test_two_calibrations_of_one_mode_are_refused(made, folder):
     (folder / FILE).write_text(json.dumps({"calibrations": [made.to_dict()] * 2}))
     with pytest.raises(LovecError, match="has two calibrations for iterative tagging"):
@@ -201,7 +228,11 @@ def test_two_calibrations_of_one_mode_are_refused(made, folder):
         (b"[]", "the file is a list of 0 items, expected an object"),
         (b"{}", "the file lacks 'calibrations'"),
         (b'{"calibrations": [1, 2, 3]}', "calibrations is a list of 3 items, expected a list of at most 2"),
-        (b'{"calibrations": [{"version": 2}]}', "version of a calibration is 2, expected 1"),
+        (b'{"calibrations": [{"version": 3}]}', "version of a calibration is 3, expected 1 or 2"),
+        (b'{"calibrations": [{"version": true}]}', "version of a calibration is True"),
+        (b'{"calibrations": [{"version": 2}]}', "lacks 'adapter', expected the keys .* provenance"),
+        (b'{"calibrations": [], "calibrations": []}', "the key 'calibrations' is there twice"),
+        (b'{"calibrations": [NaN]}', "NaN is no number of JSON"),
         (b'{"calibrations": [{"version": 1}]}', "a calibration lacks 'adapter'"),
         (b" " * 8_000_001, "has more than 8000000 bytes"),
     ],

@@ -22,7 +22,7 @@ from lovec.metrics.functional import brier_score
 from lovec.results import read_results
 from lovec.taggers import IterativeTagger, open_session
 from lovec.taggers.deployment import with_mean_readout
-from lovec.types import Record, Sentence
+from lovec.types import LovecError, Record, Sentence
 
 PARTS = '''
 """An engine that writes tagged answers, and an oracle: what a recipe of a user's own may name."""
@@ -175,6 +175,7 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     (made,) = read_calibrations(run / "adapter").values()
     data = ["--data", "lovec.datamodules.Demonstrations", "--data.path", "labels.jsonl"]
     words = ["--model", "lovec.modules.SFT", "--model.policy.model", model, *data, "--data.test_path", "labels.jsonl"]
+    words += ["--model.policy.instruction", "Rate each sentence."]
     words += ["--trainer.default_root_dir", "run", "--model.evaluation.vanilla", "false", *CPU]
     assert main(["test", *words]) == 0
     rows = [row for row in read_results("run/test/labels/results.json").rows if row.method == "SFT"]
@@ -242,7 +243,9 @@ def test_exports_carry_the_map(run: Path, capsys: Any, merged: bool) -> None:
     expected = tagged(capsys)[0]
     assert main(["export", "run", "out", *(["--merged"] if merged else [])]) == 0
     (made,) = read_calibrations("out").values()
-    assert made == replace(next(iter(read_calibrations(run / "adapter").values())), adapter=weights_digest("out"))
+    (fitted,) = read_calibrations(run / "adapter").values()
+    provenance = made.provenance if merged else fitted.provenance  # a merged model is a base model of its own
+    assert made == replace(fitted, adapter=weights_digest("out"), provenance=provenance)
     card = Path("out/README.md").read_text()
     assert made.describe() in card and "--keep_factual 0.3" in card
     source = ["--model", "out"] if merged else ["--adapter", "out"]
@@ -311,3 +314,114 @@ def test_a_broken_file_is_one_line(run: Path, capsys: Any, text: str) -> None:
 def test_there_is_no_run(here: Path, capsys: Any) -> None:
     code, line = error_of(capsys, "calibrate", "nothing", "--data", "labels.jsonl")
     assert code == 1 and "nothing" in line
+
+
+def trained(folder: Path, **data: Any) -> None:
+    """Write the recipe that a training run logs."""
+    adapter = data.pop("adapter", None)
+    logs = folder / "logs" / "version_0"
+    logs.mkdir(parents=True)
+    settings = {"class_path": "lovec.datamodules.Preferences", "init_args": data}
+    model = {"class_path": "lovec.modules.DPO", "init_args": {"policy": {"adapter": adapter}}}
+    (logs / "config.yaml").write_text(json.dumps({"seed_everything": 0, "model": model, "data": settings}))
+
+
+@pytest.mark.parametrize("where", ["the same file", "a copy in another order", "an earlier stage", "validation"])
+def test_answers_that_training_has_seen_promise_nothing(here: Path, run: Path, capsys: Any, where: str) -> None:
+    write_records("copy.jsonl", [replace(record, id=f"x-{record.id}") for record in reversed(labelled(40))])
+    words = ["--data", "copy.jsonl" if where == "a copy in another order" else "labels.jsonl"]
+    if where == "an earlier stage":
+        trained(here / "sft", path="labels.jsonl", val_path="other.jsonl")
+        trained(run, path="absent.jsonl", val_path="other.jsonl", adapter="sft/adapter")
+    else:
+        trained(run, path="labels.jsonl", val_path="labels.jsonl")
+    if where == "validation":
+        words = ["--config", "run/logs/version_0/config.yaml"]
+    code, line = error_of(capsys, "calibrate", "run", *words, "--keep_factual", "0.5", "--device", "cpu")
+    assert code == 1 and "was trained on 40 of these 40 answers (labels.jsonl)" in line and "--data FILE" in line
+    assert not (run / "adapter" / "calibration.json").exists()
+
+
+def test_what_training_has_seen_is_left_out_and_what_it_held_out_is_not(run: Path, capsys: Any) -> None:
+    write_records("pairs.jsonl", labelled(40)[:15])
+    trained(run, path="pairs.jsonl", val_path="other.jsonl")
+    assert calibrated() == 0
+    assert "trained on 15 of these 40 answers (pairs.jsonl); they are left out" in capsys.readouterr().err
+    (made,) = read_calibrations(run / "adapter").values()
+    assert made.fitted.passages == 25
+    shutil.rmtree(run / "logs")
+    trained(run, path="labels.jsonl", val_fraction=0.5)
+    assert main(["calibrate", "run", "--config", "run/logs/version_0/config.yaml", "--device", "cpu"]) == 0
+    assert "left out" not in capsys.readouterr().err
+    (held_out,) = read_calibrations(run / "adapter").values()
+    assert 10 < held_out.fitted.passages < 30
+    assert calibrated() == 0  # of the whole file, just those that were held out are taken
+    (again,) = read_calibrations(run / "adapter").values()
+    assert again.fitted.passages == held_out.fitted.passages
+
+
+def changed_file(path: Path, *pair: str) -> None:
+    text = path.read_text()
+    assert pair[0] in text
+    path.write_text(text.replace(*pair))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (("adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha: 8 there, 64 here"),
+        (("adapter_config.json", '"use_rslora": false', '"use_rslora": true'), [], "use_rslora: none there, true here"),
+        (("lovec.json", "Rate each", "Never rate a"), [], 'instruction: "Rate each sentence." there, "Never rate a'),
+        (None, ["--instruction", "Rate."], 'instruction: "Rate each sentence." there, "Rate." here'),
+        (None, ["--tag_words", "[<b>, </b>]"], 'tag words: ["<confidence>", "</confidence>"] there, ["<b>", "</b>"]'),
+        (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale: ["0", "1", "2", "3", "4"'),
+        (None, ["--scoring", "prefix"], "what is scored at a tag: exact there, prefix here"),
+        (None, ["--chat_template", "other.jinja"], "the chat template: "),
+        (None, ["--quantization", "nf4"], "quantization: none there, nf4 here"),
+        (None, ["--model", "other", "--any_base", "true"], "the base model: llama there, other here"),
+    ],
+)
+def test_a_map_is_not_applied_to_the_scores_of_another_model(
+    here: Path, run: Path, model: str, capsys: Any, change: Any, words: list[str], said: str
+) -> None:
+    assert calibrated() == 0
+    template = (Path(model) / "chat_template.jinja").read_text()
+    (here / "other.jinja").write_text(template + "{# #}")
+    shutil.copytree(model, here / "other")
+    weights = load_file(here / "other" / "model.safetensors")
+    save_file({name: 2 * value for name, value in weights.items()}, here / "other" / "model.safetensors")
+    if change is not None:
+        changed_file(run / "adapter" / change[0], *change[1:])
+    tag = ["tag", "page.txt", "--about", "Ada", "--adapter", "run", "--device", "cpu", *words]
+    code, line = error_of(capsys, *tag)
+    assert code == 1 and "calibration.json was fitted to other scores (" in line and said in line
+    assert "calibrate again, or leave confidences as they are with --raw" in line
+    if "nf4" not in words:  # which needs an extra
+        assert main([*tag, "--raw"]) == 0
+    with pytest.raises(LovecError, match="fitted to other scores"):
+        options = {word.removeprefix("--"): value for word, value in zip(words[::2], words[1::2], strict=True)}
+        options = {name: value[1:-1].split(", ") if value[0] == "[" else value for name, value in options.items()}
+        lovec.tag("Ada ran.", adapter="run", **options)
+
+
+def test_a_map_of_a_changed_adapter_is_not_exported(run: Path, capsys: Any) -> None:
+    assert calibrated() == 0
+    changed_file(run / "adapter" / "adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64')
+    for merged in ([], ["--merged"]):
+        code, line = main(["export", "run", "out", *merged]), capsys.readouterr().err.splitlines()[-1]
+        assert code == 1 and "lora_alpha: 8 there, 64 here" in line and not Path("out").exists()
+
+
+def test_a_map_of_an_earlier_version_is_applied_with_one_warning(run: Path, capsys: Any, caplog: Any) -> None:
+    assert calibrated() == 0
+    expected = tagged(capsys)[0]
+    path = run / "adapter" / "calibration.json"
+    data = json.loads(path.read_text())
+    for made in data["calibrations"]:
+        del made["provenance"]
+        made["version"] = 1
+    path.write_text(json.dumps(data))
+    found, _ = tagged(capsys)
+    assert found == expected
+    (warning,) = (line for line in caplog.messages if "could not be checked" in line)
+    assert "base model, prompt, options of the adapter" in warning and "calibrate again" in warning

@@ -24,7 +24,8 @@ class BatchServer(FaultServer):
     Attributes:
         ends: how the next batches end: "completed" (also where there is none), "failed MESSAGE", "full" (the queue),
             "expired N" and "cancelled N" after N requests. "hold" lets a batch wait until it is taken from ``held``.
-        lines: word -> what becomes of the requests whose prompt has it: an HTTP status, "timeout", "missing", "torn".
+        lines: word -> what becomes of the requests whose prompt has it: an HTTP status, "timeout", "missing", "torn",
+            "prose" (no rating), "twice" (two replies).
         drops: METHOD PATH -> how many such calls are carried out without a reply reaching the client.
         queue: most requests in all batches under way; a batch beyond fails with ``token_limit_exceeded``.
         page: batches on a page of the list.
@@ -97,6 +98,9 @@ class BatchServer(FaultServer):
                 text = "I cannot." if fault == "prose" else rated([self.rate(s) for s in call.sentences])
                 body = completion(text, self.usage)
                 good.append(result | {"response": {"status_code": 200, "request_id": "r", "body": body}})
+                if fault == "twice":
+                    other = completion(rated([(self.rate(s) + 3) % 10 for s in call.sentences]), self.usage)
+                    good.append(result | {"response": {"status_code": 200, "request_id": "s", "body": other}})
                 if fault == "torn":
                     good[-1] = '{"id": "batch_req'
         for name, results in (("output", good), ("error", bad)):

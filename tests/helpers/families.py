@@ -68,8 +68,8 @@ are compared with those of the model itself. This page is written by `make model
 published models only SmolLM2-135M-Instruct was at hand (`smollm2`), with which its row is tested, too.
 
 A model may also be a GGUF file: `model.gguf`, `org/name:file.gguf` of the hub, or `smollm2`, whose weights a package
-holds ([Installation](install.md)). It is dequantised once into the cache, in the precision of `policy.dtype`, and from
-then on it is a base like others. Architectures that transformers cannot read from GGUF are refused by name.
+holds ([Installation](install.md)). It is dequantised once, to float32 in the cache, and from then on it is a base like
+others. Architectures that transformers cannot read from GGUF are refused by name.
 
 | Models | System turn | Answer begins after | and ends with | LoRA on | Shared beginnings | |
 |---|---|---|---|---|---|---|

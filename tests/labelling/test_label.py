@@ -411,7 +411,8 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     model = ["--model", tiny(here, "llama"), "--max-new-tokens", "12"]
     oracle = ["--oracle", "lovec.oracles.SelfJudge"]
     words = ["--questions", "q.jsonl", *model, *oracle, "--out", "out", "--samples", "2", "--temperature", "1"]
-    assert label(*words) == 0
+    said = error_line(capsys, *words)
+    assert "1 of 11 records failed" in said and "--stages answers,sentences,label,pairs,splits --redo" in said
     ids = [r.id for r in read_records("out/labelled.jsonl")]
     assert ids == [f"q{i}/sample-{n}" for i in range(5) for n in (1, 2)] + ["long"]
     failed = [json.loads(line) for line in Path("out/failed.jsonl").read_text().splitlines()]
@@ -430,7 +431,7 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
         assert all(0 < abs(wrong - score) <= 2 for wrong, score in zip(pair.rejected, true, strict=True))
 
 
-def test_every_kind_of_record_is_written_counted_or_named(here):
+def test_every_kind_of_record_is_written_counted_or_named(here, capsys):
     rows = [
         Record("abstained", "Who is Ada?", answer="I'm sorry, but I couldn't find any information about Ada."),
         Record("empty", "Who is Bo?"),
@@ -441,7 +442,11 @@ def test_every_kind_of_record_is_written_counted_or_named(here):
     write_records("mine.jsonl", rows)
     gold = [replace(rows[2], sentences=(Sentence("Cy is a cat.", 1.0), Sentence("He  sleeps.", 0.5))), rows[3]]
     write_records("gold.jsonl", gold)
-    assert label("--answers", "mine.jsonl", "--out", "out", "--oracle", "LabelFile", "--oracle.path", "gold.jsonl") == 0
+    words = ["--answers", "mine.jsonl", "--out", "out", "--oracle", "LabelFile", "--oracle.path", "gold.jsonl"]
+    for _ in range(2):  # a finished run says so again
+        assert "2 of 5 records failed, and all others are done; out/failed.jsonl names them" in error_line(
+            capsys, *words
+        )
     made = {record.id: record for record in read_records("out/labelled.jsonl")}
     assert list(made) == [record.id for record in rows]
     assert made["abstained"].meta["abstained"] and not made["abstained"].sentences

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -129,8 +130,9 @@ def test_the_printed_commands_run_from_questions_to_a_tagged_text_without_a_worl
     brief = {"fit": BRIEF, "test": ["--model.evaluation.modes", "[iterative]"]}
     for line in commands:
         _, command, *rest = shlex.split(line)
-        if command == "calibrate":  # two records are too few for it
-            rest[-1] = "runs/labels/train.jsonl"
+        if command == "calibrate":  # two records are too few for it, and training must not have seen the answers
+            unseen = [replace(record, question=f"{record.question} Really?") for record in splits["train"]]
+            write_records(rest[-1], unseen)
         assert main([command, *rest, *brief.get(command, [])]) == 0, line
     assert not Path("cache").exists()  # neither a world nor its model was built
 
@@ -168,11 +170,14 @@ def test_a_killed_run_pays_for_no_answer_twice(here, endpoint):
     ("fault", "problem"),
     [("empty", "an empty reply"), ("draft", "cut off before the answer began"), ("length", None)],
 )
-def test_replies_without_an_answer_are_asked_for_again_and_then_named(here, endpoint, fault, problem):
+def test_replies_without_an_answer_are_asked_for_again_and_then_named(here, endpoint, capsys, fault, problem):
     url, server = endpoint
     server.fault = fault
     write_records("q.jsonl", questions()[:2])
-    assert main(asked(url, "--stages", "answers,sentences,label")) == 0
+    words = asked(url, "--stages", "answers,sentences,label")
+    said = error_line(capsys, words)
+    assert "2 of 2 records failed, and all others are done; runs/labels/failed.jsonl names them" in said
+    assert f"--stages {'label' if problem is None else 'answers,sentences,label'} --redo" in said
     records = list(read_records("runs/labels/labelled.jsonl"))
     if problem is None:
         assert [[s.text for s in r.sentences] for r in records] == [["It begins."]] * 2

@@ -112,13 +112,32 @@ def test_requests_that_fail_by_themselves_are_asked_one_by_one(server: BatchServ
 def test_a_batch_that_mostly_fails_is_not_asked_again_at_the_full_price(server: BatchServer) -> None:
     server.lines = {f"r{i}": "500" for i in range(25)}
     with pytest.raises(
-        LovecError, match=r"25 of the 30 requests of batch batch_1 failed, 25 of them with 'HTTP 500: fau"
+        LovecError, match=r"25 of the 30 requests of batch batch_1 failed or .*, 25 of them with 'HTTP 500: fau"
     ):
         judge(server).prefetch(many(30))
     server.lines = {}
     oracle = judge(server)
     oracle.prefetch(many(30))
     assert oracle.calls == 25 and oracle.rate(many(30)) == truth(many(30)) and paid_once(server, many(30))
+
+
+@pytest.mark.parametrize("count", [5, 25])
+def test_a_batch_without_a_reply_that_can_be_used_is_not_asked_again_at_the_full_price(
+    server: BatchServer, count: int
+) -> None:
+    server.lines = {f"r{i}": "prose" for i in range(count)}
+    oracle = judge(server)
+    with pytest.raises(LovecError, match=rf"{count} of the {count} requests of batch batch_1 .* cannot be used, "):
+        oracle.prefetch(many(count))
+    assert oracle.calls == count and not server.calls
+
+
+def test_of_two_different_replies_to_one_request_neither_is_taken(server: BatchServer) -> None:
+    server.lines, lines = {"r3": "twice"}, []
+    oracle = judge(server)
+    oracle.prefetch(many(10), lines.append)
+    assert any("1 requests have two different replies" in line for line in lines)
+    assert oracle.rate(many(10)) == truth(many(10)) and len(server.calls) == 1
 
 
 # Batches that do not complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,34 @@ MOST_NUMBERS = 50_000
 
 MOST_CHARACTERS = 500
 """Longest text that is read."""
+
+
+def parse_json(content: bytes) -> Any:
+    """Return what JSON in UTF-8 holds, however it was written.
+
+    Args:
+        content: the bytes of a file.
+
+    Raises:
+        LovecError: it is no JSON, names a key twice, has a number that is none, or is nested too deeply.
+    """
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
+        raise LovecError(f"no JSON ({' '.join(str(error).split())[:100]})") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:60]!r} is there twice")
+    return found
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def checked_object(data: Any, name: str, keys: Collection[str]) -> Mapping[str, Any]:
@@ -76,14 +105,14 @@ def checked_numbers(value: Any, name: str, low: float = -LARGEST, high: float = 
     return tuple(checked_number(item, name, low, high) for item in checked_list(value, name))
 
 
-def checked_text(value: Any, name: str) -> str:
+def checked_text(value: Any, name: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text that is short and printable, so that it can be shown on a terminal.
 
     Raises:
-        LovecError: the value is no text, is too long, or holds control characters.
+        LovecError: the value is no text, has more than ``most`` characters, or holds control characters.
     """
-    if not isinstance(value, str) or len(value) > MOST_CHARACTERS or not value.isprintable():
-        raise wrong(name, value, f"a printable text of at most {MOST_CHARACTERS} characters")
+    if not isinstance(value, str) or len(value) > most or not value.isprintable():
+        raise wrong(name, value, f"a printable text of at most {most} characters")
     return value
 
 

@@ -176,8 +176,9 @@ def test_runs_of_the_same_settings_share_a_folder(here):
 
 def test_null_among_the_values_is_no_text(here):
     words = ["--config", "sft.yaml", "--model.policy.instruction", "Rate."]
-    given, none = plan(words, [read_varied("model.policy.instruction=null")], here)
-    assert none.folder == plan(words[:2], [], here)[0].folder != given.folder  # as without an instruction
+    runs = [*plan(words, [read_varied("model.policy.instruction=null")], here), *plan(words[:2], [], here)]
+    given, none, without = (planned.folder.name.rpartition("-")[2] for planned in runs)
+    assert given != none == without
 
 
 def test_another_adapter_to_start_from_is_another_run(here):

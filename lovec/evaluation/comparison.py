@@ -12,7 +12,7 @@ from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.session import adapter_folder
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, PlainWord, Record
 
 
 class Comparison(EvaluationModule):
@@ -39,7 +39,7 @@ class Comparison(EvaluationModule):
     def __init__(
         self,
         adapters: dict[str, str] | None = None,
-        hybrids: list[list[str]] | None = None,
+        hybrids: list[list[PlainWord]] | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         micro_batch_tokens: int | None = None,

@@ -98,8 +98,7 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
     Raises:
         LovecError: there is no such file, it is no checkpoint, or what it holds is no recipe.
     """
-    if not checkpoint.is_file():
-        raise LovecError(f"there is no checkpoint {checkpoint}; give the path of a .ckpt file that `lovec fit` wrote")
+    check_checkpoint(checkpoint)
     import torch
 
     try:
@@ -110,6 +109,12 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
         raise LovecError(f"cannot read {checkpoint} as a checkpoint: it holds a {type(saved).__name__}")
     text = saved.get(RECIPE_KEY)
     return None if text is None else parse_recipe(text, str(checkpoint))
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise a ``LovecError`` where there is no file of a checkpoint."""
+    if not path.is_file():
+        raise LovecError(f"there is no checkpoint {path}; give the path of a .ckpt file that `lovec fit` wrote")
 
 
 def parse_recipe(text: object, place: str) -> Recipe:

@@ -36,7 +36,7 @@ from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.reports import print_results
 from lovec.types import CALIBRATION_FILE, LovecError, check_count, check_seed
 
-from .arguments import arrange
+from .arguments import NO_OPTIONS, arrange
 from .console import is_first_process, locked, say_next, texts_in, without_progress_bars
 from .errors import one_line
 from .parser import with_underscores
@@ -142,8 +142,7 @@ class TrainingCLI(LightningCLI):
                 action.help = "How many batches to use (1 is one batch), or with a point their share (1.0 is all)."
         parser.link_arguments("seed_everything", "model.init_args.seed")
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
-        self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=ours)
+        self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=set(NO_OPTIONS))
         parser.add_argument(
             "--ckpt_despite",
             type=str | None,

@@ -54,6 +54,9 @@ _CLASSES = (
 """Classes that are taken, beside those of ``_ROOMS`` and torch's optimisers and schedules. What asks a server, such as
 OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
 
+_DEFAULTS = {"model": "lovec.modules.PolicyModule", "data": "lovec.datamodules.World"}
+"""Classes of a recipe that names none."""
+
 _OF_LIGHTNING = frozenset("accelerator devices gradient_clip_algorithm mode monitor name prefix strategy".split())
 """Parameters of Lightning's trainer, checkpoints and logger that are declared as any text, and taken if they are plain
 words; those of lovec's classes are declared as ``PlainWord``."""
@@ -236,7 +239,7 @@ class RecipeFilter:
             return {}
         section: Recipe = {} if path is None else {"class_path": path if known else named}
         if (settings := spec.get("init_args")) is not None:
-            of = _class_named(path) if known else _class_of_user(named)
+            of = _class_named(path or _DEFAULTS[name]) if known else _class_of_user(named)
             section["init_args"] = (self if same else RecipeFilter())._settings(settings, name, of)
         return {name: section}
 
@@ -255,7 +258,9 @@ class RecipeFilter:
             elif isinstance(value, dict) and value.keys() & {"class_path", "init_args"}:
                 if (spec := self._class(value, option, option)) is not None:
                     kept[name] = spec
-            elif isinstance(value, dict) and (groups := [kind for kind in types if is_dataclass(kind)]):
+            elif isinstance(value, dict) and (
+                groups := [kind for kind in types if isinstance(kind, type) and is_dataclass(kind)]
+            ):
                 kept[name] = self._settings(value, option, groups[0])
             elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
                 specs = [self._class(item, f"{option}+", option) for item in value]

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace, _typehints
+from jsonargparse._util import NestedArg
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
@@ -17,7 +18,7 @@ from .parser import OneLineErrors
 T = TypeVar("T")
 
 _resolve = _typehints.resolve_class_path_by_name
-_adapt = _typehints.adapt_class_type
+_adapt: Any = _typehints.adapt_class_type
 
 
 def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
@@ -61,7 +62,7 @@ def adapt_class_type(value: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs: as jsonargparse gives them.
     """
     given = value.get("init_args") if isinstance(value, Namespace) else None
-    if isinstance(given, _typehints.NestedArg) and not isinstance(given.val, str):
+    if isinstance(given, NestedArg) and not isinstance(given.val, str):
         value["init_args"] = given._replace(val=json.dumps(given.val, default=str))
     return _adapt(value, *args, **kwargs)
 

@@ -23,7 +23,7 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
-from lovec.evaluation.stopping import SignalConnector
+from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
@@ -367,7 +367,7 @@ class PolicyModule(EvaluationModule):
                     f"{len(long)} validation records have a prompt that fills the model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"
                 )
-        path = self.run_dir / "terminated.ckpt"
+        path = self.run_dir / TERMINATED
         if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():
             path.rename(free_name(path))
 
@@ -412,7 +412,7 @@ class PolicyModule(EvaluationModule):
         SignalConnector.of(self.trainer).training_ends()
 
     def _save_terminated(self) -> None:
-        path = self.run_dir / "terminated.ckpt"
+        path = self.run_dir / TERMINATED
         self.trainer.save_checkpoint(path)
         name = signal.Signals(SignalConnector.of(self.trainer).agreed).name
         if self.trainer.is_global_zero:  # no warning, which may be switched off

@@ -250,7 +250,7 @@ def test_null_takes_back_what_a_recipe_says(here):
 
 
 def test_a_list_on_the_command_line_keeps_its_texts(here):
-    given = ["<\n", "it's \"so\"", "null"]
+    given = ["<\n", 'it\'s "so"', "null"]
     words = ["--model.policy.target_modules", json.dumps(given), "--model.evaluation.modes", "[iterative]"]
     model = build("fit", "--config", "sft.yaml", *words, *CPU).config.model.init_args
     assert (model.policy.target_modules, model.evaluation.modes) == (given, ["iterative"])

@@ -45,7 +45,7 @@ COMMANDS = (
     "export --help",
     "serve --help",
     "label --help",
-    "test --help",
+    "test --help all",
     "fit --config dpo.yaml --print_config",
     "report run --out report",
     "tag page.txt --model model",

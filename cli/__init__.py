@@ -103,6 +103,9 @@ def run(args: list[str]) -> int:
     if command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
     training = command in _TRAINING
+    if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
+        print(guide.short_help(command), end="")
+        return 0
     if training or command in ("sweep", "tag", "serve"):
         import_module(".preflight", __name__).check_words(command, rest)
     with without_collection():

@@ -30,6 +30,9 @@ RECIPES = Path(__file__).resolve().parents[1] / "configs"
 BASE = RECIPES / "base.yaml"
 """What all recipes share; always the packaged file."""
 
+NO_OPTIONS = frozenset(("model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"))
+"""Parameters of the trainer's methods that are no options of the command line."""
+
 _MACHINE = ("accelerator", "devices", "num_nodes", "strategy", "plugins", "sync_batchnorm")
 """Trainer options that describe the machine a checkpoint was trained on, not what was trained."""
 
@@ -47,6 +50,52 @@ def find_recipe(name: str) -> Path:
     raise UsageError(
         f"there is no recipe {name} here or among the packaged ones ({', '.join(packaged)}){nearest(name, packaged)}"
     )
+
+
+def recipe_names(words: Sequence[str]) -> Iterator[str]:
+    """Yield the recipes that a command line names, by ``--config`` or ``-c``."""
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name in ("--config", "-c") and (found := value if equals else after):
+            yield found
+
+
+def with_place(error: UsageError, paths: Sequence[Path], flags: Sequence[str] = ()) -> UsageError:
+    """Return an error with file and line of the recipe that sets the option which it names.
+
+    Args:
+        error: its first option is looked for, as ``--model.beta``.
+        paths: recipes; the last one that sets the option counts.
+        flags: flags of the command line; where one of them sets the option, no recipe is named.
+    """
+    named = re.search(r"--([A-Za-z_][\w.]*)", str(error))
+    option = "" if named is None else named[1].rstrip(".")
+    given = {re.sub(r"\.(init_args|class_path)\b|\+$", "", word.partition("=")[0]) for word in flags}
+    if option and f"--{option}" not in given:
+        for path in reversed(paths):
+            if (line := _line_of(path, option)) is not None:
+                return UsageError(f"{path.name}, line {line}: {error}")
+    return error
+
+
+def _line_of(path: Path, option: str) -> int | None:
+    """Return the line of a recipe that sets an option, from 1; None where none does."""
+    parts = option.split(".")
+
+    def find(node: Any, depth: int) -> int | None:
+        if isinstance(node, yaml.SequenceNode):
+            return next(filter(None, (find(item, depth) for item in node.value)), None)
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            here: int = key.start_mark.line + 1
+            if key.value == "init_args" or (key.value == "class_path" and depth == len(parts)):
+                if (line := here if key.value == "class_path" else find(value, depth)) is not None:
+                    return line
+            elif depth < len(parts) and key.value == parts[depth]:
+                inner = find(value, depth + 1)
+                return here if inner is None and depth + 1 == len(parts) else inner
+        return None
+
+    return find(yaml.compose(path.read_text(encoding="utf-8")), 0)
 
 
 def value_of(flags: Sequence[str], *names: str) -> str | None:

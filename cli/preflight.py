@@ -1,43 +1,67 @@
 """What is wrong with a command line, as far as that can be seen before anything heavy is imported.
 
-A mistyped recipe, option or path is found in a fraction of a second, and not after the seconds that torch and Lightning
-take, or the minutes of a model. Parameters are read from the source code of the classes. The parsers have the last
-word: whatever cannot be read here, such as a class of the user's own, is left to them.
+A mistyped recipe, option, class or path is found in a fraction of a second, and not after the seconds that torch and
+Lightning take, or the minutes of a model. Parameters are read from the source code of the classes. The parsers have the
+last word: whatever cannot be read here, such as a class of the user's own, is left to them.
 """
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import lovec
 from lovec.files import check_adapter_folder
 from lovec.hub import HubName, adapter_folder
 from lovec.types import LovecError
 
-from .arguments import find_recipe, read_recipe, value_of
-from .errors import unknown
+from .arguments import BASE, NO_OPTIONS, find_recipe, read_recipe, recipe_names, value_of, with_place
+from .errors import UsageError, nearest, unknown
 from .parser import with_underscores
+from .resume import check_present, is_name
+from .saved_recipe import check_checkpoint
+from .sourcecode import (
+    Parameters,
+    exported,
+    full_name,
+    is_dataclass,
+    is_defined,
+    is_readable,
+    method_parameters,
+    parameters,
+)
 
 _TRAINER = ["fit", "validate", "test", "predict", "sweep"]
 _EXTRAS = {"bitsandbytes": "quant"}
-_PLAIN = ("config", "seed_everything", "ckpt_despite", "trainer", "model", "data")
-"""Options of the commands of the trainer, beside those of the trainer's own method."""
+_HELP = ("--help", "-h", "--print_config")
+_FILES = ("data.path", "data.val_path", "data.test_path", "data.labels", "questions", "ask_file",
+          "chat_template")  # fmt: skip
+_TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md", ".jinja"}
+_TRAINER_CLASS = "lightning.pytorch.trainer.trainer.Trainer"
+_OBJECTIVES, _DATA = ("lovec.modules", "lovec.evaluation"), ("lovec.datamodules",)
+_PACKAGES = {
+    "AnswerReward": ("lovec.rewards",),
+    "Baseline": ("lovec.baselines",),
+    "Callback": ("lightning.pytorch.callbacks", "lovec.callbacks"),
+    "Embedder": ("lovec.embedding",),
+    "Engine": ("lovec.engines",),
+    "EvaluationModule": _OBJECTIVES,
+    "Judge": ("lovec.baselines",),
+    "LRSchedulerCallable": ("torch.optim.lr_scheduler", "lovec.modules"),
+    "Logger": ("lightning.pytorch.loggers",),
+    "OptimizerCallable": ("torch.optim",),
+    "Oracle": ("lovec.oracles",),
+    "RecordsDataModule": _DATA,
+    "Reward": ("lovec.rewards",),
+    "Teacher": ("lovec.teachers",),
+}
+"""Where the classes are that a parameter takes by their short names, by a name in its annotation."""
 
 _SWEEP = ("vary", "grid", "seeds", "jobs", "out")
-_HELP = ("--help", "-h", "--print_config")
-_CLASSES = {"model": ("lovec.modules", "lovec.evaluation"), "data": ("lovec.datamodules",)}
-_FILES = ("--data.path", "--data.val_path", "--data.test_path", "--data.labels", "--ask_file", "--chat_template")
-_TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md", ".jinja"}
-
-Parameters: TypeAlias = dict[
-    str, str | None
-]  # name to the class it is annotated with; None where that is no plain name
+_OWN = {"config": (), "c": (), "seed_everything": (), "ckpt_despite": (), "trainer": (_TRAINER_CLASS,),
+        "model": ("EvaluationModule",), "data": ("RecordsDataModule",)}  # fmt: skip
 
 
 def check_words(command: str, words: Sequence[str]) -> None:
@@ -48,31 +72,20 @@ def check_words(command: str, words: Sequence[str]) -> None:
         words: the command line after it.
 
     Raises:
-        UsageError: there is no such recipe or option.
-        LovecError: there is no such adapter or file.
+        UsageError: there is no such recipe, option or class.
+        LovecError: there is no such adapter, checkpoint or file.
     """
     words = with_underscores(words)
     if any(word.partition("=")[0] in _HELP or word.partition("=")[0].endswith(".help") for word in words):
         return
     if command in _TRAINER:
-        recipes = [read_recipe(find_recipe(name)) for name in _values(words, "--config", "-c")]
-        saved = value_of(words, "--ckpt_path") is not None  # a checkpoint names what the command line does not
-        _check_extras(recipes, words)
-        classes = {group: _class_of(group, recipes, words, saved) for group in _CLASSES}
-        given = [word for word in words if word.startswith("--")]
-        for option in (*given, *_settings(recipes, classes)):
-            _check_option(option, classes)
-        _check_plain(command, given)
-        if command in ("fit", "sweep") and not saved:
-            _check_start(recipes, words)
+        settings = Settings(command, words)
+        settings.check_names()
+        settings.check_inputs()
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
-    if command == "sweep":
-        check_data(words)
     for name in _FILES:
-        path = value_of(words, name)
-        if path and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():
-            raise LovecError(f"cannot read {path} (No such file or directory)")
+        _check_file(value_of(words, f"--{name}"))
 
 
 def check_data(words: Sequence[str]) -> None:
@@ -82,207 +95,233 @@ def check_data(words: Sequence[str]) -> None:
         UsageError: there is no such data set.
     """
     name = value_of(words, "--data")
-    if name and _full_name("data", name) is None:
-        imports = (node for node in _tree("lovec.datamodules").body if isinstance(node, ast.ImportFrom))
-        raise unknown("class for --data:", name, [alias.name for node in imports for alias in node.names], listed=True)
+    if name and "." not in name and full_name(name, _DATA) is None:
+        known = [other for package in _DATA for other in exported(package)]
+        raise unknown("class for --data:", name, known, listed=True)
 
 
-def _check_extras(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> None:
-    """Refuse a class of a package that is not installed, and name the extra that brings it."""
-    for path in (*_class_paths(recipes), *(word.rpartition("=")[2] for word in words)):
-        package, dot, _ = path.partition(".")
-        if dot and package in _EXTRAS and find_spec(package) is None:
-            extra = _EXTRAS[package]
-            raise LovecError(f"{path} is of {package}, which is not installed: pip install 'lovec[{extra}]'")
-
-
-def _class_paths(settings: Any) -> Iterator[str]:
-    """Yield every class path in nested settings."""
-    for name, value in settings.items() if isinstance(settings, Mapping) else ():
-        if name == "class_path" and isinstance(value, str):
-            yield value
-        yield from _class_paths(value)
-    for value in settings if isinstance(settings, list) else ():
-        yield from _class_paths(value)
-
-
-def _values(words: Sequence[str], *names: str) -> Iterator[str]:
-    """Yield every value given to a flag."""
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names and (found := value if equals else "".join(words[number + 1 : number + 2])):
-            yield found
-
-
-def _settings(recipes: Sequence[Mapping[str, Any]], classes: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield the settings of recipes as options, without those of a class that is not used in the end."""
-    for recipe in recipes:
-        for group in ("trainer", *classes):
-            settings = recipe.get(group)
-            if isinstance(settings, Mapping):
-                named = settings.get("class_path")
-                if named is None or _full_name(group, str(named)) == classes.get(group):
-                    yield from _dotted(settings, f"--{group}")
-
-
-def _dotted(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for name, value in settings.items():
-        if name in ("init_args", "class_path"):
-            yield from _dotted(value, prefix) if isinstance(value, Mapping) else ()
-            continue
-        yield f"{prefix}.{name}"
-        if isinstance(value, Mapping) and "class_path" not in value:
-            yield from _dotted(value, f"{prefix}.{name}")
-
-
-def _check_start(recipes: Sequence[Mapping[str, Any]], words: Sequence[str]) -> None:
-    """Refuse an adapter to start from that is not there."""
-    found: Any = None
-    for recipe in recipes:
-        settings: Any = recipe
-        for key in ("model", "init_args", "policy"):
-            settings = settings.get(key) if isinstance(settings, Mapping) else None
-        if isinstance(settings, Mapping) and "adapter" in settings:
-            found = settings["adapter"]
-    given = value_of(words, "--model.policy.adapter", "--model.init_args.policy.adapter")
-    found = given if given is not None else found
-    if isinstance(found, str) and found not in ("", "null", "~") and HubName.parse(found) is None:
-        check_adapter_folder(found)
-
-
-def _class_of(group: str, recipes: Sequence[Mapping[str, Any]], words: Sequence[str], saved: bool) -> str | None:
-    """Return the class that the command line or a recipe names for the model or the data; None for no known one."""
-    named = [recipe.get(group) for recipe in recipes]
-    named = [spec.get("class_path") if isinstance(spec, Mapping) else spec for spec in named]
-    name = value_of(words, f"--{group}", f"--{group}.class_path") or next(filter(None, reversed(named)), None)
-    if not isinstance(name, str):
-        return "lovec.datamodules.World" if group == "data" and not saved else None  # that of base.yaml
-    return _full_name(group, name)
-
-
-def _full_name(group: str, name: str) -> str | None:
-    """Return the import path of a class that may be given by its short name; None for no known one."""
-    if "." in name:
-        return name
-    places = (f"{module}.{name}" for module in _CLASSES.get(group, ()))
-    return next((place for place in places if _defined(*place.rsplit(".", 1)) is not None), None)
-
-
-def _check_option(word: str, classes: Mapping[str, str | None]) -> None:
-    """Refuse an option that neither the trainer nor the class of the model or the data has."""
-    name = word.partition("=")[0].removeprefix("--").removesuffix("+")
-    parts = [part for part in name.split(".") if part not in ("init_args", "class_path")]
-    group = parts[0]
-    if len(parts) < 2 or "dict_kwargs" in parts:
-        return
-    if group == "trainer":
-        known, path, of = _trainer_options(), "lightning.pytorch.Trainer", ""
-    elif group in classes:
-        path = classes[group] or ""
-        known = parameters(path)
-        of = f" of {path.rpartition('.')[2]}"
-    else:
-        raise unknown("option", f"--{name}", [f"--{other}.{'.'.join(parts[1:])}" for other in ("trainer", *classes)])
-    prefix = group
-    for part in parts[1:]:
-        if known is None:
-            return
-        if part not in known:
-            raise unknown("option", f"--{prefix}.{part}{of}", [f"--{prefix}.{other}" for other in known])
-        prefix, of = f"{prefix}.{part}", ""
-        known = _group(known[part])
-
-
-def _check_plain(command: str, options: Sequence[str]) -> None:
-    """Refuse an option without a point in its name that a command of the trainer does not have."""
-    own = _trainer_options("fit" if command == "sweep" else command)
-    known = [*_PLAIN, *(own or ()), *(_SWEEP if command == "sweep" else ())]
-    for option in options:
-        name = option.partition("=")[0]
-        if own is not None and "." not in name and name.removeprefix("--").removesuffix("+") not in known:
-            raise unknown("option", name, [f"--{other}" for other in known])
-
-
-def _group(path: str | None) -> Parameters | None:
-    """Return the parameters of a dataclass, whose options have the name of the parameter before them."""
-    if path is None or (found := _defined(*path.rsplit(".", 1))) is None:
-        return None
-    return parameters(path) if _is_dataclass(found[1]) else None
-
-
-@cache
-def parameters(path: str) -> Parameters | None:
-    """Return the parameters of a class of lovec from its source code; None where that does not tell all of them.
+class Settings:
+    """The settings of a command of the trainer, from base.yaml, the recipes and the flags; later ones win.
 
     Args:
-        path: import path of the class.
+        command: fit, validate, test, predict or sweep.
+        words: the command line after it.
+
+    Attributes:
+        values: the settings that are valid in the end, by option; of a list that is built from several, each item.
+
+    Raises:
+        UsageError: a recipe is not there, or holds no settings.
     """
-    module, _, name = path.rpartition(".")
-    return None if (found := _defined(module, name)) is None else _parameters(*found)
 
+    def __init__(self, command: str, words: Sequence[str]) -> None:
+        self.command, self.words = command, words
+        self.recipes = [(path, read_recipe(path)) for path in map(find_recipe, recipe_names(words))]
+        self.values: list[tuple[str, Any]] = []
+        self._classes: dict[str, str | None] = {"trainer": _TRAINER_CLASS}
+        flags = list(_flags(words))
+        layers = [(path, list(_flattened(recipe))) for path, recipe in self.recipes]
+        self._layers: list[tuple[Path | None, list[tuple[str, Any]]]] = [
+            (None, list(_flattened(read_recipe(BASE)))), *layers, (None, flags)
+        ]  # fmt: skip
+        named = [str(value) for _, layer in self._layers for option, value in layer if option == "model"]
+        self._classes["model"] = self._class("model", ("EvaluationModule",), named[0]) if named else None
+        method = method_parameters(_TRAINER_CLASS, "fit" if command == "sweep" else command)
+        others = [*(method.keys() - NO_OPTIONS), *(_SWEEP if command == "sweep" else ())]
+        self._root: Parameters = {**_OWN, **dict.fromkeys(others, ())}
 
-def _parameters(module: str, node: ast.ClassDef) -> Parameters | None:
-    own: Parameters = {}
-    init = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), None)
-    if init is not None:
-        for argument in (*init.args.posonlyargs, *init.args.args[1:], *init.args.kwonlyargs):
-            own[argument.arg] = _annotation(module, argument.annotation)
-        if init.args.kwarg is None:
-            return own
-    elif _is_dataclass(node):
-        for part in node.body:
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                own[part.target.id] = _annotation(module, part.annotation)
-    for base in node.bases:
-        plain = base.value if isinstance(base, ast.Subscript) else base
-        found = _defined(module, plain.id) if isinstance(plain, ast.Name) else None
-        inherited = None if found is None else _parameters(*found)
-        if inherited is None:
+    @property
+    def checkpoint(self) -> str | None:
+        """What ``--ckpt_path`` is, on the command line or in a recipe."""
+        given = [str(value) for option, value in self.values if option == "ckpt_path" and value not in (None, "null")]
+        return given[-1] if given else None
+
+    def check_names(self) -> None:
+        """Refuse options and classes that there are not; an option belongs to the class that is named so far.
+
+        A recipe's option of a class which a later layer replaces is dropped by the parser if the other class lacks it;
+        a flag's has to be one of the class that is used.
+
+        Raises:
+            UsageError: there is no such option or class.
+            LovecError: a class is of a package that is not installed.
+        """
+        saved = any(option == "ckpt_path" and value not in (None, "null") for _, layer in self._layers[1:]
+                    for option, value in layer)  # fmt: skip
+        for number, (path, layer) in enumerate(self._layers):
+            flags = number == len(self._layers) - 1
+            try:
+                if flags:  # an option may stand before the class that it belongs to
+                    for option, value in layer:
+                        self._name_class(option, value)
+                for option, value in layer:
+                    self._check_option(option)
+                    self._name_class(option, value)
+                    self._keep(option, value)
+            except UsageError as error:
+                raise error if path is None else with_place(error, [path]) from None
+            if number == 0 and saved:  # a checkpoint names what the command line does not
+                self._classes |= {"model": None, "data": None}
+
+    def check_inputs(self) -> None:
+        """Refuse an adapter, a checkpoint or a file that is to be read and is not there.
+
+        Raises:
+            LovecError: so it is.
+        """
+        if (checkpoint := self.checkpoint) is not None:
+            if is_name(checkpoint):
+                check_present(checkpoint, Path(self._last("trainer.default_root_dir") or "."))
+            elif checkpoint:
+                check_checkpoint(Path(checkpoint))
+            return
+        training = self.command in ("fit", "sweep")
+        for adapter in [self._last("model.policy.adapter")] if training else self._tested():
+            if adapter not in (None, "", "null", "~") and HubName.parse(str(adapter)) is None:
+                check_adapter_folder(adapter_folder(str(adapter)))
+        if not training and self._measures_own():
+            check_adapter_folder(str(Path(self._last("trainer.default_root_dir") or ".", "adapter")))
+        for option in _FILES[:2] if training else ():
+            _check_file(self._last(option))
+
+    def _tested(self) -> Iterator[Any]:
+        """Yield the adapters that are measured."""
+        yield self._last("model.evaluation.adapter")
+        if self.command == "test":
+            of_methods = ("model.adapters.", "model.baselines.adapter")
+            last = {option: value for option, value in self.values if option.startswith(of_methods[0])}
+            yield from last.values()
+            yield from (value for option, value in self.values if option == of_methods[1])
+
+    def _measures_own(self) -> bool:
+        """Return whether the adapter is measured that the run has written, surely; Comparison takes others."""
+        known = self._classes.get("model") or ""
+        return known.startswith("lovec.modules.") and self._last("model.evaluation.adapter") in (None, "null")
+
+    def _last(self, option: str) -> Any:
+        return next((value for name, value in reversed(self.values) if name == option), None)
+
+    def _keep(self, option: str, value: Any) -> None:
+        if isinstance(value, list):  # a whole list: its items come behind it
+            self.values = [kept for kept in self.values if not kept[0].startswith(f"{option}.")]
+        self.values.append((option.removesuffix("+"), value))
+
+    def _check_option(self, option: str) -> None:
+        """Refuse an option that the class which it belongs to does not have."""
+        parts = option.removesuffix("+").split(".")
+        if "dict_kwargs" in parts:
+            return
+        if parts[0] not in self._root:
+            rest = "".join(f".{part}" for part in parts[1:])
+            raise unknown("option", f"--{parts[0]}{rest}", [f"--{other}{rest}" for other in self._root])
+        known: Parameters | None = self._root
+        prefix = of = ""
+        for part in parts:
+            if known is None:
+                return
+            if part not in known:
+                raise unknown("option", f"--{prefix}{part}{of}", [f"--{prefix}{other}" for other in known])
+            group = prefix + part
+            if group in self._classes:
+                path = self._classes[group]
+                known, name = (None, "") if path is None else (parameters(path), path.rpartition(".")[2])
+                of = "" if group == "trainer" else f" of {name}"
+            else:
+                path = next((name for name in known[part] if is_dataclass(name)), None)
+                known, of = None if path is None else parameters(path), ""
+            prefix = f"{group}."
+
+    def _takes(self, option: str) -> tuple[str, ...]:
+        """Return the names in the annotation of an option; none where they are not known."""
+        known: Parameters | None = self._root
+        names: tuple[str, ...] = ()
+        for number, part in enumerate(parts := option.split("."), start=1):
+            if known is None or part not in known:
+                return ()
+            names, group = known[part], ".".join(parts[:number])
+            path = self._classes.get(group) or next((name for name in names if is_dataclass(name)), None)
+            known = None if path is None else parameters(path)
+        return names
+
+    def _name_class(self, option: str, value: Any) -> None:
+        """Note the class that an option names, if it takes one."""
+        option = option.removesuffix("+")
+        if option == "trainer" or not (names := self._takes(option)):
+            return
+        if any(name.rpartition(".")[2] in _PACKAGES for name in names) and not isinstance(value, list):
+            self._classes[option] = self._class(option, names, value)
+
+    def _class(self, option: str, names: Sequence[str], value: Any) -> str | None:
+        """Return the import path of a class; None for one that is not known here.
+
+        Raises:
+            UsageError: there is no such class.
+            LovecError: it is of a package that is not installed.
+        """
+        name = value if isinstance(value, str) else ""
+        module, dot, last = name.rpartition(".")
+        if not all(part.isidentifier() for part in name.split(".")) or name in ("null", "true", "false"):
             return None
-        own = inherited | own
-    return own if init is not None or _is_dataclass(node) or node.bases else None
-
-
-def _annotation(module: str, node: ast.expr | None) -> str | None:
-    if not isinstance(node, ast.Name) or (found := _defined(module, node.id)) is None:
+        if dot:
+            top = name.partition(".")[0]
+            if top in _EXTRAS and find_spec(top) is None:
+                raise LovecError(f"{name} is of {top}, which is not installed: pip install 'lovec[{_EXTRAS[top]}]'")
+            if is_readable(module) and not is_defined(name) and (hint := nearest(last, exported(module))):
+                raise UsageError(f"there is no {last} in {module}{hint}")
+            return name
+        packages = tuple(dict.fromkeys(place for word in names for place in _packages(word)))
+        if (found := full_name(name, packages)) is not None or self._has_own_classes():
+            return found
+        known = [other for package in packages for other in exported(package)]
+        if nearest(name, known):
+            raise unknown(f"class for --{option}:", name, known)
         return None
-    return f"{found[0]}.{found[1].name}"
+
+    def _has_own_classes(self) -> bool:
+        """Return whether some class is the user's own: from then on its short name is known, too."""
+        paths = [value for _, layer in self._layers for _, value in layer if isinstance(value, str)]
+        return any("." in path and not is_readable(path.rpartition(".")[0]) and all(
+            part.isidentifier() for part in path.split(".")) for path in paths)  # fmt: skip
 
 
-def _is_dataclass(node: ast.ClassDef) -> bool:
-    called = (mark.func if isinstance(mark, ast.Call) else mark for mark in node.decorator_list)
-    return any(isinstance(mark, ast.Name) and mark.id == "dataclass" for mark in called)
+def _packages(word: str) -> tuple[str, ...]:
+    return _PACKAGES.get(word.rpartition(".")[2], ())
 
 
-def _defined(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
-    """Return the module that defines a class which a module has under a name, and the class; None outside of lovec."""
-    for node in _tree(module).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return module, node
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _defined(node.module, alias.name)
-    return None
+def _check_file(path: Any) -> None:
+    if isinstance(path, str) and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():
+        raise LovecError(f"cannot read {path} (No such file or directory)")
 
 
-@cache
-def _tree(module: str) -> ast.Module:
-    """Return the code of a module of lovec; empty for others."""
-    parts = module.split(".")
-    place = Path(lovec.__file__).parent.joinpath(*parts[1:])
-    for path in (place / "__init__.py", place.with_suffix(".py")):
-        if parts[0] == "lovec" and path.is_file():
-            return ast.parse(path.read_text(encoding="utf-8"))
-    return ast.Module([], [])
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield options and values of a command line; of an option to vary its name alone."""
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if not name.startswith("--"):
+            continue
+        option = _plain(name[2:])
+        value = value if equals else after
+        if option == "vary":
+            yield _plain(value.partition("=")[0].removeprefix("--")), None
+        elif option != "config":
+            yield option, value
 
 
-def _trainer_options(method: str = "__init__") -> Parameters | None:
-    """Return the parameters of a method of Lightning's trainer, from its source code; None where it is not found."""
-    spec = find_spec("lightning")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder, "pytorch", "trainer", "trainer.py")
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if match := re.search(rf"\n    def {method}\(\n        self,\n(.*?)\n    \) -> ", text, re.DOTALL):
-            return {name: None for name in re.findall(r"^ {8}(\w+):", match[1], re.MULTILINE)}
-    return None
+def _plain(option: str) -> str:
+    return ".".join(part for part in option.split(".") if part not in ("init_args", "class_path"))
+
+
+def _flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a recipe as options and values; a class is the value of the option that takes it."""
+    for name in sorted(settings, key=lambda name: name != "class_path"):  # the class first
+        value = settings[name]
+        option = prefix if name in ("class_path", "init_args") else f"{prefix}.{name}".removeprefix(".")
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, option)
+            continue
+        if name == "init_args":
+            continue
+        yield option, value
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, Mapping):
+                yield from _flattened(item, option)

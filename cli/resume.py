@@ -30,22 +30,41 @@ def find_checkpoint(name: str, folder: Path) -> Path | None:
     Raises:
         LovecError: there is none, or it is another word.
     """
+    check_present(name, folder)
     from lightning.pytorch.utilities import rank_zero_info
 
     from lovec.policy.checkpoints import peek
 
-    if name not in ("auto", "best", "last"):
-        raise LovecError(f"--ckpt_path {name} is not supported; give auto, last, best or the path of a .ckpt file")
     if not (found := checkpoints_in(folder)):
         if name == "auto":
             return None
-        raise LovecError(
-            f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to train from step 0, or name the "
-            "folder of the run with its --config or --trainer.default_root_dir"
-        )
+        raise _none_in(folder, name)
     path, of = _best(folder, found) if name == "best" else (found[-1][0], "")
     rank_zero_info(f"--ckpt_path {name} is {path}, step {peek(path)['global_step']}{of}")
     return path
+
+
+def check_present(name: str, folder: Path) -> None:
+    """Refuse a word that stands for no checkpoint, before anything heavy is imported.
+
+    Raises:
+        LovecError: there is no file that could be one, or it is another word.
+    """
+    if name not in ("auto", "best", "last"):
+        raise LovecError(f"--ckpt_path {name} is not supported; give auto, last, best or the path of a .ckpt file")
+    if name != "auto" and not any(_files_in(folder)):
+        raise _none_in(folder, name)
+
+
+def _none_in(folder: Path, name: str) -> LovecError:
+    return LovecError(
+        f"--ckpt_path {name}: there is no checkpoint in {folder}; leave it out to train from step 0, or name the "
+        "folder of the run with its --config or --trainer.default_root_dir"
+    )
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (path for place in _PLACES for path in folder.glob(place))
 
 
 def checkpoints_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -60,7 +79,7 @@ def checkpoints_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     from lovec.policy.fingerprint import start_of
 
     found = []
-    for path in sorted(path for place in _PLACES for path in folder.glob(place)):
+    for path in sorted(_files_in(folder)):
         try:
             checkpoint = peek(path)
         except LovecError as error:

@@ -1,9 +1,11 @@
 """The recipe inside a checkpoint, which a stranger may have written: how it is read, and what is taken from it.
 
-What is taken is listed here, and everything else is left out: classes of lovec that open no file and no connection,
-torch's optimisers and schedules, numbers, known switches, and known settings that hold plain words. So a checkpoint
-cannot run code, name a file, a folder or a host, or have a key sent anywhere. The error or notice about what was left
-out names the flag that takes it.
+What is taken follows from the types that the parameters of classes are declared with: numbers; switches, where the
+type is bool; words that the type lists (``Literal``); and texts whose type says that nothing opens them (``PlainWord``,
+``PromptText``). Everything else is left out, a mere ``str`` among it, which may be a path. Classes are taken where they
+are lovec's and open no file and no connection, or torch's optimisers and schedules. So a checkpoint cannot run code,
+name a file, a folder or a host, or have a key sent anywhere. The error or notice about what was left out names the flag
+that takes it.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from lovec.types import LovecError
+from lovec.types import LovecError, PlainWord, PromptText
 
 from .errors import one_line
 
@@ -50,30 +54,12 @@ _CLASSES = (
 """Classes that are taken, beside those of ``_ROOMS`` and torch's optimisers and schedules. What asks a server, such as
 OpenAIOracle and VllmServer, is not among them: it sends texts away, may cost money, and comes with the user's key."""
 
-_SWITCHES = frozenset(
-    "ablate_history gradient_checkpointing recalibrated recalibrated_baselines share_prefixes soft vanilla "  # lovec
-    "enforce_eager sleep "
-    "barebones benchmark detect_anomaly deterministic enable_autolog_hparams enable_checkpointing enable_model_summary "
-    "enable_progress_bar fast_dev_run inference_mode logger sync_batchnorm use_distributed_sampler "  # the trainer
-    "auto_insert_metric_name enable_version_counter save_last save_on_exception save_on_train_epoch_end "
-    "save_weights_only verbose "  # ModelCheckpoint
-    "amsgrad capturable centered cycle_momentum decoupled_weight_decay differentiable foreach fused maximize nesterov "
-    "three_phase".split()  # torch's optimisers and schedules
-)
-"""Settings that may be true. ``trust_remote_code`` is not among them."""
+_DEFAULTS = {"model": "lovec.modules.PolicyModule", "data": "lovec.datamodules.World"}
+"""Classes of a recipe that names none."""
 
-_WORDS = frozenset(
-    "accelerator anneal_strategy context credit devices dtype gradient_clip_algorithm history how hybrids mode modes "
-    "monitor name normalisation precision prefix readout save_last scale_rewards strategy target_modules unfit variant "
-    "wrong_scores".split()
-)
-"""Settings whose texts are taken if they are plain words, which no path or address is."""
-
-_TEXTS = frozenset(("instruction", "tag_words", "scale"))
-"""Settings whose texts a model reads, and nothing opens."""
-
-_GROUPS = frozenset(("policy", "evaluation", "limits"))
-"""Settings that hold further settings."""
+_OF_LIGHTNING = frozenset("accelerator devices gradient_clip_algorithm mode monitor name prefix strategy".split())
+"""Parameters of Lightning's trainer, checkpoints and logger that are declared as any text, and taken if they are plain
+words; those of lovec's classes are declared as ``PlainWord``."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+,._-]{0,79}")
 
@@ -115,8 +101,7 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
     Raises:
         LovecError: there is no such file, it is no checkpoint, or what it holds is no recipe.
     """
-    if not checkpoint.is_file():
-        raise LovecError(f"there is no checkpoint {checkpoint}; give the path of a .ckpt file that `lovec fit` wrote")
+    check_checkpoint(checkpoint)
     import torch
 
     try:
@@ -127,6 +112,12 @@ def read_saved_recipe(checkpoint: Path) -> Recipe | None:
         raise LovecError(f"cannot read {checkpoint} as a checkpoint: it holds a {type(saved).__name__}")
     text = saved.get(RECIPE_KEY)
     return None if text is None else parse_recipe(text, str(checkpoint))
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise a ``LovecError`` where there is no file of a checkpoint."""
+    if not path.is_file():
+        raise LovecError(f"there is no checkpoint {path}; give the path of a .ckpt file that `lovec fit` wrote")
 
 
 def parse_recipe(text: object, place: str) -> Recipe:
@@ -221,7 +212,7 @@ class RecipeFilter:
             if name == "trainer":
                 root = trainer.pop("default_root_dir", None)
                 logger = {"logger": _of_run(trainer["logger"], root)} if "logger" in trainer else {}
-                kept[name] = self._settings({**trainer, **logger}, name)
+                kept[name] = self._settings({**trainer, **logger}, name, _trainer())
                 if root is not None and str(root) != folder:
                     self._leave(f"{name}.default_root_dir", root, f"results are written to {folder}, beside it")
                 kept[name]["default_root_dir"] = folder
@@ -248,28 +239,33 @@ class RecipeFilter:
             return {}
         section: Recipe = {} if path is None else {"class_path": path if known else named}
         if (settings := spec.get("init_args")) is not None:
-            section["init_args"] = (self if same else RecipeFilter())._settings(settings, name)
+            of = _class_named(path or _DEFAULTS[name]) if known else _class_of_user(named)
+            section["init_args"] = (self if same else RecipeFilter())._settings(settings, name, of)
         return {name: section}
 
-    def _settings(self, settings: Any, prefix: str) -> dict[str, Any]:
-        """Return the settings that are taken of a group of settings."""
+    def _settings(self, settings: Any, prefix: str, of: type | None) -> dict[str, Any]:
+        """Return the settings that are taken of the parameters of a class; None for a class that is not known."""
         if not isinstance(settings, dict):
             self._leave(prefix, settings, "no settings")
             return {}
         kept: dict[str, Any] = {}
+        declared = {} if of is None else declared_types(of)
         for name, value in settings.items():
             option = f"{prefix}.{name}"
+            types = declared.get(name, ())
             if not isinstance(name, str) or not name.isidentifier():
                 self._leave(option, value, "no name of a setting")
             elif isinstance(value, dict) and value.keys() & {"class_path", "init_args"}:
                 if (spec := self._class(value, option, option)) is not None:
                     kept[name] = spec
-            elif isinstance(value, dict) and name in _GROUPS:
-                kept[name] = self._settings(value, option)
+            elif isinstance(value, dict) and (
+                groups := [kind for kind in types if isinstance(kind, type) and is_dataclass(kind)]
+            ):
+                kept[name] = self._settings(value, option, groups[0])
             elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
                 specs = [self._class(item, f"{option}+", option) for item in value]
                 kept[name] = [spec for spec in specs if spec is not None]
-            elif (reason := _why_not(name, value, option)) is None:
+            elif (reason := _why_not(name, value, option, types)) is None:
                 kept[name] = value
             else:
                 self._leave(option, value, reason)
@@ -284,9 +280,9 @@ class RecipeFilter:
             self._leave(item, spec, "a class that is not lovec's, or one that asks a server")
             return None
         if item == prefix:
-            return {**spec, "init_args": self._settings(spec.get("init_args") or {}, prefix)}
+            return {**spec, "init_args": self._settings(spec.get("init_args") or {}, prefix, _class_named(path))}
         part = RecipeFilter()  # a class in a list is taken whole or not at all, since no flag sets a part of it
-        settings = part._settings(spec.get("init_args") or {}, prefix)
+        settings = part._settings(spec.get("init_args") or {}, prefix, _class_named(path))
         if part.left_out:
             self._leave(item, spec, "; ".join(left.reason for left in part.left_out))
             return None
@@ -296,20 +292,79 @@ class RecipeFilter:
         self.left_out.append(LeftOut(option, value, reason))
 
 
-@cache
 def known_classes() -> frozenset[str]:
     """Return the names of the classes that are taken from a checkpoint, short ones and those with their module."""
+    return frozenset(_classes())
+
+
+@cache
+def _classes() -> dict[str, type]:
+    """Return the classes that are taken from a checkpoint, by all their names."""
     from torch import optim
 
-    names = {*_CLASSES, *(path.rpartition(".")[2] for path in _CLASSES)}
+    found = {path: getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in _CLASSES}
     rooms: list[tuple[str, type]] = [(f"lovec.{room}", object) for room in _ROOMS]
     rooms += [("torch.optim", optim.Optimizer), ("torch.optim.lr_scheduler", optim.lr_scheduler.LRScheduler)]
     for room, base in rooms:
         top = room.partition(".")[0]
         for name, value in vars(import_module(room)).items():
             if isinstance(value, type) and issubclass(value, base) and value.__module__.startswith(f"{top}."):
-                names |= {name, f"{room}.{name}", f"{value.__module__}.{name}"}
-    return frozenset(names)
+                found |= {f"{room}.{name}": value, f"{value.__module__}.{name}": value}
+    return {path.rpartition(".")[2]: kind for path, kind in found.items()} | found
+
+
+def _class_named(path: Any) -> type | None:
+    return _classes().get(path) if isinstance(path, str) else None
+
+
+def _trainer() -> type:
+    from lightning.pytorch import Trainer
+
+    return Trainer
+
+
+def _class_of_user(path: str | None) -> type | None:
+    """Return a class that the command line names by its module; None where that cannot be imported, as the parser says.
+
+    Naming it runs its code anyway.
+    """
+    module, dot, name = (path or "").rpartition(".")
+    try:
+        found = getattr(import_module(module), name, None) if dot else None
+    except Exception:  # whatever the user's file raises
+        return None
+    return found if isinstance(found, type) else None
+
+
+@cache
+def declared_types(of: type) -> dict[str, tuple[Any, ...]]:
+    """Return what the parameters of a class may be, by name: classes, and ``Literal`` and ``Annotated`` types.
+
+    Parameters that are handed on to a base class count, those without a type that can be read do not.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for kind in of.__mro__:
+        init = vars(kind).get("__init__")
+        if init is None:
+            continue
+        try:
+            hints = get_type_hints(init, include_extras=True)
+        except (NameError, TypeError):  # imported for type checking only, or no function
+            hints = {}
+        for name, hint in hints.items():
+            found.setdefault(name, tuple(_alternatives(hint)))
+        if not any(given.kind is Parameter.VAR_KEYWORD for given in signature(init).parameters.values()):
+            break
+    return found
+
+
+def _alternatives(hint: Any) -> Iterator[Any]:
+    """Yield the types in a union, and those of the items of a container."""
+    if get_origin(hint) in (Union, UnionType, list, tuple, Sequence):
+        for part in get_args(hint):
+            yield from _alternatives(part)
+    else:
+        yield hint
 
 
 def _of_run(logger: Any, root: Any) -> Any:
@@ -320,29 +375,33 @@ def _of_run(logger: Any, root: Any) -> Any:
     return logger
 
 
-def _why_not(name: str, value: Any, option: str) -> str | None:
-    """Return why a value is not taken for a setting; None if it is."""
+def _why_not(name: str, value: Any, option: str, types: Sequence[Any]) -> str | None:
+    """Return why a value is not taken for a setting that is declared with some types; None if it is."""
     if name == "trust_remote_code" and value:  # whatever it is: 1 is as good as true
         return "a switch that only you may set"
     if option == _MODEL and isinstance(value, str):  # the empty name would be the working directory
         return None if _is_model(value) else "a folder or an address"
     if value is None or value is False or type(value) in (int, float) or value in ("", [], {}):
         return None
-    if value is True:
-        return None if name in _SWITCHES else "a switch that only you may set"
-    if isinstance(value, list):
-        return next((reason for item in value if (reason := _why_not(name, item, option))), None)
-    if not isinstance(value, str):
-        return f"a {type(value).__name__}"
     if option in _UNREAD:
         return "not needed, since the checkpoint holds the adapter"
+    if value is True:
+        return None if bool in types or _is_listed(value, types) else "a switch that only you may set"
+    if isinstance(value, list):
+        return next((reason for item in value if (reason := _why_not(name, item, option, types))), None)
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
     if name == "save_dir" and value == ".":  # the folder of the run, wherever that is
         return None
-    if name in _TEXTS and len(value) <= _LONGEST_TEXT:
+    if _is_listed(value, types) or (PromptText in types and len(value) <= _LONGEST_TEXT):
         return None
-    if name in _WORDS and _WORD.fullmatch(value):
+    if (PlainWord in types or (str in types and name in _OF_LIGHTNING)) and _WORD.fullmatch(value):
         return None
     return "a path or an address, or no plain word"
+
+
+def _is_listed(value: Any, types: Sequence[Any]) -> bool:
+    return any(get_origin(kind) is Literal and value in get_args(kind) for kind in types)
 
 
 def _is_model(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
@@ -9,6 +10,7 @@ from logging import Logger
 from typing import Any, TypeVar, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace, _postponed_annotations, _typehints
+from jsonargparse._util import NestedArg
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
@@ -16,6 +18,7 @@ from .parser import OneLineErrors
 T = TypeVar("T")
 
 _resolve = _typehints.resolve_class_path_by_name
+_adapt: Any = _typehints.adapt_class_type
 
 
 def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
@@ -46,8 +49,27 @@ def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
         return meant[0]
 
 
-# jsonargparse refuses such names, and has no setting for it.
+def adapt_class_type(value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what jsonargparse makes of a class, where the command line sets one of its parameters.
+
+    The value of ``--model.policy.instruction null`` is parsed at ``--model``, and given to the parser of the class as
+    text: as Python writes it, ``None``, which is another text there. Here it is written as JSON, which is read back as
+    the same value.
+
+    Args:
+        value: class and parameters; of a nested option its name and its parsed value.
+        args: as jsonargparse gives them.
+        kwargs: as jsonargparse gives them.
+    """
+    given = value.get("init_args") if isinstance(value, Namespace) else None
+    if isinstance(given, NestedArg) and not isinstance(given.val, str):
+        value["init_args"] = given._replace(val=json.dumps(given.val, default=str))
+    return _adapt(value, *args, **kwargs)
+
+
+# jsonargparse refuses such names, and writes such values in Python's way; it has no setting for either.
 _typehints.resolve_class_path_by_name = class_path
+_typehints.adapt_class_type = adapt_class_type
 
 _with_imports = _postponed_annotations.get_global_vars
 

@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,17 @@ from lovec.callbacks.progress import clock, learned
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
 from lovec.evaluation.places import folder_name, predictions_file
-from lovec.evaluation.stopping import SignalConnector
+from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.files import check_output, remove_leftovers
 from lovec.modules import PolicyModule
 from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.reports import print_results
-from lovec.types import CALIBRATION_FILE, LovecError, check_count, check_seed
+from lovec.types import CALIBRATION_FILE, LovecError, ResultRow, check_count, check_seed
 
-from .arguments import arrange
+from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
 from .console import is_first_process, locked, say_next, texts_in, without_progress_bars
-from .errors import one_line
+from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of
 from .saved_recipe import RECIPE_KEY, recipe_text
@@ -115,6 +115,7 @@ class TrainingCLI(LightningCLI):
 
     def __init__(self, command: str, words: Sequence[str]) -> None:
         self.command = command
+        self.given = with_underscores(words)
         self.words = arrange(command, words)
         super().__init__(
             PolicyModule if command == "fit" else EvaluationModule,
@@ -143,8 +144,7 @@ class TrainingCLI(LightningCLI):
                 action.help = "How many batches to use (1 is one batch), or with a point their share (1.0 is all)."
         parser.link_arguments("seed_everything", "model.init_args.seed")
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        ours = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose"}
-        self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=ours)
+        self.method_arguments = parser.add_method_arguments(Trainer, self.command, skip=set(NO_OPTIONS))
         parser.add_argument(
             "--ckpt_despite",
             type=str | None,
@@ -155,10 +155,20 @@ class TrainingCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arranged words."""
-        self.config = parser.parse_args(self.words)
+        with self._placed():
+            self.config = parser.parse_args(self.words)
         check_seed("--seed_everything", self.config.seed_everything)
         for name, least in _INTERVALS.items():
             check_count(f"--trainer.{name}", self.config.trainer[name], at_least=least)
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Add file and line to an error about an option that a recipe sets."""
+        try:
+            yield
+        except UsageError as error:
+            recipes = [find_recipe(name) for name in recipe_names(self.given)]
+            raise with_place(error, recipes, self.given) from None
 
     def instantiate_classes(self) -> None:
         """Build data, model and trainer; a logger without a folder of its own writes to the folder of the run.
@@ -194,6 +204,8 @@ class TrainingCLI(LightningCLI):
         wanted = settings.enable_progress_bar is not False
         if wanted and not any(isinstance(callback, ProgressBar) for callback in settings.callbacks or []):
             self.trainer_defaults["callbacks"] = ProgressLine()
+        with self._placed():
+            check_accelerator(settings.accelerator)
         try:
             trainer = super().instantiate_trainer(**kwargs)
             SignalConnector.of(trainer)
@@ -260,12 +272,84 @@ def run(command: str, words: Sequence[str]) -> None:
     begin = time.monotonic()
     try:
         cli.run_trainer()
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a signal
+        if command == "fit":
+            say_next(_resume_command(cli, words))
+        raise
     finally:
         if command == "test" and cli.model.results and cli.trainer.is_global_zero:
             title = f"Test of {type(cli.model).__name__}"
             print_results(cli.model.results, title=title, metrics=cli.model.evaluator.metric_infos)
+    if command == "test" and not cli.trainer.interrupted:
+        refuse_unmeasured(cli.model.results, cli.model.methods)
     if cli.trainer.is_global_zero and not cli.trainer.interrupted:
         _end(cli, words, time.monotonic() - begin)
+
+
+def refuse_unmeasured(rows: Sequence[ResultRow], methods: Iterable[str]) -> None:
+    """Refuse results in which a trained method has not stated a single confidence.
+
+    Args:
+        rows: what a test measured.
+        methods: names of the trained methods.
+
+    Raises:
+        LovecError: so it is.
+    """
+    for method in methods:
+        of_method = [row for row in rows if row.method == method and row.level == "sentence"]
+        broken = [row for row in of_method if (row.metrics.get("malformed") or 0.0) == 1.0]
+        if of_method and broken and all(row.n == 0 for row in of_method):
+            raise LovecError(
+                f"{method} was not measured: it has written no valid tag (n = 0), as an untrained model or one that is "
+                "asked with another instruction than in training; compare --model.policy.instruction, tag_words and "
+                "scale with the lovec.json beside the adapter"
+            )
+
+
+def check_accelerator(name: Any) -> None:
+    """Refuse an accelerator by a name that is not known, or that this machine does not have.
+
+    Args:
+        name: ``--trainer.accelerator``; what is no text is left to Lightning.
+
+    Raises:
+        UsageError: so it is.
+    """
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+
+    known = sorted(AcceleratorRegistry.available_accelerators())
+    if not isinstance(name, str) or name == "auto":
+        return
+    if name not in (*known, "gpu"):
+        raise unknown("value for --trainer.accelerator", name, ["auto", "gpu", *known], listed=True)
+    there = [other for other in known if AcceleratorRegistry[other]["accelerator"].is_available()]
+    if not {"cuda", "mps"} & {*there} if name == "gpu" else name not in there:
+        raise UsageError(
+            f"--trainer.accelerator is {name}, which torch does not find here; give --trainer.accelerator cpu, or "
+            f"install the build of torch for this machine's {name} (there is {', '.join(there)})"
+        )
+
+
+def _resume_command(cli: TrainingCLI, words: Sequence[str]) -> tuple[str, str]:
+    """Return the command that goes on with a training that was stopped, and what it does."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = with_underscores([word])[0].partition("=")
+        if name == "--ckpt_path":
+            word = "" if equals else next(rest, "")
+        else:
+            kept.append(word)
+    stopped = Path(cli.trainer.default_root_dir, TERMINATED)
+    saved = [getattr(callback, "last_model_path", "") for callback in cli.trainer.checkpoint_callbacks]
+    agreed = SignalConnector.of(cli.trainer).agreed
+    path = str(stopped) if agreed and stopped.is_file() else next((path for path in saved if Path(path).is_file()), "")
+    if not path:
+        return shlex.join(["lovec", "fit", *words]), "starts again: no checkpoint was written yet"
+    here = Path(path).resolve()
+    short = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
+    return shlex.join(["lovec", "fit", *kept, "--ckpt_path", str(short)]), "goes on where it was saved last"
 
 
 def _log_dir(cli: TrainingCLI) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,14 @@ LARGEST = 1e15
 
 LARGEST_COUNT = 2**31 - 1
 """The largest number of tokens, rows, steps or files that a setting may ask for."""
+
+
+PlainWord: TypeAlias = Annotated[str, "plain word"]
+"""A text that is a name in tables, or one of a few known words. Nothing opens it as a file, a folder or an address, so
+settings of this type are also taken from a recipe that a stranger may have written."""
+
+PromptText: TypeAlias = Annotated[str, "read by a model"]
+"""A text that a model reads, and nothing opens; settings of this type are taken likewise, whatever they say."""
 
 
 class LovecError(Exception):

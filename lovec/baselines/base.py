@@ -11,7 +11,7 @@ from lovec.baselines.samples import Samples
 from lovec.encoding import Encoder
 from lovec.prompts import prompt
 from lovec.stopwatch import Stopwatch
-from lovec.types import Engine, LovecError, Record, check_choice, check_range
+from lovec.types import Engine, LovecError, PlainWord, Record, check_choice, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Baseline:
 
     needs_labels: ClassVar[bool] = False
 
-    def __init__(self, name: str | None = None, adapter: str | None = None) -> None:
+    def __init__(self, name: PlainWord | None = None, adapter: str | None = None) -> None:
         self.name = name or type(self).__name__
         self.adapter = adapter
         self.watch = Stopwatch()

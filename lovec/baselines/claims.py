@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, relations
 from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.plain import PlainText, plain_texts
-from lovec.types import MOST_TOP, Record, TokenScores, check_count, token_scorer
+from lovec.types import MOST_TOP, PlainWord, Record, TokenScores, check_count, token_scorer
 
 
 class ClaimConditioned(Baseline):
@@ -38,7 +38,7 @@ class ClaimConditioned(Baseline):
 
     _judge: Judge  # from `attach`
 
-    def __init__(self, top: int = 10, judge: Judge | None = None, name: str = "CCP") -> None:
+    def __init__(self, top: int = 10, judge: Judge | None = None, name: PlainWord = "CCP") -> None:
         super().__init__(name)
         check_count("top", top, at_most=MOST_TOP)
         self.top = top

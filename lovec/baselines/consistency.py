@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
 from lovec.baselines.judges import YesNoJudge
 from lovec.sentences import split_sentences
-from lovec.types import LovecError, Record, check_count, check_range
+from lovec.types import LovecError, PlainWord, Record, check_count, check_range
 
 
 class SampleBaseline(Baseline, ABC):
@@ -25,7 +25,7 @@ class SampleBaseline(Baseline, ABC):
         LovecError: ``samples`` is not positive.
     """
 
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: str | None = None) -> None:
+    def __init__(self, samples: int = 10, judge: Judge | None = None, name: PlainWord | None = None) -> None:
         super().__init__(name)
         check_count(f"samples of the baseline {self.name!r}", samples)
         self.samples = samples
@@ -114,7 +114,7 @@ class SelfConsistency(_SampleComparison):
         name: its name in tables.
     """
 
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: str = "Self-Cons") -> None:
+    def __init__(self, samples: int = 10, judge: Judge | None = None, name: PlainWord = "Self-Cons") -> None:
         super().__init__(samples, judge, name)
 
     def pieces(self, sample: str) -> list[str]:

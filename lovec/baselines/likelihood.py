@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
-from lovec.types import Record, check_choice, token_scorer
+from lovec.types import PlainWord, Record, check_choice, token_scorer
 
 How: TypeAlias = Literal["mean", "sum", "min"]
 """How the log-probabilities of the tokens of a sentence become one."""
@@ -36,7 +36,7 @@ class SentenceLikelihood(Baseline):
         LovecError: ``how`` is none of these; when tagging, the engine gives no log-probabilities of given tokens.
     """
 
-    def __init__(self, how: How = "mean", name: str | None = None) -> None:
+    def __init__(self, how: How = "mean", name: PlainWord | None = None) -> None:
         check_choice("how", how, How)
         super().__init__(name or ("Likelihood" if how == "mean" else f"Likelihood-{how}"))
         self.how = how

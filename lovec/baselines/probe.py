@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
-from lovec.types import Engine, LovecError, Record, check_count
+from lovec.types import Engine, LovecError, PlainWord, Record, check_count
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
 
@@ -94,7 +94,7 @@ class LinearProbe(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(self, layers: list[int] | None = None, folds: int = 5, name: str = "Probe") -> None:
+    def __init__(self, layers: list[int] | None = None, folds: int = 5, name: PlainWord = "Probe") -> None:
         super().__init__(name)
         check_count("folds", folds, at_least=2)
         for layer in layers or ():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Wording
 from lovec.encoding import Encoder
 from lovec.questions import SentenceQuestion, first_reply_probability
-from lovec.types import Record
+from lovec.types import PlainWord, Record
 
 
 class PTrue(Baseline):
@@ -22,7 +22,7 @@ class PTrue(Baseline):
 
     _question: SentenceQuestion  # from `attach`
 
-    def __init__(self, adapter: str | None = None, name: str | None = None) -> None:
+    def __init__(self, adapter: str | None = None, name: PlainWord | None = None) -> None:
         super().__init__(name or ("p(true)" if adapter is None else "p(true)-ft"), adapter)
 
     @staticmethod

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources
 from lovec.questions import SentenceQuestion
-from lovec.types import DEFAULT_SCALE, Record, Sentence
+from lovec.types import DEFAULT_SCALE, PlainWord, Record, Sentence
 
 
 class VerbalConfidence(Baseline):
@@ -23,7 +23,7 @@ class VerbalConfidence(Baseline):
 
     _question: SentenceQuestion  # from `attach`
 
-    def __init__(self, name: str = "Verb-Conf") -> None:
+    def __init__(self, name: PlainWord = "Verb-Conf") -> None:
         super().__init__(name)
 
     def attach(self, resources: BaselineResources) -> None:

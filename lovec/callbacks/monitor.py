@@ -25,7 +25,7 @@ VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
 _NAMES = ("malformed", "entropy", "distinct", "words", "confidence", "factuality", "brier", "zero_variance", "kl")
 _VALIDATION_NAMES = {"confidence": "mean_confidence", "factuality": "mean_factuality"}
-_ADVICE: dict[str, str] = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8"))
+_ADVICE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8"))
 _LIMITED = (
     ("malformed", "is {:.1%}", "{:.0%}"),
     ("zero_variance", "is {:.0%}", "{:.0%}"),
@@ -86,7 +86,11 @@ class Alarm:
 
 
 def judge(
-    metrics: Mapping[str, float], first: Mapping[str, float], limits: Limits | None = None, prefix: str = ""
+    metrics: Mapping[str, float],
+    first: Mapping[str, float],
+    limits: Limits | None = None,
+    prefix: str = "",
+    options: Mapping[str, Any] | None = None,
 ) -> list[Alarm]:
     """Return what is wrong with a policy, judged by its metrics alone.
 
@@ -96,6 +100,7 @@ def judge(
         first: the same at the beginning of the run.
         limits: the limits; None takes the defaults.
         prefix: prefix of the names under which the metrics are logged.
+        options: what the options of the objective are now, see ``remedy_options``; None advises without values.
     """
     limits = limits or Limits()
     now = {name: value for name, value in metrics.items() if not math.isnan(value)}
@@ -103,7 +108,7 @@ def judge(
     alarms = []
 
     def alarm(name: str, severity: float, state: str, limit: str, advice: str) -> None:
-        line = f"{_logged_name(prefix, name)} {state} (limit {limit}): {_ADVICE[advice]}"
+        line = f"{_logged_name(prefix, name)} {state} (limit {limit}): {advice_on(advice, options)}"
         alarms.append(Alarm(name, severity, line))
 
     for name, state, limit in _LIMITED:
@@ -122,6 +127,54 @@ def judge(
         state = f"fell from {first['words']:.0f} to {now['words']:.0f} per answer"
         alarm("words", first["words"] / max(now["words"], 1e-9), state, f"{limits.words:.0%}", "words")
     return alarms
+
+
+def advice_on(kind: str, options: Mapping[str, Any] | None = None) -> str:
+    """Return what is the matter and what to do about it, with the options to set.
+
+    Args:
+        kind: key of ``advice.yaml``.
+        options: as for ``judge``.
+    """
+    remedies = []
+    for remedy in _ADVICE[kind]["remedies"]:
+        option = remedy.get("option")
+        if option is None:
+            remedies.append(remedy["do"])
+        elif options is None:
+            remedies.append(f"{remedy['do']} (--model.{option})")
+        elif option in options and (value := _better(remedy, options[option])) is not None:
+            remedies.append(f"{remedy['do']} (--model.{option} {value})")
+    return "; ".join([_ADVICE[kind]["state"], *([" or ".join(remedies)] if remedies else [])])
+
+
+def _better(remedy: Mapping[str, Any], now: Any) -> str | None:
+    """Return the value that an option should have; None where it has it."""
+    if "value" in remedy:
+        return None if type(now).__name__ == remedy["value"] else str(remedy["value"])
+    better = remedy["times"] * now if now else remedy.get("from")
+    return None if better is None else f"{better:.3g}"
+
+
+def remedy_options(module: Any) -> dict[str, Any]:
+    """Return what the options in ``advice.yaml`` are now, of those that an objective has.
+
+    Args:
+        module: the objective, in training.
+    """
+    found: dict[str, Any] = {}
+    for option in {remedy["option"] for kind in _ADVICE.values() for remedy in kind["remedies"] if "option" in remedy}:
+        if option == "optimizer.lr":
+            groups = [group for optimizer in module.trainer.optimizers for group in optimizer.param_groups]
+            if groups:
+                found[option] = groups[0].get("initial_lr", groups[0]["lr"])
+            continue
+        value = module
+        for part in option.split("."):
+            value = getattr(value, part, None)
+        if value is not None and (option == "reward" or type(value) in (int, float)):
+            found[option] = value
+    return found
 
 
 def _is_collapsed(now: Mapping[str, float], limits: Limits) -> bool:
@@ -191,25 +244,25 @@ class Monitor(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(logged, -1)
         for prefix in VALIDATION_PREFIXES:
-            self._look(prefix, logged, judged=False)
+            self._look(pl_module, prefix, logged, judged=False)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Judge a validation, in both modes."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             for prefix in VALIDATION_PREFIXES:
-                self._look(prefix, trainer.callback_metrics)
+                self._look(pl_module, prefix, trainer.callback_metrics)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Judge a probe, and every few batches what was sampled."""
         number = trainer.fit_loop.epoch_loop.total_batch_idx
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(callback, Probe) and callback.is_due(trainer, pl_module) for callback in callbacks):
-            self._look(PROBE_PREFIX, trainer.callback_metrics, judged=number > 0)
+            self._look(pl_module, PROBE_PREFIX, trainer.callback_metrics, judged=number > 0)
         if not pl_module.probes and (sampled := metrics_at(trainer.callback_metrics, ROLLOUT_PREFIX)):
             self._sampled.append(sampled)
             if (number + 1) % self.every == 0:
                 means = {f"{ROLLOUT_PREFIX}{name}": value for name, value in _means(self._sampled).items()}
-                self._look(ROLLOUT_PREFIX, means, kept=len(self._sampled) == self._sampled.maxlen)
+                self._look(pl_module, ROLLOUT_PREFIX, means, kept=len(self._sampled) == self._sampled.maxlen)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the beginning of the run, the severity of warnings so far and what the last probe said, to resume."""
@@ -220,13 +273,16 @@ class Monitor(Callback):
         self._first, self._warned = state_dict["first"], state_dict["warned"]
         self._doubted = set(state_dict.get("doubted", ()))  # older checkpoints have none
 
-    def _look(self, prefix: str, logged: Mapping[str, Any], judged: bool = True, kept: bool = True) -> None:
+    def _look(
+        self, module: Any, prefix: str, logged: Mapping[str, Any], judged: bool = True, kept: bool = True
+    ) -> None:
         """Judge logged metrics if ``judged``; if ``kept``, the first ones are the beginning of the run.
 
         Metrics of answers that are mostly malformed are not kept: later ones could not be compared with them.
         """
         metrics = metrics_at(logged, prefix)
-        alarms = judge(metrics, self._first.get(prefix, {}), self.limits, prefix)
+        first = self._first.get(prefix, {})
+        alarms = judge(metrics, first, self.limits, prefix, remedy_options(module)) if metrics else []
         kept = kept and not metrics.get("malformed", 0.0) > _MOSTLY_MALFORMED
         if not judged:
             self._warned |= {alarm.kind: alarm.severity for alarm in alarms} if kept else {}

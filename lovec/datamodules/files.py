@@ -16,7 +16,7 @@ from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
 from lovec.notices import counted
 from lovec.tags import TagFormat
-from lovec.types import LovecError, Record, check_range
+from lovec.types import LovecError, PlainWord, Record, check_range
 
 
 class FilesDataModule(RecordsDataModule):
@@ -39,7 +39,7 @@ class FilesDataModule(RecordsDataModule):
         val_path: str | None = None,
         test_path: str | None = None,
         val_fraction: float = 0.1,
-        name: str | None = None,
+        name: PlainWord | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

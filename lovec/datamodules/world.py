@@ -28,6 +28,7 @@ from lovec.types import (
     Completion,
     Engine,
     LovecError,
+    PlainWord,
     Record,
     Sampling,
     Sentence,
@@ -82,11 +83,11 @@ class World(RecordsDataModule):
 
     def __init__(
         self,
-        variant: str = "world",
+        variant: PlainWord = "world",
         samples: int = 1,
         temperature: float = 0.7,
-        unlabelled: str | None = None,
-        test_sets: list[str] | None = None,
+        unlabelled: PlainWord | None = None,
+        test_sets: list[PlainWord] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -20,7 +20,7 @@ from lovec.engines.common import (
 )
 from lovec.engines.token_scoring import check_starts
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count, check_range
+from lovec.types import Completion, LovecError, OnToken, PlainWord, Sampling, TokenScores, check_count, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class VllmEngine:
     def __init__(
         self,
         max_rows: int = 256,
-        dtype: str | None = None,
+        dtype: PlainWord | None = None,
         max_model_len: int | None = None,
         gpu_memory_utilization: float = 0.4,
         kv_cache_gib: float | None = None,

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, PlainWord, Record
 
 
 class Comparison(EvaluationModule):
@@ -37,7 +37,7 @@ class Comparison(EvaluationModule):
     def __init__(
         self,
         adapters: dict[str, str] | None = None,
-        hybrids: list[list[str]] | None = None,
+        hybrids: list[list[PlainWord]] | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         micro_batch_tokens: int | None = None,

@@ -28,6 +28,7 @@ from lovec.types import (
     Kind,
     LovecError,
     Oracle,
+    PlainWord,
     Record,
     ResultRow,
     Tagger,
@@ -67,11 +68,11 @@ class EvaluationConfig:
             ``lovec.metrics.suite.user_metric_infos``).
     """
 
-    modes: list[str] = field(default_factory=lambda: list(MODES))
+    modes: list[PlainWord] = field(default_factory=lambda: list(MODES))
     history: History = "scores"
     max_new_tokens: int = 512
     rows: int = 64
-    name: str | None = None
+    name: PlainWord | None = None
     vanilla: bool = True
     recalibrated: bool = False
     recalibrated_baselines: bool = False

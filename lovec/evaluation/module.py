@@ -23,6 +23,7 @@ from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
+from lovec.evaluation.prompting import instruction_of
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
 from lovec.notices import counted
@@ -165,7 +166,7 @@ class EvaluationModule(LightningModule):
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags, config.scoring)
+            self.encoder = Encoder(self.policy.tokenizer, self._instruction(instruction), self.tags, config.scoring)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,
@@ -177,6 +178,16 @@ class EvaluationModule(LightningModule):
         domains = getattr(data, "domains", ()) or ("in-domain",)
         self.evaluator = Evaluator(self.taggers(), oracle, self.evaluation, domains, self.scale.size)
         self._attach_oracle()
+
+    def _instruction(self, of_data: str | None) -> str | None:
+        """Return the instruction that asks for tags; None for the paper's. A checkpoint's fingerprint tells its own."""
+        own = self.policy_config.instruction
+        if self.trainer.ckpt_path is not None:
+            return own or of_data
+        training = self.trainer.state.fn == TrainerFn.FITTING
+        adapter = self.policy_config.adapter if training else self.tested_adapter()
+        adapters = [adapter] if training or adapter is not None else [*self.methods.values()]
+        return instruction_of([path for path in adapters if path is not None], self.tags, own, of_data, training)
 
     def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
         """Load the policy in train mode."""

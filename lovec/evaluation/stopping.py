@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,10 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from lovec.evaluation.processes import meet
 from lovec.signals import SIGNALS, Terminated
 
+TERMINATED = "terminated.ckpt"
+"""Name of the checkpoint that is written after a signal, in the folder of the run."""
+
+_SAME = 1.0  # seconds; signals that are no further apart are one, which torchrun and SLURM have passed on
 _GRACE = 20.0  # seconds that the other processes of this machine have to end
 
 
@@ -24,9 +30,9 @@ class SignalConnector(_SignalConnector):
 
     Lightning's own handler makes the processes talk to each other while it handles the signal, whatever they were
     saying before: two processes that both get SIGTERM wait for each other for ever. On SIGUSR1 in a job of SLURM it
-    would save a checkpoint in the middle of a step. Here a signal is only noted while
-    the model is trained. The processes agree on it at the end of a step, where all of them are at the same place. At
-    other times there is nothing to save, and the signal ends the process.
+    would save a checkpoint in the middle of a step. Here a signal is only noted, and said to be, while
+    the model is trained. The processes agree on it at the end of a step, where all of them are at the same place. A
+    second signal ends the process at once, and so does the first one at other times, when there is nothing to save.
 
     Attributes:
         agreed: number of the signal that ends training; 0 if there is none.
@@ -36,6 +42,7 @@ class SignalConnector(_SignalConnector):
         super().__init__(trainer)
         self.agreed = 0
         self._noted = 0
+        self._noted_at = 0.0
         self._training = False
         self._children: list[subprocess.Popen[bytes]] = []
 
@@ -110,12 +117,25 @@ class SignalConnector(_SignalConnector):
 
     def _handle(self, number: int, frame: Any) -> None:
         if self._training:
-            self._noted = self._noted or number
+            now = time.monotonic()
+            if not self._noted:
+                self._noted, self._noted_at = number, now
+                self._announce(number)
+            elif not self.agreed and now - self._noted_at > _SAME:  # else the checkpoint is being written
+                raise Terminated.by(number)
             return
         earlier = self._original_handlers.get(number)
         if not callable(earlier):
             raise Terminated.by(number)
         earlier(number, frame)  # that of the command, or one of a user's own
+
+    def _announce(self, number: int) -> None:
+        """Say what a signal will lead to; to the descriptor itself, since a handler may interrupt a ``print``."""
+        if self.trainer.is_global_zero:
+            path = Path(self.trainer.default_root_dir, TERMINATED)
+            line = f"lovec: {signal.Signals(number).name}: training stops after this step, and is saved to {path}; a "
+            line += "second signal ends it at once, without saving\n"
+            os.write(2, ("\r\033[K" if os.isatty(2) else "").encode() + line.encode(errors="replace"))
 
     def _take_children(self) -> None:
         """Take over the processes that Lightning has started: it kills this one when one of them ends with an error."""

@@ -23,7 +23,7 @@ from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
-from lovec.evaluation.stopping import SignalConnector
+from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
@@ -369,7 +369,7 @@ class PolicyModule(EvaluationModule):
                     f"model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"
                 )
-        path = self.run_dir / "terminated.ckpt"
+        path = self.run_dir / TERMINATED
         if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():
             path.rename(free_name(path))
 
@@ -414,7 +414,7 @@ class PolicyModule(EvaluationModule):
         SignalConnector.of(self.trainer).training_ends()
 
     def _save_terminated(self) -> None:
-        path = self.run_dir / "terminated.ckpt"
+        path = self.run_dir / TERMINATED
         self.trainer.save_checkpoint(path)
         name = signal.Signals(SignalConnector.of(self.trainer).agreed).name
         if self.trainer.is_global_zero:  # no warning, which may be switched off

@@ -20,7 +20,7 @@ from lovec.policy.quantization import (
     stored_quantization,
 )
 from lovec.tries import use_trie_attention
-from lovec.types import LovecError, check_choice, check_count, check_range
+from lovec.types import LovecError, PlainWord, PromptText, check_choice, check_count, check_range
 
 RANDOM = "random:"
 """Prefix of a model's name: load its configuration and tokenizer only, and draw its weights at random.
@@ -68,15 +68,15 @@ class PolicyConfig:
     lora_r: int = 16
     lora_alpha: int = 32
     lora_dropout: float = 0.0
-    target_modules: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
-    dtype: str = "float32"
+    target_modules: list[PlainWord] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
+    dtype: PlainWord = "float32"
     quantization: Quantization | None = None
     gradient_checkpointing: bool = False
     share_prefixes: bool = True
     max_length: int | None = None
-    instruction: str | None = None
-    tag_words: tuple[str, str] = ("<confidence>", "</confidence>")
-    scale: list[str] | None = None
+    instruction: PromptText | None = None
+    tag_words: tuple[PromptText, PromptText] = ("<confidence>", "</confidence>")
+    scale: list[PromptText] | None = None
     scoring: Scoring = "exact"
     chat_template: str | None = None
     trust_remote_code: bool = False

@@ -333,6 +333,18 @@ def prompt_format(
     return instruction or default_instruction(tags), tags
 
 
+def trained_format(adapter: str) -> tuple[str, TagFormat] | None:
+    """Return the instruction and the tags that an adapter was trained with; None where no file beside it says so.
+
+    Args:
+        adapter: folder of the adapter.
+
+    Raises:
+        LovecError: the ``lovec.json`` is broken.
+    """
+    return _saved_format(Path(adapter)) if Path(adapter, SETTINGS).is_file() else None
+
+
 def trained_quantization(adapter: str) -> Quantization | None:
     """Return how the base model was quantised when an adapter was trained, as the ``lovec.json`` beside it says.
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,14 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from tinyrun import Lengths, Rows, module, trainer
 
+import lovec.modules
+import lovec.rewards
 from lovec.callbacks import Limits, Monitor, Probe
-from lovec.callbacks.monitor import judge
-from lovec.modules import SFT
+from lovec.callbacks.monitor import _ADVICE, advice_on, judge, remedy_options
+from lovec.cli.saved_recipe import declared_types
+from lovec.modules import DPO, SFT
 from lovec.reports.training_log import read_training_log
+from lovec.rewards import QuadraticReward
 from lovec.types import LovecError
 
 GOOD = dict(
@@ -73,6 +78,29 @@ def test_one_score_is_right_where_everything_is_equally_true() -> None:
     assert kinds(same) == [] and kinds(varied) == kinds(constant) == ["entropy"]
 
 
+def test_advice_names_options_that_the_objective_has_and_better_values(model: str, tmp_path: Path) -> None:
+    made = module(DPO, model, sft_weight=0.0, beta=0.1, lr=0.004)
+    trainer(tmp_path, max_steps=1).fit(made, Rows())
+    options = remedy_options(made)
+    assert options == {"optimizer.lr": 0.004, "beta": 0.1, "sft_weight": 0.0}
+    assert advice_on("malformed", options) == (
+        "tags are breaking; lower the learning rate (--model.optimizer.lr 0.002) or add weight on text "
+        "(--model.sft_weight 0.1)"
+    )
+    assert advice_on("zero_variance", options) == "groups whose answers all earn the same teach nothing"
+    assert "(--model.reward.bonus)" in advice_on("words")  # of any objective
+    best = {"reward": QuadraticReward()}
+    assert advice_on("overconfident", best) == "overconfident; recalibrate after training, with lovec calibrate"
+
+
+def test_advice_is_about_options_that_objectives_have() -> None:
+    known = {name for kind in vars(lovec.modules).values() if isinstance(kind, type) for name in declared_types(kind)}
+    advised = {remedy["option"] for kind in _ADVICE.values() for remedy in kind["remedies"] if "option" in remedy}
+    assert {option.partition(".")[0] for option in advised} <= known
+    rewards = {name for name in declared_types(lovec.rewards.LogReward)}
+    assert {option.partition(".")[2] for option in advised if option.startswith("reward.")} <= rewards
+
+
 # ---------------------------------------------------------------- the callback
 
 
@@ -121,12 +149,12 @@ def test_metrics_of_sampled_answers_are_judged_by_their_mean(model: str, tmp_pat
 
 
 def test_a_probe_is_believed_if_the_one_before_it_said_the_same() -> None:
-    monitor = Monitor()
+    monitor, made = Monitor(), SimpleNamespace(trainer=SimpleNamespace(optimizers=[]))
 
     def warned(monitor: Monitor, **metrics: float) -> int:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            monitor._look("train/probe_", {f"train/probe_{name}": value for name, value in metrics.items()})
+            monitor._look(made, "train/probe_", {f"train/probe_{name}": value for name, value in metrics.items()})
         return len(caught)
 
     assert [warned(monitor, malformed=rate) for rate in (0.2, 0.0, 0.2)] == [0, 0, 0]

@@ -83,7 +83,7 @@ def test_recipes(here: Path, capsys: pytest.CaptureFixture[str], recipe: str, wo
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--trainer.accelerator", "foo"], "invalid accelerator name"),
+        (["--trainer.accelerator", "foo"], "unknown value for --trainer.accelerator foo; known are auto, gpu, cpu"),
         (["--trainer.devices", "cuda"], "should be an int > 0"),
         (["--trainer.log_every_n_steps", "-3"], "--trainer.log_every_n_steps is -3, expected at least 0"),
         (["--trainer.check_val_every_n_epoch", "0"], "--trainer.check_val_every_n_epoch is 0, expected at least 1"),

@@ -105,13 +105,13 @@ def test_a_typo_in_a_recipe_is_one_line(here, capsys, old, new, line):
     Path("mine.yaml").write_text(text.replace(old, new, 1))
     code, message = error_of(capsys, "fit", "--config", "mine.yaml")
     assert code == 2
-    assert message.startswith(line)
+    assert re.sub(r"^mine\.yaml, line \d+: ", "", message).startswith(line)
 
 
 def test_a_class_that_cannot_be_trained_is_one_line(here, capsys):
     code, line = error_of(capsys, "fit", "-c", "comparison.yaml")
     assert code == 2
-    assert line.startswith("--model is lovec.evaluation.Comparison, expected a PolicyModule; known are ")
+    assert re.match(r"comparison\.yaml, line \d+: --model is lovec\.evaluation\.Comparison, expected a Policy", line)
     assert "GRPO" in line
     assert line.count("Comparison") == 1
     code, line = error_of(capsys, "fit", "-c", "dpo.yaml", "--model", "Comparison")
@@ -130,8 +130,8 @@ def test_a_missing_logger_names_its_package(here, capsys, logger, package):
 
 def test_settings_that_lightning_refuses_are_one_line(here, capsys):
     code, line = error_of(capsys, "fit", "-c", "dpo.yaml", "--trainer.accelerator", "gpx")
-    assert code == 1
-    assert "gpx" in line
+    assert code == 2
+    assert line == "unknown value for --trainer.accelerator gpx; did you mean gpu?"
 
 
 def test_an_error_of_a_module_is_one_line_or_a_traceback(here, capsys, monkeypatch):
@@ -267,7 +267,7 @@ def test_names_of_options_are_written_with_underscores_or_hyphens():
 @pytest.mark.slow
 def test_help_of_fit_loads_no_engine():
     check = (
-        "import sys; from lovec.cli import main; code = main(['fit', '--help']); "
+        "import sys; from lovec.cli import main; code = main(['fit', '--help', 'all']); "
         "found = {'vllm', 'bitsandbytes'} & set(sys.modules); assert not found, found; assert code == 0, code"
     )
     run = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True)

@@ -217,6 +217,45 @@ def test_the_printed_configuration_is_complete(here, capsys):
     assert printed["model"]["init_args"]["policy"]["gradient_checkpointing"] is False  # a default of the class
 
 
+# ---------------------------------------------------------------- null
+
+
+@pytest.mark.parametrize("recipe", ["dpo.yaml", "grpo.yaml", "distil.yaml", "p-true.yaml", "comparison.yaml"])
+def test_null_on_the_command_line_is_null_at_every_depth(here, recipe):
+    """Every setting that is null by itself, given as a flag, and a text that is not null before."""
+    command = command_of(recipe)
+    plain = yaml.safe_load((cli := build(command, "--config", recipe, *CPU)).parser.dump(cli.config, skip_unset=False))
+    empty = [path for path, value in paths(plain) if value is None and path[0] in ("model", "data")]
+    options = ["--" + re.sub(r"\.(init_args|class_path)\b", "", ".".join(path)) for path in empty]
+    assert {"--model.policy.instruction", "--model.policy.max_length", "--model.policy.chat_template"} <= {*options}
+    assert len(options) > 8
+    again = build(command, "--config", recipe, *CPU, *(word for option in options for word in (option, "null")))
+    assert yaml.safe_load(again.parser.dump(again.config, skip_unset=False)) == plain
+
+
+def test_null_takes_back_what_a_recipe_says(here):
+    policy = {"instruction": "Rate.", "adapter": "runs/sft/adapter", "max_length": 99, "scale": ["no", "yes"]}
+    judge = {"class_path": "NLIJudge", "init_args": {"model": "m", "device": "cpu", "max_length": 9}}
+    baseline = {"class_path": "LUQ", "init_args": {"judge": judge, "name": "x"}}
+    Path("r.yaml").write_text(yaml.safe_dump({"model": {"init_args": {"policy": policy, "baselines": [baseline]}}}))
+    words = [word for name in policy for word in (f"--model.policy.{name}", "null")]
+    words += ["--model.baselines.name", "null", "--model.baselines.judge.device", "null"]
+    words += ["--model.lr_scheduler", "null", "--model.evaluation.metrics=null", "--model.oracle", "null"]
+    for command in ("fit", "test"):
+        model = build(command, "--config", "sft.yaml", "--config", "r.yaml", *words, *CPU).config.model.init_args
+        assert [model.policy[name] for name in policy] == [None] * len(policy)
+        assert model.baselines[0].init_args.name is model.baselines[0].init_args.judge.init_args.device is None
+        assert model.baselines[0].init_args.judge.init_args.max_length == 9
+        assert model.lr_scheduler is model.evaluation.metrics is model.oracle is None
+
+
+def test_a_list_on_the_command_line_keeps_its_texts(here):
+    given = ["<\n", 'it\'s "so"', "null"]
+    words = ["--model.policy.target_modules", json.dumps(given), "--model.evaluation.modes", "[iterative]"]
+    model = build("fit", "--config", "sft.yaml", *words, *CPU).config.model.init_args
+    assert (model.policy.target_modules, model.evaluation.modes) == (given, ["iterative"])
+
+
 # ---------------------------------------------------------------- which wins
 
 

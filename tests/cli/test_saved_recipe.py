@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,7 +21,9 @@ from lovec.cli.saved_recipe import RECIPE_KEY, known_classes, read_saved_recipe,
 from lovec.cli.training import resolved
 from lovec.types import LovecError
 
-OBJECTIVES = ("sft", "sft2", "sft-regression", "orpo", "dpo", "grpo", "expected", "p-true")
+WHOLE = {path.name: yaml.safe_load(path.read_text()) for path in sorted(RECIPES.glob("*.yaml"))}
+OBJECTIVES = [name for name, whole in WHOLE.items() if "lovec.modules." in whole.get("model", {}).get("class_path", "")]
+OVERLAYS = [name for name, whole in WHOLE.items() if "class_path" not in whole.get("model", {})]
 CLASS = {"class_path": "lovec.modules.DPO"}
 EVIL = "import lightning.pytorch, pathlib\npathlib.Path('canary').write_text('ran')\n"
 
@@ -47,7 +50,7 @@ def taken(path: Path, command: str = "test", *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys: Any) -> None:
-    cli = build("fit", "--config", f"{name}.yaml", *CPU)
+    cli = build("fit", "--config", name, *CPU)
     settings = resolved(cli.parser, cli.config)
     folder = Path(settings["trainer"]["default_root_dir"]) / "logs" / "version_0" / "checkpoints"
     folder.mkdir(parents=True)
@@ -67,6 +70,40 @@ def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys:
     assert again.trainer.default_root_dir == settings["trainer"]["default_root_dir"]
 
 
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_of_an_overlay_only_places_and_servers_are_left_out(here: Path, name: str, capsys: Any) -> None:
+    if "bitsandbytes" in (RECIPES / name).read_text():
+        pytest.importorskip("bitsandbytes", reason="the extra quant is not installed")
+    cli = build("fit", "--config", "sft.yaml", "--config", name, *CPU)
+    settings = resolved(cli.parser, cli.config)
+    saved = write_checkpoint(here / "last.ckpt", settings)
+    try:
+        arrange("fit", ["--ckpt_path", saved])
+        named = capsys.readouterr().err.partition("left out: ")[2]
+    except UsageError as error:
+        named = str(error).partition("if you know them, add ")[2].partition(", or a --config")[0]
+    overlay = (RECIPES / name).read_text()
+    for flag in re.findall(r"(?:^|--|; )((?:model|data|trainer)[\w.]*[ =](?:'[^']*'|\S+))", named):
+        value = flag.partition(" ")[2].strip("'")
+        assert "/" in value or value.endswith((".jsonl", ".ckpt")) or "bitsandbytes" in value, flag
+        assert "bitsandbytes" in value or "http" in value or value in overlay or "default_root_dir" in flag, flag
+
+
+def test_switches_that_run_code_are_never_taken() -> None:
+    """What bool parameters are called, among all classes that are taken: a new one of this kind has to be looked at."""
+    from lightning.pytorch import Trainer
+
+    from lovec.cli.saved_recipe import _classes, declared_types
+    from lovec.evaluation import EvaluationConfig
+    from lovec.policy import PolicyConfig
+
+    kinds = {*_classes().values(), Trainer, EvaluationConfig, PolicyConfig}
+    switches = {name for kind in kinds for name, types in declared_types(kind).items() if bool in types}
+    assert len(switches) > 30
+    risky = re.compile("trust|allow|unsafe|remote|code|pickle|exec|eval|any|push|write|overwrite|download|insecure")
+    assert {name for name in switches if risky.search(name)} == {"trust_remote_code", "any_base"}
+
+
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [
@@ -78,6 +115,11 @@ def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys:
         ({"model__init_args__policy__model": "folder/here"}, "--model.policy.model folder/here"),
         ({"model__init_args__policy__chat_template": "/etc/passwd"}, "--model.policy.chat_template /etc/passwd"),
         ({"model__init_args__policy__dtype": "../x"}, "--model.policy.dtype ../x"),
+        ({"model__init_args__policy__any_base": "yes", "model__init_args__policy__chat_template": "plain"},
+         "--model.policy.chat_template plain"),
+        ({"model__init_args__evaluation__abstentions": "os"}, "--model.evaluation.abstentions os"),
+        ({"data": {"class_path": "lovec.datamodules.Demonstrations", "init_args": {"unlabelled": "private"}}},
+         "--data.unlabelled private"),
         ({"model__init_args__evaluation__name": "../../x"}, "--model.evaluation.name ../../x"),
         ({"model__init_args__optimizer": "my_evil.Adam"}, "--model.optimizer my_evil.Adam"),
         ({"model__init_args__reward": {"class_path": "my_evil.Reward"}}, "--model.reward '{"),
@@ -173,6 +215,14 @@ def test_hub_ids_and_offline_models_are_taken(here: Path) -> None:
     for name in ("meta-llama/Meta-Llama-3-8B-Instruct", "world-small", "tiny-llama", "random:google/gemma-2-9b-it"):
         saved = write_checkpoint(here / "x.ckpt", recipe(model__init_args__policy__model=name))
         assert taken(Path(saved))["model"]["init_args"]["policy"]["model"] == name
+
+
+def test_words_are_taken_where_their_type_says_that_nothing_opens_them(here: Path) -> None:
+    world = {"class_path": "lovec.datamodules.World", "init_args": {"unlabelled": "private", "test_sets": ["one-fact"]}}
+    policy = {"model": "world", "quantization": "nf4", "scale": ["no", "yes/perhaps"]}
+    saved = write_checkpoint(here / "x.ckpt", recipe(data=world, model__init_args__policy=policy))
+    found = taken(Path(saved))
+    assert (found["data"], found["model"]["init_args"]["policy"]) == (world, policy)
 
 
 BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))

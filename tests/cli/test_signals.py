@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -57,9 +59,17 @@ def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
     here: Path, model: str, whole: str, capfd: pytest.CaptureFixture[str], hook: str, at: int, number: int, step: int
 ) -> None:
     assert in_child(lambda: main(words("fit", model, "run", *kick(hook, number, at)))) == CODES[number]
-    said = [line for line in capfd.readouterr().err.splitlines() if "SIG" in line]
+    lines = capfd.readouterr().err.splitlines()
     name = signal.Signals(number).name
-    assert said == [f"lovec: ended by {name} after step {step}; resume with --ckpt_path run/terminated.ckpt"]
+    assert [line for line in lines if "SIG" in line] == [
+        f"lovec: {name}: training stops after this step, and is saved to run/terminated.ckpt; a second signal ends it "
+        "at once, without saving",
+        f"lovec: ended by {name} after step {step}; resume with --ckpt_path run/terminated.ckpt",
+    ]
+    (resume,) = [line for line in lines if line.startswith("next: ")]
+    assert shlex.split(resume, comments=True)[1:] == [
+        "lovec", *words("fit", model, "run", *kick(hook, number, at)), "--ckpt_path", "run/terminated.ckpt"
+    ]  # fmt: skip
     assert read_checkpoint("run/terminated.ckpt")["global_step"] == step
     assert not Path("run/adapter").exists()
     resumed = [*words("fit", model, "run"), "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
@@ -109,6 +119,30 @@ def test_a_second_signal_while_the_checkpoint_is_written_changes_nothing(here: P
     assert read_checkpoint("run/terminated.ckpt")["global_step"] == 2
 
 
+def test_a_second_signal_in_a_long_step_ends_the_run_at_once(
+    here: Path, model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.monotonic()
+    assert in_child(lambda: main(words("fit", model, "run", "--trainer.callbacks+", "signalled.Insistent"))) == 143
+    assert time.monotonic() - begin < 20  # the step takes a minute
+    err = capfd.readouterr().err
+    assert err.index("lovec: SIGTERM: training stops after this step") < err.index("lovec: ended by SIGTERM\n")
+    assert not Path("run/terminated.ckpt").exists() and "Traceback" not in err
+    assert "# starts again: no checkpoint was written yet" in err
+
+
+def test_ctrl_c_says_how_to_go_on(here: Path, model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    saver = ["--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "1",
+             "--trainer.callbacks.save_last", "true"]  # fmt: skip
+    given = words("fit", model, "run", "--ckpt_path", "auto", *saver, *kick("on_train_batch_start", signal.SIGINT, 3))
+    assert in_child(lambda: main(given)) == 130
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("next: ")]
+    command = shlex.split(line, comments=True)[1:]
+    assert command[:2] == ["lovec", "fit"] and command[2:].count("--ckpt_path") == 1 and "auto" not in command
+    assert read_checkpoint(command[-1])["global_step"] == 2
+    assert in_child(lambda: main([*command[1:], "--trainer.callbacks", "null"])) == 0
+
+
 # Two processes
 
 
@@ -135,7 +169,7 @@ def test_sigterm_to_a_group_of_two_saves_and_the_run_goes_on_bit_for_bit(here: P
     os.killpg(two[0].pid, signal.SIGTERM)
     assert [process.wait(120) for process in two] == [143, 143]
     errors = "".join(Path(f"errors-{rank}.txt").read_text() for rank in range(2))
-    assert errors.count("SIGTERM") == 1 and "Traceback" not in errors and "rror" not in errors, errors
+    assert errors.count("SIGTERM") == 2 and "Traceback" not in errors and "rror" not in errors, errors
     assert read_checkpoint("run/terminated.ckpt")["global_step"] in (1, 2)
 
     resumed = start_two(here, *fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null")

@@ -109,7 +109,7 @@ def with_lightning() -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["fit", "--config", "dpo.yaml", "--print_config"], ["test", "--help"]])
+@pytest.mark.parametrize("words", [["fit", "--config", "dpo.yaml", "--print_config"], ["test", "--help", "all"]])
 def test_training_commands_import_only_what_lightning_does(words, with_lightning):
     assert not (imported_by(*words) - with_lightning) & (ELSEWHERE | MODELS | {"torchmetrics"})
 

@@ -174,6 +174,13 @@ def test_runs_of_the_same_settings_share_a_folder(here):
     assert keys[3] == keys[0]
 
 
+def test_null_among_the_values_is_no_text(here):
+    words = ["--config", "sft.yaml", "--model.policy.instruction", "Rate."]
+    runs = [*plan(words, [read_varied("model.policy.instruction=null")], here), *plan(words[:2], [], here)]
+    given, none, without = (planned.folder.name.rpartition("-")[2] for planned in runs)
+    assert given != none == without
+
+
 def test_another_adapter_to_start_from_is_another_run(here):
     words = [*GRPO, "--model.policy.adapter", "mine"]
     Path("mine").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,15 @@ class Signalled(Callback):
                 os.kill(os.getpid(), number)
 
         setattr(self, hook, called)
+
+
+class Insistent(Callback):
+    """Sends SIGTERM twice in the first step, which takes a minute."""
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        for seconds in (1.2, 60.0):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(seconds)
 
 
 class Steps(Callback):

@@ -1,0 +1,72 @@
+"""Which instruction asks for tags: an adapter answers to the prompt that it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import shorten
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from lovec.encoding import default_instruction
+from lovec.taggers.session import adapter_folder, trained_format
+from lovec.tags import TagFormat
+from lovec.types import LovecError
+
+_SHOWN = 80  # characters of an instruction in a message
+
+
+def instruction_of(
+    adapters: Sequence[str], tags: TagFormat, own: str | None, of_data: str | None, training: bool
+) -> str | None:
+    """Return the instruction: the configured one, that of the adapters, or else the data's.
+
+    Training may go on with another prompt than an adapter was trained with, and an instruction may be given for what is
+    measured; both are said.
+
+    Args:
+        adapters: adapters that are trained on or measured, folders or names on the hub.
+        tags: the tag words and the scale that are configured.
+        own: the instruction that is configured; None for none.
+        of_data: that of the data; None for none.
+        training: whether the adapters are trained on.
+
+    Returns:
+        The instruction; None for the paper's.
+
+    Raises:
+        LovecError: an adapter to measure was trained with other tags, or several with different instructions.
+    """
+    trained = {path: trained_format(adapter_folder(path)) for path in adapters}
+    formats = {path: found for path, found in trained.items() if found is not None}
+    for path, (instruction, its_tags) in formats.items():
+        if its_tags != tags:
+            _refuse_tags(path, its_tags, training)
+        asked = own or (of_data if training else instruction) or default_instruction(tags)
+        if asked != instruction:
+            rank_zero_warn(
+                f"{path} was trained with the instruction {shorten(instruction, _SHOWN)!r}, and is asked with "
+                f"{shorten(asked, _SHOWN)!r} now; --model.policy.instruction sets it, and lovec.json has the whole text"
+            )
+    if own is not None or training or not formats:
+        return own or of_data
+    instructions = dict.fromkeys(instruction for instruction, _ in formats.values())
+    if len(instructions) > 1:
+        raise LovecError(
+            f"the adapters were trained with different instructions: {'; '.join(map(repr, instructions))}; measure "
+            "them one by one, or give one for all with --model.policy.instruction"
+        )
+    (instruction,) = instructions
+    if of_data is not None and of_data != instruction:
+        rank_zero_info(f"asked with the instruction that {next(iter(formats))} was trained with, not the data's")
+    return instruction
+
+
+def _refuse_tags(adapter: str, tags: TagFormat, training: bool) -> None:
+    """Refuse other tags than an adapter was trained with; where it is trained on, say so."""
+    text = (
+        f"{adapter} was trained with the tags {tags.open} {tags.close} and the scale {' '.join(tags.scale.words)}, and "
+        "policy.tag_words and policy.scale say otherwise"
+    )
+    if not training:
+        raise LovecError(f"{text}; give --model.policy.tag_words and --model.policy.scale as in its lovec.json")
+    rank_zero_warn(f"{text}; it has to learn the new ones")

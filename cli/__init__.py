@@ -103,7 +103,7 @@ def run(args: list[str]) -> int:
     if command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
     training = command in _TRAINING
-    if training or command in ("sweep", "tag", "serve"):
+    if training or command in ("sweep", "tag", "serve", "label", "calibrate", "export"):
         import_module(".preflight", __name__).check_words(command, rest)
     with without_collection():
         module = import_module(".training" if training else f".{command}", __name__)

@@ -21,15 +21,16 @@ _COMMAND = 46  # columns of a command that is said to come next; what it is for 
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Show no progress bars of loading weights."""
-    with without_collection():
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+    """Show no progress bars of downloads; where the user shows none either, that stays."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    disable_progress_bar()
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
     try:
         yield
     finally:
-        enable_progress_bar()
+        if shown:
+            enable_progress_bars()
 
 
 @contextmanager

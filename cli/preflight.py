@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import lovec
 from lovec.files import check_adapter_folder
 from lovec.hub import HubName, adapter_folder
+from lovec.models import check_model
 from lovec.types import LovecError
 
 from .arguments import find_recipe, read_recipe, value_of
@@ -45,7 +46,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
 
     Raises:
         UsageError: there is no such recipe or option.
-        LovecError: there is no such adapter or file.
+        LovecError: there is no such adapter, model or file.
     """
     words = with_underscores(words)
     if any(word.partition("=")[0] in _HELP or word.partition("=")[0].endswith(".help") for word in words):
@@ -61,6 +62,9 @@ def check_words(command: str, words: Sequence[str]) -> None:
             _check_start(recipes, words)
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
+    policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
+    if model := value_of(words, *policy):
+        check_model(model)
     for name in _FILES:
         path = value_of(words, name)
         if path and Path(path).suffix in _TYPES and "*" not in path and not Path(path).exists():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -33,6 +33,9 @@ Scoring: TypeAlias = Literal["exact", "prefix"]
 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
+
+HALF_CHARACTER = "\ufffd"
+"""What a decoder writes for bytes that are no whole character."""
 
 _JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
 
@@ -81,10 +84,12 @@ class Encoder:
         tags: the tag words and the scale.
         scoring: what is scored at a tag: "exact" the whole strings " X <closing tag word>", "prefix" only their first
             tokens, as many as tell the scores apart. It changes no text that is encoded.
+        stops: ids at which sampling stops besides the end of a turn and the tokenizer's EOS: those that the model
+            lists, see ``lovec.policy.load_stops``.
 
     Attributes:
         place: what the chat template writes around an answer.
-        end_id: id of the token that ends an assistant turn.
+        end_id: id of the token that ends an assistant turn, in prompts and in training.
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
         choices: what engines score behind a context, one per level: the tails, or their first tokens.
@@ -100,6 +105,7 @@ class Encoder:
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
         scoring: Scoring = "exact",
+        stops: Iterable[int] = (),
     ) -> None:
         check_choice("scoring", scoring, Scoring)
         self.tokenizer: Any = tokenizer
@@ -119,7 +125,7 @@ class Encoder:
         self.place = AnswerPlace.of(tokenizer, self._messages(SLOT, self.instruction))
         self._controls.add(self._template_ids())
         self.end_id = self._find_end_of_turn(name)
-        self.stop_ids = tuple(sorted({self.end_id} | ({tokenizer.eos_token_id} - {None})))
+        self.stop_ids = tuple(sorted({self.end_id, *stops} | ({tokenizer.eos_token_id} - {None})))
         self.tails = [self.pieces(f" {word} {tags.close}") for word in tags.scale.words]
         for score, tail in enumerate(self.tails):
             decoded = self.decode(self.pieces(f" {tags.open}") + tail).strip()
@@ -149,6 +155,17 @@ class Encoder:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def written(self, ids: Sequence[int]) -> str:
+        """Return the text that a model has written, without the token that ended it or half a character at its end.
+
+        A token limit may cut between the tokens of one character.
+
+        Args:
+            ids: the tokens of a completion, or those of it so far.
+        """
+        text = list(ids)
+        return self.decode(text[:-1] if text and text[-1] in self.stop_ids else text).rstrip(HALF_CHARACTER)
 
     def token_text(self, token: int) -> str:
         """Return the text of one token by itself; part of a character is U+FFFD."""

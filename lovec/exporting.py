@@ -16,10 +16,11 @@ from lovec.calibration import Calibration, read_calibrations, weights_digest, wr
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
 from lovec.hub import ADAPTER_FILES
+from lovec.imports import without_progress_bars
+from lovec.models import resolve_model
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
 from lovec.taggers import IterativeTagger
-from lovec.taggers.models import resolve_model
 from lovec.taggers.session import (
     adapter_folder,
     base_model,
@@ -146,7 +147,8 @@ def export_merged(
         raise LovecError(f"{source.adapter} cannot be merged into {source.base}: {error}") from error
     model.to(getattr(torch, dtype))
     with atomic_folder(out) as folder:
-        model.save_pretrained(folder)
+        with without_progress_bars():
+            model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         _describe(source, folder, out, policy.tokenizer, metrics, merged=True)
     del policy, model  # the next ones need their memory

@@ -1,9 +1,10 @@
-"""Warnings about many records: logged once, or again whenever their number has doubled."""
+"""Warnings about many records, logged once or again whenever their number has doubled; and the word that was meant."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 _NAMED = 10
 
@@ -52,3 +53,9 @@ class SingleWarning(DoublingWarning):
 def listed(names: Sequence[str]) -> str:
     """The first ten names, separated by commas, with ", ..." if there are more."""
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the known word most like ``word``, or "" if none comes close."""
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -25,7 +25,8 @@ from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, se
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
-from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
+from lovec.models import resolve_model
+from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
 from lovec.policy.checkpoints import (
     KEY,
     AtomicCheckpointIO,
@@ -37,7 +38,6 @@ from lovec.policy.checkpoints import (
 from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
-from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder
 from lovec.tags import TagFormat
 from lovec.types import (
@@ -164,7 +164,9 @@ class EvaluationModule(LightningModule):
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            self.encoder = Encoder(self.policy.tokenizer, config.instruction or instruction, self.tags)
+            self.encoder = Encoder(
+                self.policy.tokenizer, config.instruction or instruction, self.tags, stops=load_stops(config)
+            )
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,

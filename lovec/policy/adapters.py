@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from lovec.files import check_adapter_folder
-from lovec.hub import adapter_folder
+from lovec.hub import RANDOM, adapter_folder
 from lovec.imports import without_collection
-from lovec.policy.loading import RANDOM
 from lovec.types import LovecError
 
 ADAPTER = "default"

@@ -148,8 +148,8 @@ def open_session(
             device.
     """
     from lovec.devices import device_of
-    from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
-    from lovec.taggers.models import resolve_model
+    from lovec.models import resolve_model
+    from lovec.policy import Policy, PolicyConfig, check_adapter, load_stops, load_tokenizer
 
     if adapter is not None:
         adapter = adapter_folder(adapter)
@@ -178,12 +178,13 @@ def open_session(
     if isinstance(running, Opener):
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
-        encoder = Encoder(load_tokenizer(config), *prompting, scoring)  # first, because it may refuse the tokenizer
+        # First, because it may refuse the tokenizer.
+        encoder = Encoder(load_tokenizer(config), *prompting, scoring, load_stops(config))
         running.open(config.model, adapter)
         return Session(running, encoder, name, adapter, deployment=deployment)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
-    encoder = Encoder(policy.tokenizer, *prompting, scoring)
+    encoder = Encoder(policy.tokenizer, *prompting, scoring, load_stops(config))
     policy.to(place)
     running.sync(policy)
     return Session(running, encoder, name, adapter, policy, deployment)
@@ -311,8 +312,8 @@ def base_model(adapter: str) -> str | None:
     Raises:
         LovecError: there is no adapter in the folder, or it names something else as its base model.
     """
+    from lovec.models import offline_model
     from lovec.policy import is_hub_id, read_adapter
-    from lovec.taggers.models import offline_model
 
     named = read_adapter(adapter).base
     if named is None or is_hub_id(named):

@@ -32,6 +32,11 @@ MISTAKES = [
     ("tag page.txt --adapter runs/nope", 1, "there is no adapter in runs/nope"),
     ("serve --adapter=nope", 1, "there is no adapter in nope"),
     ("fit --config sft.yaml --data Demonstrations --data.path a.jsonl", 1, "cannot read a.jsonl (No such file"),
+    ("tag page.txt --model world-smal", 1, "there is no model world-smal, expected world, "),
+    ("tag page.txt --model world-smal", 1, "org/name; did you mean world-small?"),
+    ("serve --model=wrold", 1, "did you mean world?"),
+    ("label --data World --model tiny-lama --out x", 1, "did you mean tiny-llama?"),
+    ("fit --config sft.yaml --model.policy.model /no/such/model", 1, "there is no model /no/such/model, expected"),
 ]
 
 
@@ -73,7 +78,13 @@ def test_commands_of_the_pages_are_let_through_but_for_files_that_are_not_there(
             check_words(command, words)
         except LovecError as error:
             assert str(error).startswith(
-                ("there is no adapter in ", "cannot read ", "there is no recipe runs/labels/")
+                (
+                    "there is no adapter in ",
+                    "cannot read ",
+                    "there is no recipe runs/labels/",
+                    "the model ",
+                    "there is no model ",
+                )
             ), words
 
 
@@ -141,3 +152,9 @@ def test_parameters_read_from_source_code_are_those_of_the_classes() -> None:
             assert found.keys() == wanted - {"self"}, name
     assert read > 20
     assert parameters("torch.optim.AdamW") is parameters("lovec.modules.Nothing") is None
+
+
+def test_a_folder_that_is_nearly_named_is_meant(here, capsys) -> None:
+    (here / "models" / "final").mkdir(parents=True)
+    code, error = error_of(capsys, "tag", "page.txt", "--model", "models/finl")
+    assert code == 1 and "there is no model models/finl" in error and "did you mean models/final?" in error

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +51,7 @@ class Hub:
         asked: method and path of every request.
         ranges: ranges of bytes that were asked for.
         address: where the server listens.
+        fault: answers a request in its own way and returns True, or leaves it to the server; None leaves all of them.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class Hub:
         self.asked: list[str] = []
         self.ranges: list[str] = []
         self.address = ""
+        self.fault: Callable[[Handler], bool] | None = None
 
     def add(self, kind: str, name: str, files: dict[str, bytes], private: bool = False) -> Repo:
         """Make a repository with one commit."""
@@ -92,6 +94,8 @@ class Handler(BaseHTTPRequestHandler):
         self.query = parse_qs(url.query)
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         self.hub.asked.append(f"{self.command} {self.route}")
+        if self.hub.fault is not None and self.hub.fault(self):
+            return
         if self.token not in ("", OWNER, READER):
             self.refuse(401, "", "Invalid credentials in Authorization header")
             return

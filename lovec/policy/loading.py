@@ -206,12 +206,14 @@ def _get(load: Callable[..., Any], policy: PolicyConfig, /, **kwargs: Any) -> An
     Raises:
         LovecError: the model is missing, gated or broken, or the hub cannot be read.
     """
+    from huggingface_hub.errors import StrictDataclassError
+
     name = policy.model.removeprefix(RANDOM)
     with hub_errors(HubName.parse(name)):
         try:
             with without_collection(), without_progress_bars():  # the class of the model is imported here
                 return load(name, **kwargs)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
             reason = str(error)
             if "gated" in reason.lower() or "401" in reason or "403" in reason:
                 fix = "it needs a licence accepted on its page and a token: run `hf auth login` or set HF_TOKEN"

@@ -219,24 +219,27 @@ class Encoder:
         counts = range(len(ids) + 1)
         return bisect_left(counts, True, key=lambda count: self.decode(ids[:count]).startswith(begin))
 
-    def completion(self, sentences: Sequence[str], scores: Sequence[int]) -> list[int]:
-        """Return the ids of a whole tagged answer, including the end of turn.
+    def completion(self, sentences: Sequence[str], scores: Sequence[int], finished: bool = True) -> list[int]:
+        """Return the ids of a tagged answer.
 
         Args:
             sentences: the text of each sentence.
             scores: the score of each sentence, an index into the scale.
+            finished: whether the end of turn follows the last sentence; not where the answer goes on after it.
         """
-        return self.completion_with_marks(sentences, scores)[0]
+        return self.completion_with_marks(sentences, scores, finished)[0]
 
-    def completion_with_marks(self, sentences: Sequence[str], scores: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the ids of a whole tagged answer, and the index of the first token of every score's tail."""
+    def completion_with_marks(
+        self, sentences: Sequence[str], scores: Sequence[int], finished: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """Return the ids of a tagged answer, and the index of the first token of every score's tail."""
         ids: list[int] = []
         marks: list[int] = []
         for i, (sentence, score) in enumerate(zip(sentences, scores, strict=True)):
             ids += self.head(sentence, first=i == 0)
             marks.append(len(ids))
             ids += self.tails[score]
-        return [*ids, self.end_id], marks
+        return [*ids, self.end_id] if finished else ids, marks
 
     def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
         """Return a bound on the tokens of a prompt and its tagged answer, without encoding them.

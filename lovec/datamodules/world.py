@@ -259,7 +259,8 @@ class World(RecordsDataModule):
                 name = f"{record.id}/sample-{number}" if sampling.temperature else record.id
                 answer = encoder.written(completion.ids).strip()
                 sentences = tuple(map(Sentence, self._sentences(answer, completion)))
-                records.append(replace(record, id=name, answer=answer, sentences=sentences))
+                meta = record.meta if completion.finished else {**record.meta, "finished": False}
+                records.append(replace(record, id=name, answer=answer, sentences=sentences, meta=meta))
         return records
 
     def _sentences(self, answer: str, completion: Completion) -> Sequence[str]:

@@ -172,7 +172,7 @@ class SplitStep:
         if record.meta.get("abstained") or self.is_abstention(record.answer):
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
         texts = self.split(record.answer[thought_length(record.answer) :])
-        if record.meta.get("finished") is False and len(texts) > 1 and not texts[-1].endswith(_SENTENCE_ENDS):
+        if not record.finished and len(texts) > 1 and not texts[-1].endswith(_SENTENCE_ENDS):
             texts = texts[:-1]
         return Outcome([replace(record, sentences=tuple(map(Sentence, texts)))], {"sentences": len(texts)})
 

@@ -115,8 +115,8 @@ class PolicyModule(EvaluationModule):
     # What an objective can use
 
     def tagged(self, row: Record, scores: Sequence[int]) -> TokenSequence:
-        """Encode the row's question, and its sentences tagged with ``scores``."""
-        completion = self.encoder.completion([s.text for s in row.sentences], scores)
+        """Encode the row's question, and its sentences tagged with ``scores``; a cut answer has no end of turn."""
+        completion = self.encoder.completion([s.text for s in row.sentences], scores, row.finished)
         return TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
 
     def token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
@@ -130,6 +130,8 @@ class PolicyModule(EvaluationModule):
 
     def example(self, row: Record) -> Example:
         """Encode a row with as many whole sentences as the context holds; both sides of a pair are cut alike.
+
+        An answer that is cut, here or by the limit that it was written under, does not teach to end after it.
 
         Raises:
             LovecError: the row has no sentence, a text cannot be encoded, a sentence contains a tag word, or not even
@@ -149,7 +151,10 @@ class PolicyModule(EvaluationModule):
             )
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
-            example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
+            kept = replace(row, sentences=row.sentences[:n], rejected=rejected)
+            if n < len(row.sentences):
+                kept = replace(kept, meta={**row.meta, "finished": False})
+            example = self.encode(kept)
             if max(len(s) for s in example.sequences) <= self.policy.max_length:
                 if n < len(row.sentences):
                     self._shortened.add(row.id)

@@ -95,7 +95,8 @@ class ScoreModule(PolicyModule):
         targets = self.targets(row)
         rounded = [math.floor(target + 0.5) for target in targets]
         scores = [score if s.score is None else s.score for s, score in zip(row.sentences, rounded, strict=True)]
-        completion, positions = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)
+        texts = [s.text for s in row.sentences]
+        completion, positions = self.encoder.completion_with_marks(texts, scores, row.finished)
         text_mask = [1.0] * len(completion)
         for position, score in zip(positions, scores, strict=True):
             length = len(self.encoder.tails[score])

@@ -15,7 +15,7 @@ import torch
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
-from lovec.hub import ADAPTER_FILES
+from lovec.hub import ADAPTER_FILES, HubName
 from lovec.imports import without_progress_bars
 from lovec.models import resolve_model
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
@@ -265,9 +265,11 @@ def model_card(
 
     scale = encoder.scale
     score = scale.nearest(0.7)
+    of_hub = HubName.parse(base)  # hubs refuse a card whose base model is a folder
     filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
     return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=base,
+        base_id=None if of_hub is None else of_hub.repo,
         python_base=repr(base),
         merged=rank is None,
         rank=rank,

@@ -87,6 +87,15 @@ def pushed(site: Site) -> Site:
     return site
 
 
+@contextmanager
+def faulty(site: Site, fault: Callable[[Handler], bool]) -> Iterator[None]:
+    site.hub.fault = fault
+    try:
+        yield
+    finally:
+        site.hub.fault = None
+
+
 def tagged(site: Site, *words: str, token: str | None = OWNER, **environment: str) -> list[dict]:
     code, out, err = site.run(
         "tag", "page.txt", "--about", "Ada", "--format", "jsonl", *words, token=token, **environment
@@ -181,6 +190,21 @@ def test_a_folder_that_is_not_complete_is_refused_before_any_request(lost: str, 
     assert len(pushed.hub.asked) == asked
 
 
+def test_a_card_that_the_hub_refuses_makes_no_repository(pushed: Site, tmp_path: Path) -> None:
+    assert "base_model:" not in (pushed.home / "out/note" / "README.md").read_text()  # it is a folder here
+    words = ["export", str(pushed.adapter), "out/card", "--push", "acme/card"]
+
+    def refused(request: Handler) -> bool:
+        if request.route == "/api/validate-yaml":
+            request.send(400, b'{"errors":[{"message":"no card"}]}')
+        return request.route == "/api/validate-yaml"
+
+    with faulty(pushed, refused):
+        code, _, err = pushed.run(*words, token=OWNER)
+    assert code == 1 and "the hub refuses the model card" in err and "no card" in err and "Traceback" not in err, err
+    assert ("models", "acme/card") not in pushed.hub.repos
+
+
 # Adapters and models
 
 
@@ -221,15 +245,6 @@ def test_nothing_but_what_is_read_is_fetched(pushed: Site) -> None:
 def test_what_is_not_there_is_named(name: str, message: str, pushed: Site) -> None:
     code, _, err = pushed.run("tag", "page.txt", "--adapter", name, token=OWNER)
     assert code == 1 and message in err and "Traceback" not in err
-
-
-@contextmanager
-def faulty(site: Site, fault: Callable[[Handler], bool]) -> Iterator[None]:
-    site.hub.fault = fault
-    try:
-        yield
-    finally:
-        site.hub.fault = None
 
 
 def test_a_download_that_breaks_off_is_one_line(pushed: Site) -> None:

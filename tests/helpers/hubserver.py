@@ -18,6 +18,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import yaml
+
 OWNER, READER = "hf_owner", "hf_reader"
 """Tokens: of the organisation ``acme``, which may write there, and of somebody who may read it only."""
 
@@ -173,8 +175,10 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({})
 
     def validate(self) -> None:
-        good = json.loads(self.body)["content"].startswith("---\n")
-        self.send(200 if good else 400, json.dumps({"errors": [], "warnings": []}).encode())
+        _, metadata, _ = json.loads(self.body)["content"].split("---\n", 2)
+        base = yaml.safe_load(metadata).get("base_model", "org/name")
+        errors = [] if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) else [{"message": f'"base_model" with value "{base}"'}]
+        self.send(400 if errors else 200, json.dumps({"errors": errors, "warnings": []}).encode())
 
     def preupload(self, kind: str, name: str, revision: str) -> None:
         if self.found(kind, name) is None or not self.may_write(name):

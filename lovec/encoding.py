@@ -34,8 +34,7 @@ Scoring: TypeAlias = Literal["exact", "prefix"]
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
 
-HALF_CHARACTER = "\ufffd"
-"""What a decoder writes for bytes that are no whole character."""
+_HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
 
 _JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
 
@@ -61,6 +60,11 @@ def default_instruction(tags: TagFormat) -> str:
 
 INSTRUCTION = default_instruction(DEFAULT_TAGS)
 """The paper's instruction, word for word."""
+
+
+def without_half_character(text: str) -> str:
+    """Return a text that was cut between tokens without the part of a character at its end, if there is one."""
+    return _HALF_CHARACTER.sub("", text)
 
 
 def distinct_prefixes(texts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -156,16 +160,18 @@ class Encoder:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def written(self, ids: Sequence[int]) -> str:
-        """Return the text that a model has written, without the token that ended it or half a character at its end.
+    def written(self, ids: Sequence[int], finished: bool | None = None) -> str:
+        """Return the text that a model has written, without the token that ended it.
 
-        A token limit may cut between the tokens of one character.
+        A limit may cut between the tokens of one character, which is then left out.
 
         Args:
             ids: the tokens of a completion, or those of it so far.
+            finished: whether the model has ended it; None tells by the last token.
         """
-        text = list(ids)
-        return self.decode(text[:-1] if text and text[-1] in self.stop_ids else text).rstrip(HALF_CHARACTER)
+        ended = bool(ids) and ids[-1] in self.stop_ids
+        text = self.decode(ids[:-1] if ended else ids)
+        return text if (ended if finished is None else finished) else without_half_character(text)
 
     def token_text(self, token: int) -> str:
         """Return the text of one token by itself; part of a character is U+FFFD."""

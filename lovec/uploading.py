@@ -70,8 +70,8 @@ def upload(folder: Path, name: HubName, public: bool = False) -> str:
             ModelCard.load(folder / "README.md").validate()  # the hub would refuse the commit, with the repository made
         except ValueError as error:
             raise LovecError(
-                f"the hub refuses the model card {folder / 'README.md'} ({' '.join(str(error).split())[:300]}); nothing "
-                "was uploaded; correct it, or export again"
+                f"the hub refuses the model card {folder / 'README.md'} ({' '.join(str(error).split())[:300]}); "
+                "nothing was uploaded; correct it, or export again"
             ) from error
         address = api.create_repo(name.repo, private=not public, exist_ok=True)
         if not public and api.repo_info(name.repo).private is False:

@@ -257,7 +257,7 @@ class World(RecordsDataModule):
         for record, group in zip(questions, completions, strict=True):
             for number, completion in enumerate(group, 1):
                 name = f"{record.id}/sample-{number}" if sampling.temperature else record.id
-                answer = encoder.written(completion.ids).strip()
+                answer = encoder.written(completion.ids, completion.finished).strip()
                 sentences = tuple(map(Sentence, self._sentences(answer, completion)))
                 meta = record.meta if completion.finished else {**record.meta, "finished": False}
                 records.append(replace(record, id=name, answer=answer, sentences=sentences, meta=meta))

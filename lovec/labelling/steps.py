@@ -82,7 +82,7 @@ class EngineWriter(Writer):
         answers = []
         for name, ids in prompts.items():
             if name in samples:
-                answers.append([_answer(self.encoder.written(c.ids), c.finished) for c in samples[name]])
+                answers.append([_answer(self.encoder.written(c.ids, c.finished), c.finished) for c in samples[name]])
                 continue
             problem = f"the prompt has {len(ids)} tokens, the model's context holds {limit}; shorten the question"
             answers.append([Answer("", problem=problem)])

@@ -27,7 +27,15 @@ from lovec.evaluation.stopping import SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
-from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
+from lovec.modules.checks import (
+    check_rates,
+    doubtful,
+    long_answers,
+    long_prompts,
+    not_finite,
+    unfit_records,
+    unfit_summary,
+)
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.notices import DoublingWarning, listed
 from lovec.policy import TokenSequence
@@ -169,6 +177,11 @@ class PolicyModule(EvaluationModule):
         return self.encoder.tags.open in text or self.encoder.tags.close in text
 
     # Before the first step
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens that the policy's own answers may have."""
+        return self.evaluation.max_new_tokens
 
     def check_data(self) -> None:
         """Check the training records that are set up, once; those that are unfit are left out if the data say so.
@@ -371,6 +384,13 @@ class PolicyModule(EvaluationModule):
                 rank_zero_warn(
                     f"{len(long)} validation records have a prompt that fills the model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"
+                )
+            limit = self.longest_answer
+            if cut := long_answers(loaded("validation"), self.encoder, limit):
+                rank_zero_warn(
+                    f"{len(cut)} of {len(loaded('validation'))} validation answers have more than {limit} tokens with "
+                    "their tags, and answers as long will be cut: raise --model.evaluation.max_new_tokens (and "
+                    f"--model.max_new_tokens of rollouts, if it is set): {listed(cut)}"
                 )
         path = self.run_dir / "terminated.ckpt"
         if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():

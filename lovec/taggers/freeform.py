@@ -165,7 +165,7 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
     Returns:
         The record, and the parsed text. ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
     """
-    text = encoder.written(completion.ids)
+    text = encoder.written(completion.ids, completion.finished)
     parsed = parse(text, encoder.tags)
     sentences, problems = [], []
     for number, span in enumerate(parsed.sentences, start=1):

@@ -26,10 +26,10 @@ from sides import WHOLE, Case, Lovec
 
 from lovec.engines import TransformersEngine
 from lovec.gguf import SMOLLM2
+from lovec.models import resolve_model
 from lovec.modules.base import ratings
 from lovec.policy import TokenBatch
 from lovec.taggers import IterativeTagger
-from lovec.taggers.models import resolve_model
 from lovec.types import Record, Sentence
 
 RESULTS = ROOT / "benchmarks" / "results" / "real_speed.json"

@@ -106,7 +106,7 @@ def run(args: list[str]) -> int:
     if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
         print(guide.short_help(command), end="")
         return 0
-    if training or command in ("sweep", "tag", "serve"):
+    if training or command in ("sweep", "tag", "serve", "label", "calibrate", "export"):
         import_module(".preflight", __name__).check_words(command, rest)
     with without_collection():
         module = import_module(".training" if training else f".{command}", __name__)

@@ -18,8 +18,10 @@ from typing import Any
 
 import yaml
 
+from lovec.notices import nearest
+
 from .console import is_first_process
-from .errors import UsageError, nearest, one_line
+from .errors import UsageError, one_line
 from .parser import with_underscores
 from .resume import find_checkpoint, is_name
 from .saved_recipe import LeftOut, Recipe, RecipeFilter, read_saved_recipe, recipe_text, run_folder

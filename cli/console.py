@@ -13,26 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lovec.files import remove_leftovers
-from lovec.imports import without_collection
+from lovec.imports import without_collection, without_progress_bars
 from lovec.types import LovecError
 
 from .errors import UsageError
 
 _FILES = {".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".pdf", ".png", ".svg", ".tex", ".txt"}
 _COMMAND = 46  # columns of a command that is said to come next; what it is for stands behind them
-
-
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Show no progress bars of loading weights."""
-    with without_collection():
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
-
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        enable_progress_bar()
 
 
 @contextmanager

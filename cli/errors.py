@@ -6,11 +6,11 @@ import errno
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import Any
 
+from lovec.notices import nearest
 from lovec.types import LovecError
 
 _LONGEST = 300
@@ -38,12 +38,6 @@ _PROTOCOLS = {"Reward": "lovec.rewards", "AnswerReward": "lovec.rewards", "Judge
 
 class UsageError(LovecError):
     """The command line or a recipe cannot be read; the command ends with exit code 2."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for the known word most like ``word``, or "" if none comes close."""
-    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def unknown(kind: str, word: str, known: Iterable[str], listed: bool = False) -> UsageError:

@@ -15,10 +15,12 @@ from typing import Any
 
 from lovec.files import check_adapter_folder
 from lovec.hub import HubName, adapter_folder
+from lovec.models import check_model
+from lovec.notices import nearest
 from lovec.types import LovecError
 
 from .arguments import BASE, NO_OPTIONS, find_recipe, read_recipe, recipe_names, value_of, with_place
-from .errors import UsageError, nearest, unknown
+from .errors import UsageError, unknown
 from .parser import with_underscores
 from .resume import check_present, is_name
 from .saved_recipe import check_checkpoint
@@ -73,7 +75,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
 
     Raises:
         UsageError: there is no such recipe, option or class.
-        LovecError: there is no such adapter, checkpoint or file.
+        LovecError: there is no such adapter, model, checkpoint or file.
     """
     words = with_underscores(words)
     if any(word.partition("=")[0] in _HELP or word.partition("=")[0].endswith(".help") for word in words):
@@ -84,6 +86,9 @@ def check_words(command: str, words: Sequence[str]) -> None:
         settings.check_inputs()
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
+    policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
+    if model := value_of(words, *policy):
+        check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))
 

@@ -10,13 +10,13 @@ import socket
 import sys
 from pathlib import Path
 
+from lovec.imports import without_progress_bars
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.logs import log_to_stderr
 from lovec.taggers import Session, open_session
 from lovec.types import MODES, LovecError, check_count
 
 from .arguments import add_working_directory
-from .console import without_progress_bars
 from .signatures import SignatureParser
 
 KEY = "LOVEC_API_KEY"

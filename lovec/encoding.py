@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -33,6 +33,8 @@ Scoring: TypeAlias = Literal["exact", "prefix"]
 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
+
+_HALF_CHARACTER = re.compile("\ufffd{1,3}$")  # one for a part of a character, or one for each of its bytes
 
 _JOINTS = 32  # tokens by which an encoded prompt may be longer than its parts, ample
 
@@ -60,6 +62,11 @@ INSTRUCTION = default_instruction(DEFAULT_TAGS)
 """The paper's instruction, word for word."""
 
 
+def without_half_character(text: str) -> str:
+    """Return a text that was cut between tokens without the part of a character at its end, if there is one."""
+    return _HALF_CHARACTER.sub("", text)
+
+
 def distinct_prefixes(texts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the shortest beginning of every text that no other text has.
 
@@ -81,10 +88,12 @@ class Encoder:
         tags: the tag words and the scale.
         scoring: what is scored at a tag: "exact" the whole strings " X <closing tag word>", "prefix" only their first
             tokens, as many as tell the scores apart. It changes no text that is encoded.
+        stops: ids at which sampling stops besides the end of a turn and the tokenizer's EOS: those that the model
+            lists, see ``lovec.policy.load_stops``.
 
     Attributes:
         place: what the chat template writes around an answer.
-        end_id: id of the token that ends an assistant turn.
+        end_id: id of the token that ends an assistant turn, in prompts and in training.
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
         choices: what engines score behind a context, one per level: the tails, or their first tokens.
@@ -100,6 +109,7 @@ class Encoder:
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
         scoring: Scoring = "exact",
+        stops: Iterable[int] = (),
     ) -> None:
         check_choice("scoring", scoring, Scoring)
         self.tokenizer: Any = tokenizer
@@ -119,7 +129,7 @@ class Encoder:
         self.place = AnswerPlace.of(tokenizer, self._messages(SLOT, self.instruction))
         self._controls.add(self._template_ids())
         self.end_id = self._find_end_of_turn(name)
-        self.stop_ids = tuple(sorted({self.end_id} | ({tokenizer.eos_token_id} - {None})))
+        self.stop_ids = tuple(sorted({self.end_id, *stops} | ({tokenizer.eos_token_id} - {None})))
         self.tails = [self.pieces(f" {word} {tags.close}") for word in tags.scale.words]
         for score, tail in enumerate(self.tails):
             decoded = self.decode(self.pieces(f" {tags.open}") + tail).strip()
@@ -149,6 +159,19 @@ class Encoder:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def written(self, ids: Sequence[int], finished: bool | None = None) -> str:
+        """Return the text that a model has written, without the token that ended it.
+
+        A limit may cut between the tokens of one character, which is then left out.
+
+        Args:
+            ids: the tokens of a completion, or those of it so far.
+            finished: whether the model has ended it; None tells by the last token.
+        """
+        ended = bool(ids) and ids[-1] in self.stop_ids
+        text = self.decode(ids[:-1] if ended else ids)
+        return text if (ended if finished is None else finished) else without_half_character(text)
 
     def token_text(self, token: int) -> str:
         """Return the text of one token by itself; part of a character is U+FFFD."""
@@ -202,24 +225,27 @@ class Encoder:
         counts = range(len(ids) + 1)
         return bisect_left(counts, True, key=lambda count: self.decode(ids[:count]).startswith(begin))
 
-    def completion(self, sentences: Sequence[str], scores: Sequence[int]) -> list[int]:
-        """Return the ids of a whole tagged answer, including the end of turn.
+    def completion(self, sentences: Sequence[str], scores: Sequence[int], finished: bool = True) -> list[int]:
+        """Return the ids of a tagged answer.
 
         Args:
             sentences: the text of each sentence.
             scores: the score of each sentence, an index into the scale.
+            finished: whether the end of turn follows the last sentence; not where the answer goes on after it.
         """
-        return self.completion_with_marks(sentences, scores)[0]
+        return self.completion_with_marks(sentences, scores, finished)[0]
 
-    def completion_with_marks(self, sentences: Sequence[str], scores: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the ids of a whole tagged answer, and the index of the first token of every score's tail."""
+    def completion_with_marks(
+        self, sentences: Sequence[str], scores: Sequence[int], finished: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """Return the ids of a tagged answer, and the index of the first token of every score's tail."""
         ids: list[int] = []
         marks: list[int] = []
         for i, (sentence, score) in enumerate(zip(sentences, scores, strict=True)):
             ids += self.head(sentence, first=i == 0)
             marks.append(len(ids))
             ids += self.tails[score]
-        return [*ids, self.end_id], marks
+        return [*ids, self.end_id] if finished else ids, marks
 
     def most_tokens(self, question: int, answer: int = 0, sentences: int = 0) -> int:
         """Return a bound on the tokens of a prompt and its tagged answer, without encoding them.

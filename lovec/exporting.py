@@ -15,12 +15,13 @@ import torch
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
-from lovec.hub import ADAPTER_FILES
+from lovec.hub import ADAPTER_FILES, HubName
+from lovec.imports import without_progress_bars
+from lovec.models import resolve_model
 from lovec.policy import ADAPTER, Policy, PolicyConfig, check_adapter, load_config, load_tokenizer
 from lovec.policy.quantization import stored_quantization
 from lovec.provenance import Provenance
 from lovec.taggers import IterativeTagger
-from lovec.taggers.models import resolve_model
 from lovec.taggers.session import (
     adapter_folder,
     base_model,
@@ -149,7 +150,8 @@ def export_merged(
         raise LovecError(f"{source.adapter} cannot be merged into {source.base}: {error}") from error
     model.to(getattr(torch, dtype))
     with atomic_folder(out) as folder:
-        model.save_pretrained(folder)
+        with without_progress_bars():
+            model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         _describe(source, folder, out, policy.tokenizer, metrics, merged=True)
     del policy, model  # the next ones need their memory
@@ -311,9 +313,11 @@ def model_card(
 
     scale = encoder.scale
     score = scale.nearest(0.7)
+    of_hub = HubName.parse(base)  # hubs refuse a card whose base model is a folder
     filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
     return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=base,
+        base_id=None if of_hub is None else of_hub.repo,
         python_base=repr(base),
         merged=rank is None,
         rank=rank,

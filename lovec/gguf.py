@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.files import atomic_folder
+from lovec.imports import without_progress_bars
 from lovec.types import LovecError
 
 SMOLLM2 = "smollm2"
@@ -70,6 +71,16 @@ def ensure_dequantised(name: str, cache_dir: str | os.PathLike[str] | None = Non
             if not target.exists():
                 _dequantise(file, target)
     return target
+
+
+def check_gguf(name: str) -> None:
+    """Check that there is a GGUF file of a name, without reading it; one of the hub may only be fetched to know.
+
+    Raises:
+        LovecError: there is none.
+    """
+    if _OF_HUB.fullmatch(name) is None:
+        _found(name)
 
 
 def _found(name: str) -> Path:
@@ -128,7 +139,7 @@ def _dequantise(file: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    with _no_progress_bars():
+    with without_progress_bars(), _no_bar_in_files():
         try:
             tokenizer = AutoTokenizer.from_pretrained(**source)
             stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
@@ -151,17 +162,13 @@ def _dequantise(file: Path, target: Path) -> None:
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Switch off the progress bars of transformers inside the block; that of dequantising stays on a terminal."""
+def _no_bar_in_files() -> Iterator[None]:
+    """Let transformers show its progress of dequantising on a terminal only."""
     from transformers import modeling_gguf_pytorch_utils as reader
-    from transformers.utils import logging
 
-    enabled, bar = logging.is_progress_bar_enabled(), reader.tqdm
-    logging.disable_progress_bar()
+    bar = reader.tqdm
     reader.tqdm = partial(bar, disable=None)
     try:
         yield
     finally:
         reader.tqdm = bar
-        if enabled:
-            logging.enable_progress_bar()

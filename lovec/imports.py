@@ -1,4 +1,4 @@
-"""Functions and classes of users, by the names under which they are imported; and quick imports of large packages."""
+"""Functions and classes of users, by the names under which they are imported; and large packages, quick and quiet."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Let transformers show no progress bars of its own, such as that of loading weights; the user's setting stays."""
+    from transformers.utils.logging import set_tqdm_hook
+
+    previous = set_tqdm_hook(lambda make, args, kwargs: make(*args, **{**kwargs, "disable": True}))
+    try:
+        yield
+    finally:
+        set_tqdm_hook(previous)
 
 
 def import_object(path: str) -> Any:

@@ -1,9 +1,10 @@
-"""Words about many things: how many, which ones, and warnings that are logged again whenever their number doubles."""
+"""Words about many things: how many, which ones, warnings that are logged again as their number doubles; near names."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 _NAMED = 10
 
@@ -63,3 +64,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         plural: the same in the plural; "" is the noun with an s.
     """
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the known word most like ``word``, or "" if none comes close."""
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""

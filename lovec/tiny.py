@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from lovec.files import atomic_folder
+from lovec.imports import without_progress_bars
 from lovec.types import LovecError
 
 _Arch: TypeAlias = dict[str, Any]
@@ -53,6 +54,11 @@ def build_tiny(arch: str, path: str | os.PathLike[str], seed: int = 0, pad_is_eo
     return target
 
 
+def tiny_names() -> list[str]:
+    """Return the names of the tiny models that ``ensure_tiny`` builds."""
+    return [f"tiny-{arch}" for arch in _ARCHS]
+
+
 def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of a tiny model, which is built at the first call and cached.
 
@@ -70,8 +76,8 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     from platformdirs import user_cache_path
 
     arch = name.removeprefix("tiny-")
-    if arch not in _ARCHS or arch == name:
-        raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(f'tiny-{a}' for a in _ARCHS)}")
+    if name not in tiny_names():
+        raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(tiny_names())}")
     root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "tiny"
     settings = json.dumps([_ARCHS[arch], _SIZES])
     target = root / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
@@ -102,7 +108,8 @@ def _write(arch: _Arch, folder: Path, seed: int, pad_is_eos: bool, sizes: dict[s
     model.generation_config = GenerationConfig(
         bos_token_id=ids["bos_token_id"], eos_token_id=stops, pad_token_id=ids["pad_token_id"]
     )
-    model.save_pretrained(folder)
+    with without_progress_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

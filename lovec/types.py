@@ -307,6 +307,11 @@ class Record:
         """Whether there is a sentence and every sentence has a factuality."""
         return bool(self.sentences) and all(s.factuality is not None for s in self.sentences)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the answer ends by itself; ``meta["finished"]`` is False where a limit has cut it."""
+        return self.meta.get("finished") is not False
+
     def with_factuality(self, values: Sequence[float | None]) -> Record:
         """Return a copy whose sentences have these factualities.
 

@@ -61,11 +61,18 @@ def upload(folder: Path, name: HubName, public: bool = False) -> str:
     Raises:
         LovecError: the folder is not complete, or the hub refuses; what was there stays as it was.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, ModelCard
 
     files = _exported_files(folder)
     api = HfApi()
     with hub_errors(name):
+        try:
+            ModelCard.load(folder / "README.md").validate()  # the hub would refuse the commit, with the repository made
+        except ValueError as error:
+            raise LovecError(
+                f"the hub refuses the model card {folder / 'README.md'} ({' '.join(str(error).split())[:300]}); "
+                "nothing was uploaded; correct it, or export again"
+            ) from error
         address = api.create_repo(name.repo, private=not public, exist_ok=True)
         if not public and api.repo_info(name.repo).private is False:
             raise LovecError(f"{name.repo} is there and public; give --public if everybody may read this model, too")

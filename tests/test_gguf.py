@@ -12,8 +12,8 @@ from families import FAMILIES
 
 from lovec.encoding import Encoder
 from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
+from lovec.models import offline_model, resolve_model
 from lovec.policy import PolicyConfig, load_tokenizer
-from lovec.taggers.models import offline_model, resolve_model
 from lovec.types import LovecError
 
 WORDS = 40

@@ -84,6 +84,7 @@ LAYERS = (
             "calibration": "readout to confidence",
         },
     ),
+    Floor("landing", "between names and folders", {"models": "models by name"}),
     Floor(
         "second floor",
         "asks a model about text",

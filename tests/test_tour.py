@@ -14,8 +14,8 @@ import pytest
 
 from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
+from lovec.models import resolve_model
 from lovec.policy import Policy, PolicyConfig
-from lovec.taggers.models import resolve_model
 from lovec.taggers.session import settings_file
 
 TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.ipynb"

@@ -9,6 +9,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
+from lovec.hub import HubName, hub_errors
+from lovec.imports import without_progress_bars
 from lovec.notices import DoublingWarning
 from lovec.types import LovecError, check_count
 
@@ -145,14 +147,15 @@ class _Classifier:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
-            model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise LovecError(
-                f"cannot load the NLI model {name!r}: {str(error).strip().splitlines()[0][:160]}; expected a folder or "
-                "hub id of a sequence classification model"
-            ) from None
+        with hub_errors(HubName.parse(name), "NLI model"), without_progress_bars():
+            try:
+                self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
+                model: Any = AutoModelForSequenceClassification.from_pretrained(name, dtype=torch.float32)
+            except (OSError, ValueError) as error:
+                raise LovecError(
+                    f"cannot load the NLI model {name!r}: {str(error).strip().splitlines()[0][:160]}; expected a "
+                    "folder or hub id of a sequence classification model"
+                ) from None
         self._labels = nli_labels(model.config.id2label, name)
         self._model = model.to(device).eval()
         self.pads = self._tokenizer.pad_token_id is not None

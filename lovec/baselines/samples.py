@@ -96,7 +96,7 @@ class Samples:
             keys = [f"sample\x1f{record_id}" for record_id in prompts]
             completions = engine.generate(list(prompts.values()), sampling, encoder.stop_ids, keys=keys)
             texts = {
-                record_id: [encoder.decode(completion.ids).strip() for completion in samples]
+                record_id: [encoder.written(completion.ids, completion.finished).strip() for completion in samples]
                 for record_id, samples in zip(prompts, completions, strict=True)
             }
         for record in records:

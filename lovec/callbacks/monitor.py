@@ -23,11 +23,14 @@ from lovec.types import MODES, check_count, check_range
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
-_NAMES = ("malformed", "entropy", "distinct", "words", "confidence", "factuality", "brier", "zero_variance", "kl")
+_NAMES = (
+    "malformed", "cut_off", "entropy", "distinct", "words", "confidence", "factuality", "brier", "zero_variance", "kl",
+)  # fmt: skip
 _VALIDATION_NAMES = {"confidence": "mean_confidence", "factuality": "mean_factuality"}
 _ADVICE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8"))
 _LIMITED = (
     ("malformed", "is {:.1%}", "{:.0%}"),
+    ("cut_off", "is {:.1%} of the answers", "{:.0%}"),
     ("zero_variance", "is {:.0%}", "{:.0%}"),
     ("kl", "is {:.2f} nats per token", "{:g}"),
 )
@@ -42,6 +45,7 @@ class Limits:
 
     Attributes:
         malformed: highest share of sentences without a valid score.
+        cut_off: highest share of answers that end at the longest length allowed.
         entropy: lowest entropy of the stated scores, in nats (0.1: 98 of 100 sentences get the same score).
         distinct: this number of distinct scores, or fewer, is as bad as too little entropy.
         gap: largest difference between mean confidence and mean factuality.
@@ -57,6 +61,7 @@ class Limits:
     """
 
     malformed: float = 0.05
+    cut_off: float = 0.05
     entropy: float = 0.1
     distinct: int = 1
     gap: float = 0.25
@@ -95,8 +100,8 @@ def judge(
     """Return what is wrong with a policy, judged by its metrics alone.
 
     Args:
-        metrics: any of ``malformed``, ``entropy``, ``distinct``, ``words``, ``confidence`` and ``factuality`` (means),
-            ``brier``, ``zero_variance``, ``kl``; what is missing or NaN is not judged.
+        metrics: any of ``malformed``, ``cut_off``, ``entropy``, ``distinct``, ``words``, ``confidence`` and
+            ``factuality`` (means), ``brier``, ``zero_variance``, ``kl``; what is missing or NaN is not judged.
         first: the same at the beginning of the run.
         limits: the limits; None takes the defaults.
         prefix: prefix of the names under which the metrics are logged.

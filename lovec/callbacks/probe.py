@@ -95,13 +95,14 @@ def _answer(module: Any, questions: Sequence[Record]) -> list[Record]:
 
 def _metrics(module: Any, records: Sequence[Record]) -> dict[str, float]:
     """Compute what is logged of the answers of all processes; NaN where it is undefined."""
-    answers, levels = answer_statistics(records), module.scale.size
+    answers, levels = answer_statistics(records, written=True), module.scale.size
     scores = torch.tensor(answers.scores, dtype=torch.float64)
     both = [torch.tensor(values, dtype=torch.float64) for values in sentence_pairs(records, "stated")[:2]]
     metrics: dict[str, tuple[Metric, Sequence[Any]]] = {
         "malformed": (pairs.MalformedShare(), (scores, answers.missing)),
         "entropy": (suite.ScoreEntropy(levels), (answers,)),
         "distinct": (suite.DistinctScores(levels), (answers,)),
+        "cut_off": (suite.AnswerMean("cut_off"), (answers,)),
         "words": (suite.AnswerMean("words"), (answers,)),
     }
     if module.evaluator.oracle is not None:

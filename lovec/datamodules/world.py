@@ -22,6 +22,7 @@ from lovec.datasets.world.cache import code_of
 from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder
+from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
@@ -230,7 +231,8 @@ class World(RecordsDataModule):
         from lovec.engines import TransformersEngine
 
         engine = TransformersEngine(_ROWS)
-        engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(self.world.model_path)))
+        with without_progress_bars():
+            engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(self.world.model_path)))
         return Encoder(AutoTokenizer.from_pretrained(self.world.model_path), self.instruction), engine
 
     def greedy_answers(self, split: str, encoder: Encoder, engine: Engine) -> list[Record]:
@@ -256,9 +258,10 @@ class World(RecordsDataModule):
         for record, group in zip(questions, completions, strict=True):
             for number, completion in enumerate(group, 1):
                 name = f"{record.id}/sample-{number}" if sampling.temperature else record.id
-                answer = encoder.decode(completion.ids).strip()
+                answer = encoder.written(completion.ids, completion.finished).strip()
                 sentences = tuple(map(Sentence, self._sentences(answer, completion)))
-                records.append(replace(record, id=name, answer=answer, sentences=sentences))
+                meta = record.meta if completion.finished else {**record.meta, "finished": False}
+                records.append(replace(record, id=name, answer=answer, sentences=sentences, meta=meta))
         return records
 
     def _sentences(self, answer: str, completion: Completion) -> Sequence[str]:

@@ -174,7 +174,7 @@ class Evaluator(nn.Module):
         """Add tagged and labelled records to the metrics of ``mode``."""
         for domain in self.domains:
             in_domain = [record for record in records if record.domain == domain]
-            answers = answer_statistics(in_domain, self._declines, self.embedder)
+            answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
             for (level, pairs), readout in product(LEVELS.items(), READOUTS):
                 confidence, factuality, malformed = pairs(in_domain, readout)
                 suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]

@@ -26,8 +26,9 @@ from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_
 from lovec.evaluation.prompting import instruction_of
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
+from lovec.models import resolve_model
 from lovec.notices import counted
-from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter
+from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
 from lovec.policy.checkpoints import (
     KEY,
     AtomicCheckpointIO,
@@ -39,7 +40,6 @@ from lovec.policy.checkpoints import (
 from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
-from lovec.taggers.models import resolve_model
 from lovec.taggers.session import adapter_folder, policy_provenance
 from lovec.tags import TagFormat
 from lovec.types import (
@@ -166,7 +166,9 @@ class EvaluationModule(LightningModule):
                 rank_zero_info(f"rows are padded, and equal beginnings computed again: {self.policy.padded_because}")
             # The instruction of the data speaks of 0 to 10.
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
-            self.encoder = Encoder(self.policy.tokenizer, self._instruction(instruction), self.tags, config.scoring)
+            instruction = self._instruction(instruction)
+            stops = load_stops(config)
+            self.encoder = Encoder(self.policy.tokenizer, instruction, self.tags, config.scoring, stops)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,

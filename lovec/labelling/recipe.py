@@ -24,6 +24,7 @@ _HEAD = """\
 # Written by `lovec label`, and again whenever it runs; copy it before you change it.
 """
 _RATE = 1.0e-5  # of llama3-8b.yaml and gemma2-9b.yaml
+_LONGEST = 1024  # tokens of a tagged answer: twice what `lovec label` lets a plain one have
 _SFT_RATE = "5e-5"
 
 
@@ -34,7 +35,7 @@ def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruc
         folder: folder of ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``.
         model: the model to train; None leaves it to the command line.
         trained_offline: whether the model is one of lovec's own tiny ones, to which the settings of the recipes belong;
-            others get the learning rate of large models, and a GPU where there is one.
+            others get the learning rate of large models, room for longer answers, and a GPU where there is one.
         instruction: the instruction that the model knows; None is the paper's.
 
     Returns:
@@ -45,6 +46,7 @@ def write_recipe(folder: Path, model: str | None, trained_offline: bool, instruc
     recipe: dict[str, Any] = {}
     if not trained_offline:
         recipe["trainer"] = {"accelerator": "auto"}
+        arguments["evaluation"] = {"max_new_tokens": _LONGEST}
         arguments["optimizer"] = {"init_args": {"lr": _RATE}}
     if arguments:
         recipe["model"] = {"init_args": arguments}

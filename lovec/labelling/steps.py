@@ -81,7 +81,7 @@ class EngineWriter(Writer):
         answers = []
         for name, ids in prompts.items():
             if name in samples:
-                answers.append([_answer(self.encoder.decode(c.ids), c.finished) for c in samples[name]])
+                answers.append([_answer(self.encoder.written(c.ids, c.finished), c.finished) for c in samples[name]])
                 continue
             problem = f"the prompt has {len(ids)} tokens, the model's context holds {limit}; shorten the question"
             answers.append([Answer("", problem=problem)])
@@ -174,7 +174,7 @@ class SplitStep:
             return Outcome([replace(record, meta={**record.meta, "abstained": True})], {"abstained": 1})
         record = split_record(record, split=self.split)
         last = record.sentences[-1].text if record.sentences else ""
-        if record.meta.get("finished") is False and len(record.sentences) > 1 and not last.endswith(_SENTENCE_ENDS):
+        if not record.finished and len(record.sentences) > 1 and not last.endswith(_SENTENCE_ENDS):
             record = replace(record, sentences=record.sentences[:-1])
         record = record.statements()
         return Outcome([record], {"sentences": len(record.sentences)})

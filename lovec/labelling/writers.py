@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from lovec.encoding import without_half_character
 from lovec.labelling.steps import Answer, Writer
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
@@ -161,4 +162,6 @@ def _read(reply: ChatReply) -> Answer | str:
     text = without_thoughts(reply.text)
     if text is None:
         return "cut off before the answer began; give more tokens with --max_new_tokens"
-    return Answer(text.strip(), reply.finish != "length") if text.strip() else "an empty reply"
+    finished = reply.finish != "length"
+    text = text.strip() if finished else without_half_character(text).strip()
+    return Answer(text, finished) if text else "an empty reply"

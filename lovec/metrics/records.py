@@ -106,6 +106,8 @@ class AnswerStatistics:
         diversity: sum and number of the semantic diversities of the answers with two sentences or more; (0, 0) without
             an embedder.
         abstained: number of the answers that decline to answer, and of all answers; (0, 0) where that is not asked.
+        cut_off: number of the answers that a limit of tokens has cut, and of all answers; (0, 0) for answers that were
+            not written but given.
         ordinality: sum and number of the ordinalities of the sentences whose distribution has one.
         f1_at_k: sum and number of F1@K (K = ``lovec.metrics.functional.F1_K``) of the answers with a sentence that has
             a confidence and a factuality, over these sentences.
@@ -117,6 +119,7 @@ class AnswerStatistics:
     ttr: Total = (0.0, 0)
     diversity: Total = (0.0, 0)
     abstained: Total = (0.0, 0)
+    cut_off: Total = (0.0, 0)
     ordinality: Total = (0.0, 0)
     f1_at_k: Total = (0.0, 0)
 
@@ -125,7 +128,10 @@ NO_ANSWERS = AnswerStatistics()
 
 
 def answer_statistics(
-    records: Sequence[Record], declines: Callable[[str], bool] | None = None, embedder: Embedder | None = None
+    records: Sequence[Record],
+    declines: Callable[[str], bool] | None = None,
+    embedder: Embedder | None = None,
+    written: bool = False,
 ) -> AnswerStatistics:
     """Compute statistics over all sentences of tagged records, those without a label included.
 
@@ -135,6 +141,7 @@ def answer_statistics(
         records: tagged records.
         declines: whether a text declines to answer; None leaves abstentions out.
         embedder: makes a vector per sentence; None leaves semantic diversity out.
+        written: whether a model has written the answers now, and not only tagged given ones.
     """
     sentences = [sentence for record in records for sentence in record.sentences]
     scores = tuple(sentence.score for sentence in sentences if sentence.score is not None)
@@ -147,6 +154,7 @@ def answer_statistics(
         ttr=_total(ratio for answer in words if (ratio := type_token_ratio(answer)) is not None),
         diversity=_total(() if embedder is None else _diversities(records, embedder)),
         abstained=_total(() if declines is None else (float(declines(text)) for text in texts)),
+        cut_off=_total(float(not record.finished) for record in records if written),
         ordinality=_total(_ordinalities(sentences)),
         f1_at_k=_total(_f1s(records)),
     )

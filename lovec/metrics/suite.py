@@ -33,7 +33,7 @@ from lovec.types import N_SCORES, LovecError, check_count
 # entropy and number of its scores, one that earns its reward by saying less in the words and their variety.
 
 
-_ANSWER_MEANS = ("abstained", "words", "diversity", "ttr", "ordinality", "f1_at_k")
+_ANSWER_MEANS = ("abstained", "cut_off", "words", "diversity", "ttr", "ordinality", "f1_at_k")
 
 
 class AnswerMean(RatioMetric):

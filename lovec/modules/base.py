@@ -27,7 +27,15 @@ from lovec.evaluation.stopping import TERMINATED, SignalConnector
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
-from lovec.modules.checks import check_rates, doubtful, long_prompts, not_finite, unfit_records, unfit_summary
+from lovec.modules.checks import (
+    check_rates,
+    doubtful,
+    long_answers,
+    long_prompts,
+    not_finite,
+    unfit_records,
+    unfit_summary,
+)
 from lovec.modules.distributed import even_groups, sum_gradients, without_sync
 from lovec.notices import DoublingWarning, counted, listed
 from lovec.policy import TokenSequence
@@ -115,8 +123,8 @@ class PolicyModule(EvaluationModule):
     # What an objective can use
 
     def tagged(self, row: Record, scores: Sequence[int]) -> TokenSequence:
-        """Encode the row's question, and its sentences tagged with ``scores``."""
-        completion = self.encoder.completion([s.text for s in row.sentences], scores)
+        """Encode the row's question, and its sentences tagged with ``scores``; a cut answer has no end of turn."""
+        completion = self.encoder.completion([s.text for s in row.sentences], scores, row.finished)
         return TokenSequence(tuple(self.encoder.prompt(row.question)), tuple(completion))
 
     def token_logps(self, batch: Batch[Any], temperature: float = 1.0) -> Tensor:
@@ -130,6 +138,8 @@ class PolicyModule(EvaluationModule):
 
     def example(self, row: Record) -> Example:
         """Encode a row with as many whole sentences as the context holds; both sides of a pair are cut alike.
+
+        An answer that is cut, here or by the limit that it was written under, does not teach to end after it.
 
         Raises:
             LovecError: the row has no sentence, a text cannot be encoded, a sentence contains a tag word, or not even
@@ -149,7 +159,10 @@ class PolicyModule(EvaluationModule):
             )
         for n in range(len(row.sentences), 0, -1):
             rejected = None if row.rejected is None else row.rejected[:n]
-            example = self.encode(replace(row, sentences=row.sentences[:n], rejected=rejected))
+            kept = replace(row, sentences=row.sentences[:n], rejected=rejected)
+            if n < len(row.sentences):
+                kept = replace(kept, meta={**row.meta, "finished": False})
+            example = self.encode(kept)
             if max(len(s) for s in example.sequences) <= self.policy.max_length:
                 if n < len(row.sentences):
                     self._shortened.add(row.id)
@@ -164,6 +177,11 @@ class PolicyModule(EvaluationModule):
         return self.encoder.tags.open in text or self.encoder.tags.close in text
 
     # Before the first step
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens that the policy's own answers may have."""
+        return self.evaluation.max_new_tokens
 
     def check_data(self) -> None:
         """Check the training records that are set up, once; those that are unfit are left out if the data say so.
@@ -368,6 +386,13 @@ class PolicyModule(EvaluationModule):
                     f"{counted(len(long), 'validation record has', 'validation records have')} a prompt that fills the "
                     f"model's context of {context} tokens, "
                     f"so they cannot be measured: {listed(long)}"
+                )
+            limit = self.longest_answer
+            if cut := long_answers(loaded("validation"), self.encoder, limit):
+                rank_zero_warn(
+                    f"{len(cut)} of {len(loaded('validation'))} validation answers have more than {limit} tokens with "
+                    "their tags, and answers as long will be cut: raise --model.evaluation.max_new_tokens (and "
+                    f"--model.max_new_tokens of rollouts, if it is set): {listed(cut)}"
                 )
         path = self.run_dir / TERMINATED
         if self.trainer.is_global_zero and self.trainer.ckpt_path is None and path.exists():

@@ -16,7 +16,7 @@ from lovec.encoding import Encoder
 from lovec.modules.batching import Batch, Example
 from lovec.notices import listed
 from lovec.tags import TagFormat
-from lovec.types import LovecError, Record, check_range
+from lovec.types import LovecError, Record, check_range, is_text
 
 _ENCODING = ("check_row", "example", "encode", "tagged")
 _EVERY = 10.0  # seconds between lines of progress
@@ -65,6 +65,14 @@ def long_prompts(rows: Sequence[Record], encoder: Encoder, context: float) -> li
     extents = enumerate(extents_of(rows, encoder.tags))
     may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(extent.question) >= context)
     return [row.id for row in may if len(encoder.prompt(row.question)) >= context]
+
+
+def long_answers(rows: Sequence[Record], encoder: Encoder, limit: int) -> list[str]:
+    """Return the ids of records whose tagged answer has more than ``limit`` tokens; only those that may are read."""
+    extents = enumerate(extents_of(rows, encoder.tags))
+    may = (rows[i] for i, extent in extents if extent.doubtful or encoder.most_tokens(0, *extent[1:3]) > limit)
+    tagged = ((row.id, [s.text for s in row.sentences if is_text(s.text)]) for row in may)
+    return [name for name, texts in tagged if len(encoder.completion(texts, [0] * len(texts))) > limit]
 
 
 def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:

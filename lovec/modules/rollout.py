@@ -76,7 +76,9 @@ class RolloutModule(PolicyModule):
         temperature: of sampling, and of the probabilities in the loss unless ``loss_temperature`` is given.
         loss_temperature: of the probabilities in the loss; null is ``temperature``. With another one, such as 1, the
             policy at that temperature is trained on samples that are not its own, which ``importance_cap`` corrects.
-        max_new_tokens: longest answer, in tokens.
+        max_new_tokens: longest answer, in tokens; null is that of ``evaluation``. An answer that it cuts has no end of
+            turn to be credited, and its last sentence, which has no tag yet, the reward of one without a valid tag: so
+            answers learn to end in time, and a limit below the length of good answers does harm.
         inner_epochs: optimiser steps per batch of rollouts (mu).
         normalisation: how the loss is averaged over tokens: "sequence" (the paper: over each answer, then over
             answers), "token" (over all tokens; DAPO), "constant" (each answer's sum over ``max_new_tokens``; Dr. GRPO).
@@ -105,7 +107,7 @@ class RolloutModule(PolicyModule):
         group_size: int = 8,
         temperature: float = 1.0,
         loss_temperature: float | None = None,
-        max_new_tokens: int = 512,
+        max_new_tokens: int | None = None,
         inner_epochs: int = 1,
         normalisation: TokenMean = "sequence",
         credit: Credit = "answer",
@@ -128,7 +130,7 @@ class RolloutModule(PolicyModule):
         self.group_size = group_size
         self.temperature = temperature
         self.loss_temperature = temperature if loss_temperature is None else loss_temperature
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens = max_new_tokens or self.evaluation.max_new_tokens
         self.updates_per_batch = inner_epochs
         self.normalisation = normalisation
         self.credit = credit
@@ -140,8 +142,8 @@ class RolloutModule(PolicyModule):
         )
         self._little_room = DoublingWarning(
             log,
-            f"%d questions so far leave less room than max_new_tokens {max_new_tokens} in policy.max_length or the "
-            "model's context, so long answers to them are cut: %s",
+            f"%d questions so far leave less room than max_new_tokens {self.max_new_tokens} in policy.max_length or "
+            "the model's context, so long answers to them are cut: %s",
         )
         self._notices.append(self._little_room)
         self._old_logps: dict[int, list[float]] = {}  # by the number of the example; of this batch of rollouts only
@@ -194,6 +196,11 @@ class RolloutModule(PolicyModule):
         return {}
 
     # Rollouts
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens that answers may have, in training or validation."""
+        return min(self.max_new_tokens, super().longest_answer)
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[RolloutExample]]:
         """Yield one batch of rollouts, ``inner_epochs`` times."""
@@ -355,7 +362,7 @@ class RolloutModule(PolicyModule):
             "confidence": sum(confidence) / len(confidence) if confidence else None,
             "malformed": 1.0 - len(confidence) / count if count else 1.0,
             "words": float(sum(len(s.text.split()) for s in answer.sentences)),
-            "finished": float(answer.meta["finished"]),
+            "cut_off": float(not answer.finished),
         }
 
     def _log_scores(self, examples: Sequence[RolloutExample]) -> None:

@@ -99,7 +99,8 @@ class ScoreModule(PolicyModule):
         targets = self.targets(row)
         rounded = [math.floor(target + 0.5) for target in targets]
         scores = [score if s.score is None else s.score for s, score in zip(row.sentences, rounded, strict=True)]
-        completion, positions = self.encoder.completion_with_marks([s.text for s in row.sentences], scores)
+        texts = [s.text for s in row.sentences]
+        completion, positions = self.encoder.completion_with_marks(texts, scores, row.finished)
         text_mask, tag_mask = [1.0] * len(completion), [0.0] * len(completion)
         for sentence, (position, score) in enumerate(zip(positions, scores, strict=True), 1):
             scored, end = len(self.encoder.choices[score]), len(self.encoder.tails[score])

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from lovec.files import check_adapter_folder
-from lovec.hub import adapter_folder
+from lovec.hub import RANDOM, adapter_folder
 from lovec.imports import without_collection
-from lovec.policy.loading import RANDOM
+from lovec.policy.targets import check_inner
 from lovec.provenance import WITHOUT_EFFECT
 from lovec.types import LovecError
 
@@ -34,7 +34,9 @@ TEMPORARY = "temporary"
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
+_IS_A = re.compile(r"\.lora_(embedding_)?A(\.|$)")  # names of weights whose first dimension is the rank
 _LONGEST_CONFIG = 1 << 20  # bytes
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MODULE = re.compile(r"\w+(\.\w+)*", re.ASCII)  # PEFT compares it with the end of a module's name, not as a pattern
 
 
@@ -131,6 +133,7 @@ def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
         LovecError: there is no adapter, or it does not fit the base.
     """
     files = read_adapter(adapter)
+    check_inner(base, files.options["target_modules"], f"the adapter in {adapter}")
     model = fresh_adapter(base, files.options, reference)
     for name in (ADAPTER, REFERENCE) if reference else (ADAPTER,):
         _load_weights(model, name, files, adapter)
@@ -146,6 +149,7 @@ def add_adapter(model: Any, adapter: str) -> None:
     from peft import LoraConfig
 
     files = read_adapter(adapter)
+    check_inner(model.get_base_model(), files.options["target_modules"], f"the adapter in {adapter}")
     try:
         model.add_adapter(TEMPORARY, LoraConfig(task_type="CAUSAL_LM", inference_mode=True, **files.options))
     except ValueError as error:
@@ -230,13 +234,19 @@ def read_adapter(adapter: str) -> AdapterFiles:
 
 
 def check_finite(weights: Mapping[str, Tensor], where: str) -> None:
-    """Check that all weights are finite numbers.
+    """Check that all weights are finite numbers, in a precision that adapters are stored in.
 
     Raises:
         LovecError: one is not; the error names its tensor.
     """
     for name, weight in weights.items():
-        if not weight.is_floating_point() or not bool(torch.isfinite(weight).all()):
+        if weight.dtype not in _DTYPES:
+            given, *expected = (str(dtype).removeprefix("torch.") for dtype in (weight.dtype, *_DTYPES))
+            raise LovecError(
+                f"{where} stores {name} as {given}, expected {', '.join(expected)}; convert its weights to float32 "
+                "(tensor.float() in Python), or use one that is not quantised"
+            )
+        if not bool(torch.isfinite(weight).all()):
             raise LovecError(f"{where} is broken: {name} holds values that are no finite numbers; use another one")
 
 
@@ -266,7 +276,7 @@ def plain_lora(options: object, where: str, shapes: Mapping[str, list[int]]) -> 
         raise LovecError(f"{where} names no target_modules, which a LoRA needs; use another one")
     taken = {"r": 8, **{name: options[name] for name in _TAKEN if name in options}}  # PEFT's rank where none is named
     highest = max([taken["r"], *taken.get("rank_pattern", {}).values()])
-    held = max((shape[0] for name, shape in shapes.items() if ".lora_A." in name and shape), default=0)
+    held = max((shape[0] for name, shape in shapes.items() if _IS_A.search(name) and shape), default=0)
     if highest > held:
         raise LovecError(f"{where} is broken: its rank is {highest}, but its weights have rank {held}")
     return taken

@@ -62,7 +62,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise LovecError(f"{path} is damaged: a checksum in it is wrong; give an older checkpoint")
     for part in ("state_dict", "optimizer_states"):
         for name, tensor in _tensors(checkpoint.get(part), part):
-            if tensor.is_floating_point() and not tensor.isfinite().all():
+            # Of numbers of 8 bits torch cannot tell it.
+            if tensor.is_floating_point() and not (tensor.float() if tensor.itemsize == 1 else tensor).isfinite().all():
                 raise LovecError(f"{path} holds numbers that are not finite, in {name}; give an older checkpoint")
     return checkpoint
 

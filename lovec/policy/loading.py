@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from safetensors import SafetensorError
 
 from lovec.encoding import Scoring
-from lovec.imports import without_collection
+from lovec.hub import RANDOM, HubName, hub_errors
+from lovec.imports import without_collection, without_progress_bars
 from lovec.policy.quantization import (
     Quantization,
     import_bitsandbytes,
@@ -21,12 +23,6 @@ from lovec.policy.quantization import (
 )
 from lovec.tries import use_trie_attention
 from lovec.types import LovecError, PlainWord, PromptText, check_choice, check_count, check_range
-
-RANDOM = "random:"
-"""Prefix of a model's name: load its configuration and tokenizer only, and draw its weights at random.
-
-For measuring speed and memory without 16 GB of weights on the disk; the output of such a model is meaningless.
-"""
 
 
 @dataclass
@@ -183,18 +179,53 @@ def _has_sdpa(settings: Any) -> bool:
     return known is None or bool(known._supports_sdpa)  # attention sinks: gpt-oss
 
 
+def load_stops(config: PolicyConfig) -> frozenset[int]:
+    """Return the ids that end what a model writes, as its ``generation_config.json`` and ``config.json`` list them.
+
+    A chat model may end its turn with any of several tokens, of which its tokenizer names one.
+
+    Raises:
+        LovecError: the model is missing or gated, or what it lists are no ids of tokens.
+    """
+    with without_collection():
+        from transformers import GenerationConfig, PreTrainedConfig
+
+    listed = [_get(PreTrainedConfig.get_config_dict, config)[0].get("eos_token_id")]
+    try:
+        listed.append(_get(GenerationConfig.from_pretrained, config).eos_token_id)
+    except LovecError:
+        pass  # not every model has such a file
+    stops = [i for ids in listed for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
+    if not all(type(i) is int and i >= 0 for i in stops):
+        raise LovecError(f"{config.model} lists {str(stops)[:80]} as its eos_token_id, expected ids of tokens")
+    return frozenset(stops)
+
+
 def _from_hub(auto: Any, policy: PolicyConfig, /, **kwargs: Any) -> Any:
     """Load through an Auto class; a missing or gated model becomes a LovecError."""
+    return _get(auto.from_pretrained, policy, trust_remote_code=policy.trust_remote_code, **kwargs)
+
+
+def _get(load: Callable[..., Any], policy: PolicyConfig, /, **kwargs: Any) -> Any:
+    """Return what a function of transformers makes of the folder or the hub id of a model.
+
+    Raises:
+        LovecError: the model is missing, gated or broken, or the hub cannot be read.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+
     name = policy.model.removeprefix(RANDOM)
-    try:
-        with without_collection():  # the class of the model is imported here
-            return auto.from_pretrained(name, trust_remote_code=policy.trust_remote_code, **kwargs)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error)
-        if "gated" in reason.lower() or "401" in reason or "403" in reason:
-            fix = "it needs a licence accepted on its page and a token: run `hf auth login` or set HF_TOKEN"
-        elif Path(name).exists():
-            fix = f"the folder does not hold a whole model with safetensors weights ({reason.splitlines()[0][:120]})"
-        else:
-            fix = "expected a hub id that this machine can reach or has cached, a local folder, or `world`"
-        raise LovecError(f"cannot load the model {policy.model!r}: {fix}") from None
+    with hub_errors(HubName.parse(name)):
+        try:
+            with without_collection(), without_progress_bars():  # the class of the model is imported here
+                return load(name, **kwargs)
+        except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
+            reason = str(error)
+            if "gated" in reason.lower() or "401" in reason or "403" in reason:
+                fix = "it needs a licence accepted on its page and a token: run `hf auth login` or set HF_TOKEN"
+            elif Path(name).exists():
+                first = reason.splitlines()[0][:120]
+                fix = f"the folder does not hold a whole model with safetensors weights ({first})"
+            else:
+                fix = "expected a hub id that this machine can reach or has cached, a local folder, or `world`"
+            raise LovecError(f"cannot load the model {policy.model!r}: {fix}") from None

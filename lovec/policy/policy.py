@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lovec.choices import AttentionKind
 from lovec.files import atomic_folder
+from lovec.hub import RANDOM
 from lovec.policy.adapters import (
     ADAPTER,
     REFERENCE,
@@ -26,7 +27,7 @@ from lovec.policy.adapters import (
     lora_options,
 )
 from lovec.policy.head import target_logps
-from lovec.policy.loading import RANDOM, PolicyConfig, checkpoint_activations, load_base, load_tokenizer
+from lovec.policy.loading import PolicyConfig, checkpoint_activations, load_base, load_tokenizer
 from lovec.policy.sequences import Branch, Layout, TokenBatch, TokenSequence
 from lovec.policy.targets import Targets
 from lovec.tries import why_not_shared

@@ -57,6 +57,7 @@ class Targets:
                 f"policy.target_modules is {asked!r}, expected a list of names of layers, as in "
                 f"--model.policy.target_modules '[{','.join(_linear(base))}]'"
             )
+        check_inner(base, asked, "policy.target_modules")
         found, missing = set(asked), set(asked) - _present(base, asked)
         replaced = []
         for parts, whole in _FUSED:
@@ -74,6 +75,31 @@ class Targets:
             )
         note = f"LoRA on {', '.join(sorted(found))} (this model has {' and '.join(replaced)})" if replaced else None
         return cls(sorted(found), note)
+
+
+def check_inner(base: nn.Module, names: str | Collection[str], where: str) -> None:
+    """Refuse a LoRA on the embeddings or the output layer of a model.
+
+    PEFT would save these layers whole, and where a model ties the two, an update of one would be none of the other.
+
+    Args:
+        base: the model; it may have adapters.
+        names: names of layers as PEFT compares them, or "all-linear", which leaves both out.
+        where: what names them, for the error.
+
+    Raises:
+        LovecError: one of the names is that of such a layer.
+    """
+    if isinstance(names, str):
+        return
+    ends = [getattr(base, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")]
+    keys = {key for key, layer in base.named_modules() if any(layer is end for end in ends)}
+    if found := sorted(name for name in names if any(key == name or key.endswith(f".{name}") for key in keys)):
+        rest = sorted(set(names) - set(found)) or _linear(base)
+        raise LovecError(
+            f"{where} puts a LoRA on {', '.join(found)}, expected layers between embeddings and output layer only; "
+            f"train one with --model.policy.target_modules '[{','.join(rest)}]'"
+        )
 
 
 def _present(base: nn.Module, names: Collection[str]) -> set[str]:

@@ -29,7 +29,8 @@ CALIBRATION = ("brier", "ece_m", "spearman")
 """The metrics that the paper's tables show."""
 
 _DIAGNOSTICS = (
-    "words", "mean_factuality", "diversity", "ttr", "malformed", "abstained", "distinct", "entropy", "ordinality",
+    "words", "mean_factuality", "diversity", "ttr", "malformed", "abstained", "cut_off", "distinct", "entropy",
+    "ordinality",
 )  # fmt: skip
 _SWEPT = (*CALIBRATION, "malformed")
 _KEPT = MetricInfo("kept", "kept")

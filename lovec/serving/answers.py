@@ -106,7 +106,7 @@ class GrowingAnswer:
         spans, self._spans = self._spans[: done - first], self._spans[done - first :]
         tokens: list[tuple[float, ...] | None] = [None] * len(spans)
         if self.likelihoods:
-            text = parse(self.encoder.decode(ids), self.encoder.tags)
+            text = parse(self.encoder.written(ids), self.encoder.tags)
             places = sentence_spans(text, ids, self.encoder)[first:done]
             tokens = [None if place is None else tuple(logps[place]) for place in places]
         self.on_sentences(list(map(ScoredSpan, spans, self._passage.logps[first:], tokens)))

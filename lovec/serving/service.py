@@ -126,7 +126,9 @@ class Service:
         self.limits, self.name = limits, name
         # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
         encoder = session.encoder
-        self.encoder = Encoder(copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags)
+        self.encoder = Encoder(
+            copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, stops=encoder.stop_ids
+        )
         self._encoding = threading.Lock()
         self._longest_token = max(map(len, encoder.tokenizer.get_vocab()))
         self._threads = ThreadPoolExecutor(1, "lovec-small"), ThreadPoolExecutor(1, "lovec-large")

@@ -165,7 +165,7 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
     Returns:
         The record, and the parsed text. ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
     """
-    text = encoder.decode(completion.ids)
+    text = encoder.written(completion.ids, completion.finished)
     parsed = parse(text, encoder.tags)
     sentences, problems = [], []
     for number, span in enumerate(parsed.sentences, start=1):
@@ -237,7 +237,7 @@ class AnswerReader:
         return TaggedText(parsed.sentences[self._returned :], parsed.tail)
 
     def _parsed(self) -> TaggedText:
-        return parse(self._encoder.decode(self._ids), self._encoder.tags)
+        return parse(self._encoder.written(self._ids), self._encoder.tags)
 
 
 def _token_callback(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSentence) -> OnToken:

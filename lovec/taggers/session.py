@@ -152,7 +152,7 @@ def open_session(
             scores of another base model, prompt or adapter; or there is no such device.
     """
     from lovec.devices import device_of
-    from lovec.policy import Policy, load_tokenizer
+    from lovec.policy import Policy, load_stops, load_tokenizer
 
     chosen = _Chosen.of(
         model,
@@ -173,13 +173,14 @@ def open_session(
     if isinstance(running, Opener):
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
-        encoder = Encoder(load_tokenizer(config), *prompting, scoring)  # first, because it may refuse the tokenizer
+        # First, because it may refuse the tokenizer.
+        encoder = Encoder(load_tokenizer(config), *prompting, scoring, load_stops(config))
         running.open(config.model, config.adapter)
         deployment, provenance = early or chosen.deployed(raw)
         return Session(running, encoder, chosen.name, config.adapter, deployment=deployment, provenance=provenance)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
-    encoder = Encoder(policy.tokenizer, *prompting, scoring)
+    encoder = Encoder(policy.tokenizer, *prompting, scoring, load_stops(config))
     policy.to(place)
     running.sync(policy)
     deployment, provenance = early or chosen.deployed(raw)
@@ -232,8 +233,8 @@ class _Chosen:
         scoring: Scoring = "exact",
     ) -> _Chosen:
         """Return it, see ``open_session`` for the arguments and the errors."""
+        from lovec.models import resolve_model
         from lovec.policy import PolicyConfig, check_adapter
-        from lovec.taggers.models import resolve_model
 
         if adapter is not None:
             adapter = adapter_folder(adapter)
@@ -434,8 +435,8 @@ def base_model(adapter: str) -> str | None:
     Raises:
         LovecError: there is no adapter in the folder, or it names something else as its base model.
     """
+    from lovec.models import offline_model
     from lovec.policy import is_hub_id, read_adapter
-    from lovec.taggers.models import offline_model
 
     named = read_adapter(adapter).base
     if named is None or is_hub_id(named):

@@ -46,6 +46,7 @@ def test_nothing_is_wrong_with_good_metrics_or_none() -> None:
     ("change", "kind", "words"),
     [
         ({"malformed": 0.12}, "malformed", "val/free-form/malformed is 12.0% (limit 5%): tags are breaking; lower"),
+        ({"cut_off": 0.06}, "cut_off", "val/free-form/cut_off is 6.0% of the answers (limit 5%): answers are cut"),
         ({"entropy": 0.09}, "entropy", "val/free-form/entropy is 0.09 nats, distinct scores 6 (limit 0.1 and 1)"),
         ({"distinct": 1.0, "entropy": 0.0}, "entropy", "distinct scores 1"),
         ({"confidence": 0.95}, "confidence", "confidence is 0.95 where factuality is 0.68 (limit 0.25 apart): over"),

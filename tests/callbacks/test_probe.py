@@ -91,6 +91,7 @@ def test_a_probe_measures_the_answers(model: str, tmp_path: Path) -> None:
         "malformed": 3 / 6,
         "entropy": -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)),
         "distinct": 2.0,
+        "cut_off": 0.0,
         "words": (3 + 3 + 5 + 0 + 1 + 1) / 4,
         "confidence": 0.5,
         "factuality": 0.3,
@@ -106,7 +107,7 @@ def test_a_probe_measures_the_answers(model: str, tmp_path: Path) -> None:
 def test_without_an_oracle_or_questions_a_probe_measures_less(model: str, tmp_path: Path) -> None:
     logged = Logged()
     trainer(tmp_path, callbacks=[Probe(2, 3), logged], max_steps=1).fit(module(SFT, model), Rows())
-    assert logged.rows[0].keys() == {"malformed", "entropy", "distinct", "words"}
+    assert logged.rows[0].keys() == {"malformed", "entropy", "distinct", "cut_off", "words"}
 
     class Unasked(Rows):
         def load(self, split: str) -> list[Record]:
@@ -130,7 +131,8 @@ def test_without_an_oracle_or_questions_a_probe_measures_less(model: str, tmp_pa
 
 def test_a_probe_before_the_first_step_is_not_judged(model: str, tmp_path: Path) -> None:
     """An untrained model writes no tag; that is worth a warning only where two later probes say so."""
-    for steps, expected in ((1, []), (3, []), (5, ["train/probe_malformed is 100.0%"])):
+    both = ["train/probe_malformed is 100.0%", "train/probe_cut_off is 100.0% of the answers"]
+    for steps, expected in ((1, []), (3, []), (5, both)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             trainer(tmp_path, max_steps=steps, callbacks=[Probe(2, 3)]).fit(module(SFT, model), Rows(20))

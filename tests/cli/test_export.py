@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lovec.cli import main
 from lovec.cli.export import claims
 from lovec.encoding import Encoder
-from lovec.exporting import trained_card
+from lovec.exporting import model_card, trained_card
 from lovec.policy import Policy, PolicyConfig
 from lovec.results import write_results
 from lovec.taggers import open_session
@@ -112,7 +112,7 @@ def test_the_card_shows_metrics_and_training(run: Path, tmp_path: Path, capsys: 
     assert str(tmp_path / "out") in capsys.readouterr().out
     card = (tmp_path / "out" / "README.md").read_text()
     _, front, text = card.split("---\n", 2)
-    assert yaml.safe_load(front)["base_model"] == base_of(run)
+    assert "base_model" not in yaml.safe_load(front)  # which has to be a model of the hub, and is a folder here
     assert yaml.safe_load(front)["library_name"] == "peft"
     assert "| DPO | 6.2 | 10.0 | - |" in text and "90.0" not in text
     assert "`lovec.modules.DPO`, continued from another adapter" in text and "Seed: 8." in text
@@ -196,7 +196,9 @@ def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:
     policy = Policy(PolicyConfig(base_of(run), adapter=str(run / "adapter")), reference=False)
     encoder = Encoder(policy.tokenizer, "Be sure.")
     card = trained_card(encoder, policy.peft.peft_config["default"], run, "my_ipo.IPO", "lovec.datamodules.World", 3)
-    assert card.startswith("---\nbase_model: ") and "# dpo\n" in card and "rank 8" in card and "Be sure." in card
+    assert card.startswith("---\nlibrary_name: peft") and "# dpo\n" in card and "rank 8" in card and "Be sure." in card
     assert "Objective: `my_ipo.IPO`. Data: `lovec.datamodules.World`. Seed: 3." in card
+    named = model_card(encoder, "org/base@v1", "dpo", "adapter", "", "", rank=8)
+    assert yaml.safe_load(named.split("---\n", 2)[1])["base_model"] == "org/base"
     assert "Not measured when this was written" in card and "Where `calibration.json` lies in this folder" in card
     assert "lovec tag --adapter ./adapter" in card and "More Information" not in card and "FOLDER" not in card

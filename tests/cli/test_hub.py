@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from hubserver import OWNER, READER, Hub, hub_server
+from hubserver import OWNER, READER, Handler, Hub, hub_server
 from hubshell import HubShell
 from tinyrun import tiny
 
@@ -82,6 +85,15 @@ def pushed(site: Site) -> Site:
         code, out, err = site.run(*words, token=OWNER)
         assert code == 0 and f"uploaded to {site.hub.address}/acme/{name} (private)" in out, err
     return site
+
+
+@contextmanager
+def faulty(site: Site, fault: Callable[[Handler], bool]) -> Iterator[None]:
+    site.hub.fault = fault
+    try:
+        yield
+    finally:
+        site.hub.fault = None
 
 
 def tagged(site: Site, *words: str, token: str | None = OWNER, **environment: str) -> list[dict]:
@@ -178,6 +190,21 @@ def test_a_folder_that_is_not_complete_is_refused_before_any_request(lost: str, 
     assert len(pushed.hub.asked) == asked
 
 
+def test_a_card_that_the_hub_refuses_makes_no_repository(pushed: Site, tmp_path: Path) -> None:
+    assert "base_model:" not in (pushed.home / "out/note" / "README.md").read_text()  # it is a folder here
+    words = ["export", str(pushed.adapter), "out/card", "--push", "acme/card"]
+
+    def refused(request: Handler) -> bool:
+        if request.route == "/api/validate-yaml":
+            request.send(400, b'{"errors":[{"message":"no card"}]}')
+        return request.route == "/api/validate-yaml"
+
+    with faulty(pushed, refused):
+        code, _, err = pushed.run(*words, token=OWNER)
+    assert code == 1 and "the hub refuses the model card" in err and "no card" in err and "Traceback" not in err, err
+    assert ("models", "acme/card") not in pushed.hub.repos
+
+
 # Adapters and models
 
 
@@ -218,6 +245,90 @@ def test_nothing_but_what_is_read_is_fetched(pushed: Site) -> None:
 def test_what_is_not_there_is_named(name: str, message: str, pushed: Site) -> None:
     code, _, err = pushed.run("tag", "page.txt", "--adapter", name, token=OWNER)
     assert code == 1 and message in err and "Traceback" not in err
+
+
+def test_a_download_that_breaks_off_is_one_line(pushed: Site) -> None:
+    files = dict(next(reversed(pushed.hub.repos["models", "acme/note"].commits.values())))
+    pushed.hub.add("models", "acme/broken", files)
+
+    def cut(request: Handler) -> bool:
+        if request.command != "GET" or not request.route.endswith("adapter_config.json"):
+            return False
+        request.send(200, b"{", Content_Length="900")
+        request.close_connection = True
+        return True
+
+    with faulty(pushed, cut):
+        code, _, err = pushed.run("tag", "page.txt", "--adapter", "acme/broken", token=OWNER)
+    assert code == 1 and "Traceback" not in err, err
+    assert "lovec: error: the hub broke off" in err and "acme/broken" in err and "try again" in err
+
+
+@pytest.mark.parametrize(
+    "reply", [None, [], 7, {"id": "acme/odd"}, {"siblings": 3, "sha": 40 * "a"}, {"siblings": [1]}]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tag", "page.txt", "--adapter", "acme/odd"],
+        ["tag", "page.txt", "--model", "acme/odd@v1"],
+        ["tag", "acme/odd", "--adapter", "adapter"],
+        ["export", "adapter", "out/odd", "--force", "--push", "acme/odd"],
+    ],
+)
+def test_a_reply_that_no_hub_gives_is_one_line(words: list[str], reply: Any, pushed: Site) -> None:
+    def odd(request: Handler) -> bool:
+        if "/api/" in request.route:
+            request.reply(reply)
+        return "/api/" in request.route
+
+    with faulty(pushed, odd):
+        code, _, err = pushed.run(*words, token=OWNER)
+    lines = err.splitlines()
+    assert code == 1 and lines[-1].startswith("lovec: error: ") and len(lines) <= 3 and "acme/odd" in err, err
+
+
+@pytest.mark.parametrize(
+    "headers, message",
+    [
+        ({"X_Repo_Commit": "../../../../evil"}, "header X-Repo-Commit is '../../../../evil', expected 40 hexadecimal"),
+        ({"X_Repo_Commit": 40 * "a", "ETag": '"../../../../../evil"'}, "header ETag is "),
+    ],
+)
+@pytest.mark.parametrize("words", [["--adapter", "acme/wide"], ["--model", "acme/wide"], ["--model", "acme/wide@main"]])
+def test_nothing_is_written_outside_of_the_cache(
+    words: list[str], headers: dict[str, str], message: str, pushed: Site
+) -> None:
+    files = dict(next(reversed(pushed.hub.repos["models", "acme/note"].commits.values())))
+    pushed.hub.add("models", "acme/wide", {**files, "config.json": b"{}"})
+
+    def wide(request: Handler) -> bool:
+        if "/resolve/" not in request.route:
+            return False
+        request.send(404, X_Error_Code="EntryNotFound", **headers)
+        return True
+
+    def outside() -> set[Path]:
+        return {p for p in pushed.home.rglob("*") if "cache/hub" not in str(p) or "evil" in str(p)}
+
+    before = outside()
+    with faulty(pushed, wide):
+        code, _, err = pushed.run("tag", "page.txt", *words, token=OWNER)
+    assert code == 1 and message in err and "Traceback" not in err, err
+    assert outside() == before
+
+
+def test_names_of_files_that_lead_out_of_the_cache_are_refused(pushed: Site) -> None:
+    pushed.hub.add("models", "acme/dots", {"../../../adapter_config.json": b"{}"})
+    code, _, err = pushed.run("tag", "page.txt", "--adapter", "acme/dots", token=OWNER)
+    assert code == 1 and "name of a file is '../../../adapter_config.json'" in err, err
+
+
+def test_a_model_that_is_nowhere_is_said_after_one_request(pushed: Site) -> None:
+    asked, begun = len(pushed.hub.asked), time.monotonic()
+    code, _, err = pushed.run("tag", "page.txt", "--model", "acme/wohle", token=OWNER)
+    assert code == 1 and "there is no model acme/wohle on the hub" in err, err
+    assert len(pushed.hub.asked) == asked + 1 and time.monotonic() - begun < 2
 
 
 def test_a_map_is_not_written_into_the_cache(pushed: Site) -> None:

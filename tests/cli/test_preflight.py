@@ -106,6 +106,11 @@ MISTAKES = [
     ("agreement page.txt b --jsn", 2, "unknown option --jsn; did you mean --json?"),
     ("curves nope", 1, "there is no folder nope; give the folder of a run"),
     ("curves nope --otu x", 2, "unknown option --otu"),
+    ("tag page.txt --model world-smal", 1, "there is no model world-smal, expected world, "),
+    ("tag page.txt --model world-smal", 1, "org/name; did you mean world-small?"),
+    ("serve --model=wrold", 1, "did you mean world?"),
+    ("label --data World --model tiny-lama --out x", 1, "did you mean tiny-llama?"),
+    ("fit --config sft.yaml --model.policy.model /no/such/model", 1, "there is no model /no/such/model, expected"),
 ]
 
 
@@ -168,6 +173,8 @@ def test_commands_of_the_pages_are_let_through_but_for_files_that_are_not_there(
                     "there is no checkpoint ",
                     "cannot read ",
                     "there is no recipe runs/labels/",
+                    "the model ",
+                    "there is no model ",
                 )
             ), words
 
@@ -286,3 +293,9 @@ def test_parameters_read_from_source_code_are_those_of_the_classes() -> None:
             assert found.keys() == wanted - {"self"}, name
     assert read > 20
     assert "betas" in (parameters("torch.optim.AdamW") or ()) and parameters("lovec.modules.Nothing") is None
+
+
+def test_a_folder_that_is_nearly_named_is_meant(here, capsys) -> None:
+    (here / "models" / "final").mkdir(parents=True)
+    code, error = error_of(capsys, "tag", "page.txt", "--model", "models/finl")
+    assert code == 1 and "there is no model models/finl" in error and "did you mean models/final?" in error

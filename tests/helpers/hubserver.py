@@ -10,13 +10,15 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
 
 OWNER, READER = "hf_owner", "hf_reader"
 """Tokens: of the organisation ``acme``, which may write there, and of somebody who may read it only."""
@@ -51,6 +53,7 @@ class Hub:
         asked: method and path of every request.
         ranges: ranges of bytes that were asked for.
         address: where the server listens.
+        fault: answers a request in its own way and returns True, or leaves it to the server; None leaves all of them.
     """
 
     def __init__(self) -> None:
@@ -59,6 +62,7 @@ class Hub:
         self.asked: list[str] = []
         self.ranges: list[str] = []
         self.address = ""
+        self.fault: Callable[[Handler], bool] | None = None
 
     def add(self, kind: str, name: str, files: dict[str, bytes], private: bool = False) -> Repo:
         """Make a repository with one commit."""
@@ -92,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
         self.query = parse_qs(url.query)
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         self.hub.asked.append(f"{self.command} {self.route}")
+        if self.hub.fault is not None and self.hub.fault(self):
+            return
         if self.token not in ("", OWNER, READER):
             self.refuse(401, "", "Invalid credentials in Authorization header")
             return
@@ -169,8 +175,10 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({})
 
     def validate(self) -> None:
-        good = json.loads(self.body)["content"].startswith("---\n")
-        self.send(200 if good else 400, json.dumps({"errors": [], "warnings": []}).encode())
+        _, metadata, _ = json.loads(self.body)["content"].split("---\n", 2)
+        base = yaml.safe_load(metadata).get("base_model", "org/name")
+        errors = [] if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) else [{"message": f'"base_model" with value "{base}"'}]
+        self.send(400 if errors else 200, json.dumps({"errors": errors, "warnings": []}).encode())
 
     def preupload(self, kind: str, name: str, revision: str) -> None:
         if self.found(kind, name) is None or not self.may_write(name):

@@ -76,7 +76,7 @@ def serve() -> None:
         os.chdir(folder)
         hub_rows.STREAMED = int(environment.pop("STREAMED", 2**30))
         os.environ.update(environment)
-        for remembered in (hub._fetched_adapter, hub._fetched_model, hub_rows._opened):
+        for remembered in (hub._fetched_adapter, hub._fetched_model, hub._files_on_hub, hub_rows._opened):
             remembered.cache_clear()  # a command is a process of its own elsewhere
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -46,7 +46,7 @@ class Endpoint(BaseHTTPRequestHandler):
         else:
             reply = f"<think>so</think>\n{text} is old {body.get('seed', 0)}. It lies in the north." * (not self.fault)
         finish = "length" if self.fault == "length" else "stop"
-        reply = reply or {"length": "It begins. And then it", "empty": " ", "draft": "<think>hm"}[self.fault]
+        reply = reply or {"length": "It begins. And then it\ufffd", "empty": " ", "draft": "<think>hm"}[self.fault]
         choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": reply}}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
         data = json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
@@ -124,6 +124,7 @@ def test_the_printed_commands_run_from_questions_to_a_tagged_text_without_a_worl
     recipe = yaml.safe_load(Path("runs/labels/recipe.yaml").read_text())
     assert recipe["data"]["init_args"]["test_path"] == "runs/labels/test.jsonl" and "World" not in str(recipe)
     assert recipe["model"]["init_args"]["policy"] == {"model": model}
+    assert recipe["model"]["init_args"]["evaluation"]["max_new_tokens"] >= 512  # not that of the world's answers
     commands = [line.strip() for line in said.out.splitlines() if line.startswith("  lovec ")]
     assert [shlex.split(line)[1] for line in commands] == ["fit", "fit", "test", "calibrate", "tag"]
     Path("FILE").write_text("City 3 is old. It lies in the north.")
@@ -181,6 +182,7 @@ def test_replies_without_an_answer_are_asked_for_again_and_then_named(here, endp
     records = list(read_records("runs/labels/labelled.jsonl"))
     if problem is None:
         assert [[s.text for s in r.sentences] for r in records] == [["It begins."]] * 2
+        assert [r.answer for r in records] == ["It begins. And then it"] * 2  # without half a character
         return
     assert len(server.bodies) == 6 and [r.sentences for r in records] == [(), ()]
     failed = [json.loads(line)["why"] for line in Path("runs/labels/failed.jsonl").read_text().splitlines()]

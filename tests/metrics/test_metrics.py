@@ -357,6 +357,7 @@ def values(suite):
 def test_suite_by_hand():
     suite = CalibrationSuite()
     answers = AnswerStatistics((9, 0, 9), 1, words=(30, 4), ttr=(2.5, 4), abstained=(1.0, 4), f1_at_k=(0.3, 1))
+    answers = replace(answers, cut_off=(1.5, 4))
     suite.update(torch.tensor([0.9, 0.3]), torch.tensor([1.0, 0.5]), 1, answers)
     suite.update(
         torch.tensor([0.0]), torch.tensor([0.0]), answers=replace(answers, words=(1, 1), ttr=(0.5, 1), f1_at_k=(0.2, 1))
@@ -390,6 +391,7 @@ def test_suite_by_hand():
             "ttr": 3 / 5,
             "diversity": math.nan,
             "abstained": 2 / 8,
+            "cut_off": 3 / 8,
             "ordinality": math.nan,
             "n": 3.0,
         },

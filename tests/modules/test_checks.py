@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tinyrollouts import grpo
+from tinyrollouts import grpo, scripted
 from tinyrun import Rows, fit, module, records, tiny, trainer
 from transformers import AutoTokenizer
 
 from lovec.datasets.stored import extent_of
 from lovec.encoding import Encoder
-from lovec.modules import DPO, GRPO, ORPO, SFT, Batch, ExpectedReward, PolicyConfig, PTrueTuned, WarmupCosine
+from lovec.modules import (
+    DPO,
+    GRPO,
+    ORPO,
+    SFT,
+    Batch,
+    EvaluationConfig,
+    ExpectedReward,
+    PolicyConfig,
+    PTrueTuned,
+    WarmupCosine,
+)
 from lovec.types import LossOutput, LovecError, Record, Sentence
 
 
@@ -340,3 +352,25 @@ def test_records_of_a_shared_micro_batch_are_all_named(model: str, tmp_path: Pat
         fit(tmp_path, module(broken(SFT, "nll", float("nan")), model))
     named = str(error.value).partition("over the records ")[2].partition(";")[0].split(", ")
     assert "r4" in named and len(named) == 4
+
+
+def test_answers_longer_than_the_limit_are_said_at_the_start(model: str, tmp_path: Path) -> None:
+    rows = Rows().load("validation")
+    cases = ((2000, 2000, 0), (40, 2000, len(rows)), (2000, 40, len(rows)), (40, None, len(rows)))
+    for limit, rollouts, expected in cases:
+        config = EvaluationConfig(max_new_tokens=limit, rows=8)
+        objective = grpo(model, max_new_tokens=rollouts, evaluation=config)
+        assert objective.max_new_tokens == (rollouts or limit)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer(tmp_path, limit_train_batches=0).fit(objective, Rows())
+        said = [str(w.message) for w in caught if "with their tags" in str(w.message)]
+        start = f"{expected} of {len(rows)} validation answers have more than 40 tokens with their tags, and answers as"
+        assert [line.startswith(start) for line in said] == [True] * bool(expected)
+
+
+def test_cut_rollouts_are_counted_and_have_no_end(model: str, tmp_path: Path) -> None:
+    objective, examples = scripted(tmp_path, model, ["A b.", "A b|", "It c|"])
+    assert [example.metrics["cut_off"] for example in examples] == [0.0, 1.0, 1.0]
+    ended = [example.sequences[0].completion[-1] == objective.encoder.end_id for example in examples]
+    assert ended == [True, False, False]

@@ -59,11 +59,11 @@ def test_the_rows_of_a_prompt_stay_together(model: str, tmp_path: Path) -> None:
     rows = records(4)
     examples = objective.rollouts(rows)
     assert [example.record.id for example in examples] == [row.id for row in rows for _ in range(3)]
-    for start, row in zip(range(0, 12, 3), rows, strict=True):
+    rewards = torch.tensor([example.metrics["reward"] for example in examples], dtype=torch.float64)
+    advantages = group_advantages(rewards.view(4, 3)).tolist()
+    for start, row, expected in zip(range(0, 12, 3), rows, advantages, strict=True):
         group = examples[start : start + 3]
         assert {example.sequences[0].prompt for example in group} == {tuple(objective.encoder.prompt(row.question))}
-        rewards = torch.tensor([[example.metrics["reward"] for example in group]], dtype=torch.float64)
-        expected = group_advantages(rewards)[0].tolist()
         assert [set(example.advantages) for example in group] == [{a} for a in expected]
     alone = objective.rollouts(rows[2:3])  # nor does an answer depend on the other questions
     assert [example.sequences for example in alone] == [example.sequences for example in examples[6:9]]

@@ -14,7 +14,17 @@ from tinyrun import Rows, fit, module, records, trainer
 from torch import Tensor
 
 from lovec.datasets.jsonl import read_records
-from lovec.modules import DPO, ORPO, SFT, Batch, PolicyConfig, PreferenceModule, WarmupCosine
+from lovec.modules import (
+    DPO,
+    ORPO,
+    SFT,
+    Batch,
+    ExpectedReward,
+    PolicyConfig,
+    PreferenceModule,
+    SFTRegression,
+    WarmupCosine,
+)
 from lovec.modules.batching import micro_batches
 from lovec.policy import is_adapter
 from lovec.policy.checkpoints import read_checkpoint
@@ -170,6 +180,8 @@ def test_long_rows_are_cut_alike_on_both_sides_and_hopeless_ones_named(
     example = objective.example(long)
     objective.check_rows([long])
     assert "their last sentences are cut: " in caplog.text and row.id in objective._shortened.ids
+    ends = [sequence.completion[-1] == objective.encoder.end_id for sequence in example.sequences]
+    assert ends == [False, False]  # the answer goes on where it was cut
     texts = [objective.encoder.decode(s.completion) for s in example.sequences]
     assert texts[0].count("</confidence>") == texts[1].count("</confidence>") == len(example.record.sentences) < 3
     with pytest.raises(LovecError, match=f"{row.id}: prompt and first sentence are longer"):
@@ -441,3 +453,14 @@ def test_rows_without_labels_are_named(model: str, tmp_path: Path) -> None:
     bare: Sequence[Any] = tuple(replace(s, factuality=None) for s in row.sentences)
     with pytest.raises(LovecError, match="r0: a sentence has no factuality"):
         objective.example(replace(row, sentences=bare))
+
+
+@pytest.mark.parametrize("cls", [SFT, DPO, ORPO, SFTRegression, ExpectedReward])
+def test_only_whole_answers_teach_to_end(cls: type, model: str, adapter: str, tmp_path: Path) -> None:
+    objective = module(cls, model, adapter)
+    trainer(tmp_path, limit_train_batches=0).fit(objective, Rows())
+    whole = records(1)[0]
+    cut = replace(whole, meta={"finished": False})
+    end = objective.encoder.end_id
+    for one, other in zip(objective.example(whole).sequences, objective.example(cut).sequences, strict=True):
+        assert one.completion == (*other.completion, end) and end not in other.completion

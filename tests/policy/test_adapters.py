@@ -78,11 +78,13 @@ def first(weights: dict[str, Any]) -> str:
         (lambda w: w.pop(first(w)), "1 of its weights are missing"),
         (lambda w: w.update(foreign=torch.zeros(2)), "1 are unknown (foreign)"),
         (lambda w: w[first(w)].view(-1)[:1].fill_(float("nan")), "no finite numbers"),
+        (lambda w: w.update({first(w): w[first(w)].to(torch.float8_e4m3fn)}), "as float8_e4m3fn, expected float32, "),
+        (lambda w: w.update({first(w): w[first(w)].to(torch.int8)}), "as int8, expected float32, bfloat16, float16"),
         (lambda w: w[first(w)].view(-1)[:1].fill_(float("-inf")), "no finite numbers"),
         (lambda w: w.update({first(w): torch.zeros(4, 7)}), "has the shape [4, 7], expected [4, 64]"),
         (lambda w: w.clear(), "its weights have rank 0"),
     ],
-    ids=["missing", "foreign", "nan", "inf", "shape", "none"],
+    ids=["missing", "foreign", "nan", "fp8", "int8", "inf", "shape", "none"],
 )
 def test_weights_must_be_whole_and_finite(model: str, copy: Path, change: Any, reason: str) -> None:
     weights_of(copy, change)

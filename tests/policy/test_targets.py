@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from tinyrun import Rows, module, sft_adapter, tiny, trainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -51,6 +52,22 @@ def refusal(base: Any, names: Any) -> str:
         Targets.of(base, names, trained=True)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma2"])  # gemma2 ties the two
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "model.embed_tokens"])
+def test_embeddings_and_output_layer_get_no_lora(tmp_path: Path, arch: str, name: str) -> None:
+    model = tiny(tmp_path, arch)
+    with pytest.raises(LovecError, match=rf"policy.target_modules puts a LoRA on {name}, expected .*'\[q_proj\]'"):
+        Policy(PolicyConfig(model, lora_r=2, target_modules=["q_proj", name]))
+    stranger = get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(r=2, target_modules=[name]))
+    stranger.save_pretrained(tmp_path / "stranger")
+    line = f"the adapter in {tmp_path / 'stranger'} puts a LoRA on {name}, expected"
+    with pytest.raises(LovecError, match=line):
+        Policy(PolicyConfig(model, adapter=str(tmp_path / "stranger"), any_base=True))
+    policy = Policy(PolicyConfig(model, lora_r=2, any_base=True))
+    with pytest.raises(LovecError, match=line), policy.with_adapter(str(tmp_path / "stranger")):
+        pass
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen2", "qwen3"])

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from completionserver import CompletionServer
+from tinyrun import Rows, module, trainer
 from transformers import AutoTokenizer
 
 from lovec.encoding import INSTRUCTION, Encoder, default_instruction
-from lovec.taggers import IterativeTagger, open_session
+from lovec.labelling.steps import EngineWriter
+from lovec.modules import SFT
+from lovec.serving.service import Service
+from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
+from lovec.taggers.freeform import AnswerReader, read_answer
 from lovec.taggers.session import SETTINGS, adapter_folder, base_model, prompt_format, settings_file
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, Sentence
+from lovec.tiny import build_tiny
+from lovec.types import DEFAULT_SCALE, Completion, LovecError, Record, Sampling, Scale, Sentence
 
 WORDS = Scale(("no", "perhaps", "yes"))
 RECORD = Record("a", "Who is Ada?", sentences=(Sentence("Ada wrote notes."), Sentence("It rained.")))
@@ -101,3 +109,92 @@ def test_an_adapter_is_found_in_its_run_and_names_its_base_model(model: str, ada
     assert base_model(adapter) == model
     with pytest.raises(LovecError, match="there is no adapter in nowhere"):
         base_model("nowhere")
+
+
+# Where answers end
+
+
+def with_stops(folder: Path, stops: object, file: str = "generation_config.json") -> str:
+    """Let a model list the ids at which its answers end."""
+    settings = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**settings, "eos_token_id": stops}))
+    return str(folder)
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> tuple[Path, list[int], int]:
+    """A tiny model, the ids that it writes, and one of them, with which it may end instead."""
+    folder = build_tiny("llama", tmp_path / "ending", seed=3)
+    session = open_session(str(folder))
+    prompt = session.encoder.prompt(RECORD.question)
+    [[completion]] = session.engine.generate([prompt], Sampling(40), session.encoder.stop_ids)
+    assert not completion.finished
+    return folder, list(completion.ids), completion.ids[20]
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_every_token_that_a_model_lists_ends_an_answer(ending: tuple[Path, list[int], int], file: str) -> None:
+    folder, written, stop = ending
+    end = written.index(stop)
+    with_stops(folder, [json.loads((folder / "config.json").read_text())["eos_token_id"], stop], file)
+    with CompletionServer(str(folder)) as server:
+        for engine in ("transformers", server.url):
+            with open_session(str(folder), engine=engine) as session:
+                encoder = session.encoder
+                assert stop in encoder.stop_ids and encoder.end_id != stop
+                assert encoder.completion(["It rained."], [3])[-1] == encoder.end_id  # as it is trained
+                text = encoder.decode(written[:end]).rstrip("\ufffd")
+                [tagged] = FreeFormTagger(session.engine, encoder, Sampling(40)).tag([RECORD])
+                assert tagged.meta["finished"] is True and tagged.answer == text
+                plain = session.encoder.prompt(RECORD.question, instruct=False)
+                [[sampled]] = session.engine.generate([plain], Sampling(40), encoder.stop_ids)
+                [[answer]] = EngineWriter(session.engine, encoder).write([RECORD], Sampling(40))
+                assert answer.text == encoder.written(sampled.ids).strip() and answer.finished == sampled.finished
+
+
+def test_training_and_serving_stop_there_too(ending: tuple[Path, list[int], int], tmp_path: Path) -> None:
+    folder, _, stop = ending
+    model = with_stops(folder, stop)
+    trained = module(SFT, model)
+    trainer(tmp_path / "run").fit(trained, Rows())
+    assert stop in trained.encoder.stop_ids and trained.encoder.end_id != stop
+    nothing: Any = None
+    with open_session(model) as session:
+        service = Service(session, nothing, nothing, nothing, "name")
+        assert service.encoder.stop_ids == session.encoder.stop_ids and stop in service.encoder.stop_ids
+        service.close()
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("stops", ["</s>", [1, "2"], -1, [True], {"a": 1}])
+def test_stops_that_are_no_ids_are_refused(tmp_path: Path, stops: object, file: str) -> None:
+    folder = build_tiny("llama", tmp_path / "odd")
+    with pytest.raises(LovecError, match=r"eos_token_id|does not hold a whole model"):
+        open_session(with_stops(folder, stops, file))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_half_a_character_at_a_limit_is_left_out(model: str, cut: int) -> None:
+    encoder = Encoder(AutoTokenizer.from_pretrained(model))
+    ids = encoder.pieces("It rained. Nobody knew \U0001f600")
+    completion = Completion(tuple(ids[:-cut]), (0.0,) * (len(ids) - cut), False)
+    record, _ = read_answer(RECORD, completion, encoder)
+    assert record.answer == "It rained. Nobody knew " and record.sentences[-1].text == "It rained. Nobody knew"
+    reader = AnswerReader(encoder)
+    for token in completion.ids:
+        reader.on_token(token)
+    assert reader.rest().tail == "It rained. Nobody knew "
+    whole = Completion((*ids, encoder.end_id), (0.0,) * (len(ids) + 1), True)
+    assert read_answer(RECORD, whole, encoder)[0].answer.endswith("\U0001f600")
+
+
+def test_loading_shows_no_bars_and_keeps_the_users_setting(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    for show in (logging.disable_progress_bar, logging.enable_progress_bar):
+        show()
+        enabled = logging.is_progress_bar_enabled()
+        open_session(model).close()
+        assert logging.is_progress_bar_enabled() is enabled and "Loading" not in capsys.readouterr().err
+    list(logging.tqdm(range(2), desc="mine"))
+    assert "mine" in capsys.readouterr().err

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from lovec.datasets.world.pretrain import Schedule, pretrain
 from lovec.datasets.world.text import INSTRUCTION, make_corpus
 from lovec.datasets.world.things import make_entities
 from lovec.datasets.world.tokenizer import make_tokenizer, vocabulary
+from lovec.imports import without_progress_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -43,7 +43,7 @@ def build(spec: WorldSpec, path: Path, progress: bool) -> dict[str, float]:
     )
     documents = encode_corpus(spec, entities, tokenizer)
     stats = pretrain(model, documents, schedule, progress, title="pre-training the world's model")
-    with _no_progress_bars():
+    with without_progress_bars():
         model.to(torch.bfloat16).save_pretrained(path / "model")
         _read_as_float32(path / "model" / "config.json")
         tokenizer.save_pretrained(path / "model")
@@ -104,17 +104,3 @@ def make_model(spec: WorldSpec, tokenizer: PreTrainedTokenizerFast) -> PreTraine
 def _read_as_float32(config: Path) -> None:
     """Say in a model's configuration that its weights are to be read as float32, whatever the file holds."""
     config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "float32"}, indent=2) + "\n", "utf-8")
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Switch off the progress bars of transformers inside the block."""
-    from transformers.utils import logging
-
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()

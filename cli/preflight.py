@@ -207,7 +207,7 @@ class Settings:
         return next((value for name, value in reversed(self.values) if name == option), None)
 
     def _keep(self, option: str, value: Any) -> None:
-        if isinstance(value, list):  # a whole list: its items come behind it
+        if isinstance(value, list) or value in (None, "null"):  # a whole list, whose items come behind it; or none
             self.values = [kept for kept in self.values if not kept[0].startswith(f"{option}.")]
         self.values.append((option.removesuffix("+"), value))
 

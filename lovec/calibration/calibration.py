@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -390,19 +390,17 @@ def _rank(fitted: FeatureMap, row: list[float]) -> float:
 
 
 def _check_promises(guarantees: Sequence[Guarantee]) -> None:
-    """Check that there is one guarantee for a probability, and that the higher of two keeps no more than the other.
+    """Check that there is one guarantee of a kind for a probability, and that the higher of two keeps no more than the other.
 
     Raises:
         LovecError: two guarantees contradict each other.
     """
-    ordered = sorted(guarantees, key=lambda found: found.keep_factual)
-    for low, high in pairwise(ordered):
-        if high.keep_factual - low.keep_factual < 1e-9:
-            raise LovecError(f"there are two guarantees for {high.keep_factual:g}, expected one; {_FIX}")
-    for alike in {(found.kind, found.share, found.true_from) for found in ordered}:
-        chain = [found for found in ordered if (found.kind, found.share, found.true_from) == alike]
-        for low, high in pairwise(chain):
-            if low.threshold > high.threshold:
+    ordered = sorted(guarantees, key=lambda found: (found.kind, found.share, found.keep_factual))
+    for _, alike in groupby(ordered, key=lambda found: (found.kind, found.share)):
+        for low, high in pairwise(alike):
+            if high.keep_factual - low.keep_factual < 1e-9:
+                raise LovecError(f"there are two guarantees for {high.keep_factual:g}, expected one; {_FIX}")
+            if low.true_from == high.true_from and low.threshold > high.threshold:
                 raise LovecError(
                     f"the guarantee for {high.keep_factual:g} keeps more than that for {low.keep_factual:g}, expected "
                     f"fewer sentences; {_FIX}"

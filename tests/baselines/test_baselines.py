@@ -376,7 +376,7 @@ def test_a_sample_depends_on_seed_and_record_only(llama: Model) -> None:
     prompt = [llama.encoder.prompt("Who is Ada?", instruct=False)]  # no instruction: nothing asks for tags
     sampling = Sampling(12, 1.0, 3, 1)
     (plain,) = llama.engine.generate(prompt, sampling, llama.encoder.stop_ids, keys=["sample\x1fa"])
-    assert first[0] == [llama.encoder.decode(c.ids).strip() for c in plain]
+    assert first[0] == [llama.encoder.written(c.ids, c.finished).strip() for c in plain]
 
 
 class Says(TransformersEngine):

@@ -83,7 +83,7 @@ def test_advice_names_options_that_the_objective_has_and_better_values(model: st
     made = module(DPO, model, sft_weight=0.0, beta=0.1, lr=0.004)
     trainer(tmp_path, max_steps=1).fit(made, Rows())
     options = remedy_options(made)
-    assert options == {"optimizer.lr": 0.004, "beta": 0.1, "sft_weight": 0.0}
+    assert options == {"optimizer.lr": 0.004, "beta": 0.1, "sft_weight": 0.0, "evaluation.max_new_tokens": 8}
     assert advice_on("malformed", options) == (
         "tags are breaking; lower the learning rate (--model.optimizer.lr 0.002) or add weight on text "
         "(--model.sft_weight 0.1)"
@@ -175,7 +175,7 @@ def test_what_was_so_before_training_is_warned_of_where_it_became_much_worse() -
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             logged = {f"train/probe_{name}": value for name, value in metrics.items()}
-            monitor._look("train/probe_", logged, judged=judged)
+            monitor._look(SimpleNamespace(), "train/probe_", logged, judged=judged)
         return [str(w.message).split()[0] for w in caught]
 
     monitor, fresh = Monitor(), Monitor()

@@ -98,8 +98,8 @@ def ask_teachers(adapter: Path, seed: int) -> list[dict[str, Any]]:
     from lovec.datamodules import World
     from lovec.encoding import Encoder
     from lovec.engines import TransformersEngine
-    from lovec.policy import Policy, PolicyConfig
     from lovec.models import resolve_model
+    from lovec.policy import Policy, PolicyConfig
     from lovec.teachers import BaselineTeacher, Blend, PolicyMean, TeacherResources
 
     data = World(samples=training_samples(), seed=seed)

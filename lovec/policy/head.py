@@ -22,7 +22,7 @@ def target_logps(
 
     Where the output layer is frozen, the gradient is made in the forward pass: that of log p(t) is W_t - E_p[W], with W
     the rows of the layer. So one vector per hidden state is kept, and the backward pass multiplies no matrices. A layer
-    of another kind, such as one in 4 bits, is computed again in the backward pass.
+    with an adapter is computed again in the backward pass.
 
     Args:
         hidden: M hidden states, [M, D].

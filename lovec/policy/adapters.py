@@ -23,7 +23,7 @@ from torch import Tensor
 from lovec.files import check_adapter_folder
 from lovec.hub import RANDOM, adapter_folder
 from lovec.imports import without_collection
-from lovec.policy.targets import check_inner
+from lovec.policy.targets import check_untied
 from lovec.provenance import WITHOUT_EFFECT
 from lovec.types import LovecError
 
@@ -133,7 +133,7 @@ def continued_adapter(base: Any, adapter: str, reference: bool) -> Any:
         LovecError: there is no adapter, or it does not fit the base.
     """
     files = read_adapter(adapter)
-    check_inner(base, files.options["target_modules"], f"the adapter in {adapter}")
+    check_untied(base, files.options["target_modules"], f"the adapter in {adapter}")
     model = fresh_adapter(base, files.options, reference)
     for name in (ADAPTER, REFERENCE) if reference else (ADAPTER,):
         _load_weights(model, name, files, adapter)
@@ -149,7 +149,7 @@ def add_adapter(model: Any, adapter: str) -> None:
     from peft import LoraConfig
 
     files = read_adapter(adapter)
-    check_inner(model.get_base_model(), files.options["target_modules"], f"the adapter in {adapter}")
+    check_untied(model.get_base_model(), files.options["target_modules"], f"the adapter in {adapter}")
     try:
         model.add_adapter(TEMPORARY, LoraConfig(task_type="CAUSAL_LM", inference_mode=True, **files.options))
     except ValueError as error:
@@ -163,6 +163,11 @@ def _load_weights(model: Any, name: str, files: AdapterFiles, adapter: str) -> N
 
     expected = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     missing, extra = sorted(expected.keys() - files.weights), sorted(files.weights.keys() - expected)
+    if whole := [key for key in extra if ".lora_" not in key and key.endswith(".weight") and not missing]:
+        raise LovecError(
+            f"the adapter in {adapter} holds a whole layer ({whole[0]}) beside its LoRA, expected LoRA weights only; "
+            "save it again with save_pretrained(FOLDER, save_embedding_layers=False) of PEFT"
+        )
     if missing or extra:
         raise _unfit(
             adapter,

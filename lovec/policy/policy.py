@@ -264,7 +264,8 @@ class Policy(nn.Module):
         """
         try:
             with atomic_folder(path, "adapter_model.safetensors" if keep_other else None) as folder:
-                self.peft.save_pretrained(str(folder), selected_adapters=[name])
+                # Of an adapted output layer PEFT would save the frozen weights, too.
+                self.peft.save_pretrained(str(folder), selected_adapters=[name], save_embedding_layers=False)
                 if name != ADAPTER:  # PEFT writes every adapter but the default one into a subfolder
                     for file in (folder / name).iterdir():
                         file.rename(folder / file.name)

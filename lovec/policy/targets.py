@@ -57,7 +57,7 @@ class Targets:
                 f"policy.target_modules is {asked!r}, expected a list of names of layers, as in "
                 f"--model.policy.target_modules '[{','.join(_linear(base))}]'"
             )
-        check_inner(base, asked, "policy.target_modules")
+        check_untied(base, asked, "policy.target_modules")
         found, missing = set(asked), set(asked) - _present(base, asked)
         replaced = []
         for parts, whole in _FUSED:
@@ -77,10 +77,10 @@ class Targets:
         return cls(sorted(found), note)
 
 
-def check_inner(base: nn.Module, names: str | Collection[str], where: str) -> None:
-    """Refuse a LoRA on the embeddings or the output layer of a model.
+def check_untied(base: nn.Module, names: str | Collection[str], where: str) -> None:
+    """Refuse a LoRA on the embeddings, and on an output layer that shares its weights with them.
 
-    PEFT would save these layers whole, and where a model ties the two, an update of one would be none of the other.
+    An update of one of the two is none of the other, so it could not be merged into the weights that they share.
 
     Args:
         base: the model; it may have adapters.
@@ -92,13 +92,16 @@ def check_inner(base: nn.Module, names: str | Collection[str], where: str) -> No
     """
     if isinstance(names, str):
         return
-    ends = [getattr(base, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")]
+    inner, outer = (getattr(base, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output"))
+    tied = outer is not None and inner is not None and outer.weight is inner.weight
+    ends = [inner, outer] if tied else [inner]
     keys = {key for key, layer in base.named_modules() if any(layer is end for end in ends)}
     if found := sorted(name for name in names if any(key == name or key.endswith(f".{name}") for key in keys)):
         rest = sorted(set(names) - set(found)) or _linear(base)
         raise LovecError(
-            f"{where} puts a LoRA on {', '.join(found)}, expected layers between embeddings and output layer only; "
-            f"train one with --model.policy.target_modules '[{','.join(rest)}]'"
+            f"{where} puts a LoRA on {', '.join(found)}, expected layers that are no embeddings"
+            f"{' and share no weights with them' if tied else ''}; train one with --model.policy.target_modules "
+            f"'[{','.join(rest)}]'"
         )
 
 

@@ -273,7 +273,7 @@ def test_a_download_that_breaks_off_is_one_line(pushed: Site) -> None:
         ["tag", "page.txt", "--adapter", "acme/odd"],
         ["tag", "page.txt", "--model", "acme/odd@v1"],
         ["tag", "acme/odd", "--adapter", "adapter"],
-        ["export", "adapter", "out/odd", "--force", "--push", "acme/odd"],
+        ["export", "adapter", "out/odd", "--redo", "--push", "acme/odd"],
     ],
 )
 def test_a_reply_that_no_hub_gives_is_one_line(words: list[str], reply: Any, pushed: Site) -> None:

@@ -372,11 +372,11 @@ def test_questions_without_answers_leave_baselines_out(model: str, adapters: dic
 
 def test_what_cannot_be_compared_is_one_line(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(LovecError, match=r"no adapter in runs/dpo/adapter; make it with: lovec fit --config dpo\.yaml"):
-        trainer(tmp_path).test(comparison("nowhere", adapters={"DPO": "runs/dpo/adapter"}), Rows())
+        trainer(tmp_path).test(comparison(model, adapters={"DPO": "runs/dpo/adapter"}), Rows())
     with pytest.raises(LovecError, match=r"lovec fit --config p-true\.yaml"):
-        trainer(tmp_path).test(comparison("nowhere", baselines=[Asked("x", "runs/p-true/adapter")]), Rows())
+        trainer(tmp_path).test(comparison(model, baselines=[Asked("x", "runs/p-true/adapter")]), Rows())
     with pytest.raises(LovecError, match="would be called 'Length' and 'length'"):
-        trainer(tmp_path).test(comparison("nowhere", baselines=[Length(), Length("length")]), Rows())
+        trainer(tmp_path).test(comparison(model, baselines=[Length(), Length("length")]), Rows())
     with pytest.raises(LovecError, match=r"hybrids contains \['A', 'LUQ'\], expected two of .*: Vanilla, A"):
         comparison(model, adapters=adapters, hybrids=[["A", "LUQ"]])
     with pytest.raises(LovecError, match=r"adapters by name: --model\.adapters\.NAME FOLDER"):

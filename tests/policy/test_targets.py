@@ -11,9 +11,11 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file
 from tinyrun import Rows, module, sft_adapter, tiny, trainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from lovec.exporting import ExportSource, export_merged
 from lovec.modules import SFT
 from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.policy.adapters import fresh_adapter
@@ -54,10 +56,9 @@ def refusal(base: Any, names: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma2"])  # gemma2 ties the two
 @pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "model.embed_tokens"])
-def test_embeddings_and_output_layer_get_no_lora(tmp_path: Path, arch: str, name: str) -> None:
-    model = tiny(tmp_path, arch)
+def test_embeddings_get_no_lora(tmp_path: Path, name: str) -> None:
+    model = tiny(tmp_path, tie_word_embeddings=True)
     with pytest.raises(LovecError, match=rf"policy.target_modules puts a LoRA on {name}, expected .*'\[q_proj\]'"):
         Policy(PolicyConfig(model, lora_r=2, target_modules=["q_proj", name]))
     stranger = get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(r=2, target_modules=[name]))
@@ -68,6 +69,24 @@ def test_embeddings_and_output_layer_get_no_lora(tmp_path: Path, arch: str, name
     policy = Policy(PolicyConfig(model, lora_r=2, any_base=True))
     with pytest.raises(LovecError, match=line), policy.with_adapter(str(tmp_path / "stranger")):
         pass
+
+
+def test_an_adapter_of_an_output_layer_of_its_own_is_small_and_can_be_read(tmp_path: Path) -> None:
+    model = tiny(tmp_path, tie_word_embeddings=False)
+    policy = Policy(PolicyConfig(model, lora_r=2, target_modules=["q_proj", "lm_head"]))
+    with torch.no_grad():
+        for parameter in policy.trainable():
+            parameter.normal_(std=0.1)
+    policy.save_adapter(tmp_path / "adapter")
+    assert all(".lora_" in name for name in load_file(tmp_path / "adapter" / "adapter_model.safetensors"))
+    read = Policy(PolicyConfig(model, adapter=str(tmp_path / "adapter")))
+    torch.testing.assert_close(read.token_logps(BATCH), policy.token_logps(BATCH))
+    export_merged(ExportSource.find(str(tmp_path / "adapter")), tmp_path / "merged", "")
+    merged = Policy(PolicyConfig(str(tmp_path / "merged"), lora_r=2))
+    torch.testing.assert_close(merged.token_logps(BATCH), policy.token_logps(BATCH), atol=1e-5, rtol=1e-5)
+    policy.peft.save_pretrained(str(tmp_path / "whole"))  # as PEFT does
+    with pytest.raises(LovecError, match=r"holds a whole layer \(.*lm_head.*save_embedding_layers=False"):
+        Policy(PolicyConfig(model, adapter=str(tmp_path / "whole")))
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen2", "qwen3"])

@@ -302,7 +302,7 @@ def test_sigterm_lets_answers_finish(tmp_path: Path) -> None:
 
 def test_a_taken_port_is_one_line(server: Server) -> None:
     port = server.url.rpartition(":")[2]
-    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", "nothing", "--port", port]
+    command = [sys.executable, "-m", "lovec.cli", "serve", "--model", "world-small", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert f"cannot listen at 127.0.0.1:{port}" in done.stderr

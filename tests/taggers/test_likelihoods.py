@@ -178,6 +178,7 @@ def test_tokens_shared_by_a_sentence_and_its_tag_belong_to_the_sentence() -> Non
             from lovec.tags import TagFormat
 
             self.tags = TagFormat("<c>", "</c>")
+            self.stop_ids = ()
 
         def decode(self, ids: Sequence[int]) -> str:
             return "".join(self.pieces_of[i] for i in ids)

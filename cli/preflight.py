@@ -87,7 +87,7 @@ def check_words(command: str, words: Sequence[str]) -> None:
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
     policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
-    if model := value_of(words, *policy):
+    if (model := value_of(words, *policy)) and model not in ("null", "~"):
         check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))

@@ -64,11 +64,12 @@ def run(words: list[str], last: bool = True) -> None:
     parser.add_argument("--no_intervals", action="store_true", help="leave out the bootstrap intervals of the tables")
     options = parser.read(words)
     check_count("--answers", options.answers, at_least=0)
+    if options.out:
+        check_folder_name(Path(options.out))
     for run in options.runs:
         check_run_folder(run)
     folder = Path(options.out) if options.out else _default_folder(options.runs)
     if options.out:
-        check_folder_name(folder)
         _check_folder(folder)
     from lovec.reports.table import print_table
 

@@ -39,11 +39,11 @@ def run(words: list[str]) -> None:
     check_count("--draws", options.draws, at_least=0)
     columns = _columns(options)
     paths = list(dict.fromkeys(options.files))
+    folder = Path(options.out) if options.out else _default_folder(paths[0])
+    check_output(folder, paths)
+    check_folder_name(folder)
     for path in paths:
         check_rows(path)
-    folder = Path(options.out) if options.out else _default_folder(paths[0])
-    check_folder_name(folder)
-    check_output(folder, paths)
     _check_folder(folder, options.redo)
     check_writable(folder.parent)
     from lovec.datasets.scored import read_scored

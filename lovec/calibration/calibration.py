@@ -390,7 +390,7 @@ def _rank(fitted: FeatureMap, row: list[float]) -> float:
 
 
 def _check_promises(guarantees: Sequence[Guarantee]) -> None:
-    """Check that there is one guarantee of a kind for a probability, and that the higher of two keeps no more than the other.
+    """Check that there is one guarantee of a kind for a probability, and that the higher of two keeps no more.
 
     Raises:
         LovecError: two guarantees contradict each other.

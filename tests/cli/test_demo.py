@@ -200,7 +200,7 @@ def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ("demo",), ("report", "d"), ("score", "rows.csv"), ("sweep", "--config", "sft.yaml", "--vary", "model.beta=1,2"),
+    ("demo",), ("report", "d"), ("score", "rows.csv"), ("sweep", "--config", "sft.yaml", "--vary", "model.seed=1,2"),
 ], ids=lambda words: words[0])  # fmt: skip
 def test_a_folder_is_not_named_like_a_file(here, capsys, words):
     code, error = error_of(capsys, *words, "--out", "out.html")

@@ -128,14 +128,17 @@ def test_shards_take_every_record_once_also_after_some_are_done() -> None:
 def test_other_shards_are_refused_by_both_commands(text: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LovecError, match=r"expected i/n"):
         Shard.parse(text)
-    for command in (["tag", "in.jsonl", "--out", "x.jsonl", "--model", "m"], ["label", "--answers", "in.jsonl"]):
+    for command in (
+        ["tag", "in.jsonl", "--out", "x.jsonl", "--model", "tiny-llama"],
+        ["label", "--answers", "in.jsonl"],
+    ):
         assert "expected i/n" in error(capsys, *command, f"--shard={text}")
     assert not Path("x.jsonl").exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--out", "x.html"], ["--out", "x.txt"], ["--format", "jsonl"]])
 def test_only_jsonl_files_have_shards(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = error(capsys, "tag", "in.jsonl", "--model", "m", "--shard", "1/2", *words)
+    line = error(capsys, "tag", "in.jsonl", "--model", "tiny-llama", "--shard", "1/2", *words)
     assert "--shard writes JSONL files" in line
 
 
@@ -334,8 +337,10 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write_records("q.jsonl", [*questions[:4], Record("long", "x" * 5000), *questions[4:]])
         model = tiny(folder, "llama")
         for out, *shard in (["whole"], *(["out", "--shard", f"{number}/3"] for number in (2, 1, 3))):
-            fails = shard[1:] in ([], ["2/3"])  # those with the question that is too long
-            assert label(model, "--out", out, *shard) == fails
+            code = label(model, "--out", out, *shard)
+            place = f"shard-{shard[1].replace('/', '-of-')}" if shard else ""
+            failed = [json.loads(line)["id"] for line in Path(out, place, "failed.jsonl").read_text().splitlines()]
+            assert code == bool(failed) and ("long" in failed) == (shard[1:] in ([], ["2/3"]))
     yield folder
     sys.modules.pop("mine_half", None)
 

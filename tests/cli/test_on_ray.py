@@ -126,7 +126,7 @@ def test_options_that_do_not_go_together(
     words: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("in.txt").write_text("Ada wrote. It rained.")
-    assert main(["tag", "in.txt", "--model", "m", *words]) in (1, 2)
+    assert main(["tag", "in.txt", "--model", "tiny-llama", *words]) in (1, 2)
     assert message in capsys.readouterr().err
 
 

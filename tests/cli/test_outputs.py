@@ -85,7 +85,7 @@ def test_training_does_not_replace_the_adapter_that_it_starts_from(
 
 
 def test_a_prediction_does_not_replace_what_it_reads(
-    here: Path, model: str, capsys: pytest.CaptureFixture[str]
+    here: Path, model: str, adapter: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_records("run/predictions/rows.jsonl", records(3))
     before = contents()
@@ -99,6 +99,7 @@ def test_a_prediction_does_not_replace_what_it_reads(
         "--trainer.default_root_dir",
         "run",
     ]
+    words += ["--model.evaluation.adapter", adapter]
     code, line = error_of(capsys, "predict", *words, "--data.path", "run/predictions/rows.jsonl")
     assert code == 1 and "is also the input run/predictions/rows.jsonl" in line
     assert contents() == before
@@ -130,7 +131,7 @@ def fit(model: str, *more: str) -> list[str]:
 
 
 def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(
-    here: Path, model: str, capsys: pytest.CaptureFixture[str]
+    here: Path, model: str, adapter: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
     first = os.fork()
@@ -141,7 +142,8 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(
     os.read(reader, 1)
     try:
         for command in ("fit", "test", "predict"):
-            assert main([command, *fit(model)]) == 1
+            measured = [] if command == "fit" else ["--model.evaluation.adapter", adapter]
+            assert main([command, *fit(model, *measured)]) == 1
             line = capsys.readouterr().err.splitlines()[-1]
             assert line.startswith(f"lovec: error: another run (process {first} on "), line
             assert line.endswith("writes run; wait for it, or choose another folder")

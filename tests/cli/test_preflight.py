@@ -66,7 +66,7 @@ MISTAKES = [
     ("serve --adapter=nope", 1, "there is no adapter in nope"),
     ("fit --config sft.yaml --data Demonstrations --data.path a.jsonl", 1, "cannot read a.jsonl (No such file"),
     ("fit --confg sft.yaml", 2, "unknown option --confg; did you mean --config?"),
-    ("sweep --config sft.yaml --vary a=1 --sedes 1", 2, "unknown option --sedes; did you mean --seeds?"),
+    ("sweep --config sft.yaml --vary model.seed=1,2 --sedes 1", 2, "unknown option --sedes; did you mean --seeds?"),
     ("sweep --config nope.yaml --vary a=1", 2, "there is no recipe nope.yaml here"),
     ("sweep --config sft.yaml --vary a=1 --data Wrold", 2, "unknown class for --data: Wrold; did you mean World?"),
     ("tag page.txt --adaptr x", 2, "unknown option --adaptr; did you mean --adapter?"),

@@ -430,7 +430,7 @@ def test_lovec_s_own_rows_and_others_do_not_mix(tmp_path):
         ("x.gz", gzip.compress(b'{"question": "Who?"}', mtime=0)[:10], "it is damaged or cut off"),
         ("x.csv.gz", gzip.compress(b"question\nWho?", mtime=0)[:12], "it is damaged or cut off"),
         ("x.jsonl.gz", b"\x1f\x8b", "it is damaged or cut off"),
-        ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz is empty, expected JSON Lines"),
+        ("x.jsonl.gz", gzip.compress(b"", mtime=0), "x.jsonl.gz is empty, expected JSON Lines"),
         ("x.jsonl", b'{"question": ' + b"[" * 980 + b"]" * 980 + b"}", "x.jsonl:1: "),
         ("x.json", b'[{"question": "Who?"}, ', "not valid JSON"),
         ("x.json", b'[{"question": "half \\ud83d"}]', "not valid UTF-8 text (surrogates not allowed)"),

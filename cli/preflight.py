@@ -87,7 +87,8 @@ def check_words(command: str, words: Sequence[str]) -> None:
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
     policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
-    if (model := value_of(words, *policy)) and model not in ("null", "~"):
+    unused = command == "label" and "answers" not in (value_of(words, "--stages") or "answers")  # stages without a model
+    if (model := value_of(words, *policy)) and model not in ("null", "~") and not unused:
         check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))
@@ -207,7 +208,8 @@ class Settings:
         return next((value for name, value in reversed(self.values) if name == option), None)
 
     def _keep(self, option: str, value: Any) -> None:
-        if isinstance(value, list) or value in (None, "null"):  # a whole list, whose items come behind it; or none
+        written = isinstance(value, str) and value[:1] in ("[", "{")
+        if isinstance(value, list) or value in (None, "null") or written:  # all of it: a recipe's items come behind it
             self.values = [kept for kept in self.values if not kept[0].startswith(f"{option}.")]
         self.values.append((option.removesuffix("+"), value))
 

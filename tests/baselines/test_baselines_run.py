@@ -159,7 +159,7 @@ def test_wrong_options_are_one_line(
     here: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     first, *rest = words
-    none = ["--model.adapters", "null", "--model.hybrids", "null"]  # no run is here whose adapter could be measured
+    none = ["--model.adapters", "null", "--model.hybrids", "null", "--model.baselines", "[]"]  # what has an adapter
     assert main(["test", "--config", "comparison.yaml", *none, f"--model.baselines+={first}", *rest]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lovec: error: ") and message in line

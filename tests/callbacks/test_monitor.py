@@ -175,9 +175,10 @@ def test_what_was_so_before_training_is_warned_of_where_it_became_much_worse() -
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             logged = {f"train/probe_{name}": value for name, value in metrics.items()}
-            monitor._look(SimpleNamespace(), "train/probe_", logged, judged=judged)
+            monitor._look(untrained, "train/probe_", logged, judged=judged)
         return [str(w.message).split()[0] for w in caught]
 
+    untrained = SimpleNamespace(trainer=SimpleNamespace(optimizers=[]))
     monitor, fresh = Monitor(), Monitor()
     assert said(monitor, alike, judged=False) == []
     assert [said(monitor, alike) for _ in range(3)] == [[]] * 3

@@ -87,8 +87,9 @@ def check_words(command: str, words: Sequence[str]) -> None:
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
     policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
-    unused = command == "label" and "answers" not in (value_of(words, "--stages") or "answers")  # stages without a model
-    if (model := value_of(words, *policy)) and model not in ("null", "~") and not unused:
+    # The later stages of labelling run no model.
+    without = command == "label" and "answers" not in (value_of(words, "--stages") or "answers")
+    if (model := value_of(words, *policy)) and model not in ("null", "~") and not without:
         check_model(model)
     for name in _FILES:
         _check_file(value_of(words, f"--{name}"))

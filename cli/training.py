@@ -22,6 +22,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_warn
 
 import lovec
 from lovec.callbacks import ProgressLine
@@ -282,26 +283,23 @@ def run(command: str, words: Sequence[str]) -> None:
             title = f"Test of {type(cli.model).__name__}"
             print_results(cli.model.results, title=title, metrics=cli.model.evaluator.metric_infos)
     if command == "test" and not cli.trainer.interrupted:
-        refuse_unmeasured(cli.model.results, cli.model.methods)
+        warn_of_unmeasured(cli.model.results, cli.model.methods)
     if cli.trainer.is_global_zero and not cli.trainer.interrupted:
         _end(cli, words, time.monotonic() - begin)
 
 
-def refuse_unmeasured(rows: Sequence[ResultRow], methods: Iterable[str]) -> None:
-    """Refuse results in which a trained method has not stated a single confidence.
+def warn_of_unmeasured(rows: Sequence[ResultRow], methods: Iterable[str]) -> None:
+    """Warn of results in which a trained method has not stated a single confidence.
 
     Args:
         rows: what a test measured.
         methods: names of the trained methods.
-
-    Raises:
-        LovecError: so it is.
     """
     for method in methods:
         of_method = [row for row in rows if row.method == method and row.level == "sentence"]
         broken = [row for row in of_method if (row.metrics.get("malformed") or 0.0) == 1.0]
         if of_method and broken and all(row.n == 0 for row in of_method):
-            raise LovecError(
+            rank_zero_warn(
                 f"{method} was not measured: it has written no valid tag (n = 0), as an untrained model or one that is "
                 "asked with another instruction than in training; compare --model.policy.instruction, tag_words and "
                 "scale with the lovec.json beside the adapter"

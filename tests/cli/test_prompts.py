@@ -11,9 +11,9 @@ from commandline import CPU
 from tinyrun import records
 
 from lovec.cli import main
-from lovec.cli.training import execute, refuse_unmeasured
+from lovec.cli.training import execute, warn_of_unmeasured
 from lovec.datasets.jsonl import write_records
-from lovec.types import LovecError, ResultRow
+from lovec.types import ResultRow
 
 
 @pytest.fixture
@@ -69,8 +69,10 @@ def row(n: int, malformed: float, method: str = "SFT") -> ResultRow:
     return ResultRow(method, "method", "in-domain", "iterative", "sentence", "stated", 0, n, {"malformed": malformed})
 
 
-def test_a_test_without_a_single_confidence_is_an_error() -> None:
-    with pytest.raises(LovecError, match=r"SFT was not measured: it has written no valid tag \(n = 0\)"):
-        refuse_unmeasured([row(0, 1.0), row(0, 1.0), row(9, 0.0, "Vanilla")], ["SFT"])
-    refuse_unmeasured([row(1, 0.9), row(0, 1.0), row(0, 1.0, "Vanilla")], ["SFT"])
-    refuse_unmeasured([row(0, 0.0)], ["SFT"])  # no labels
+def test_a_test_without_a_single_confidence_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"SFT was not measured: it has written no valid tag \(n = 0\)"):
+        warn_of_unmeasured([row(0, 1.0), row(0, 1.0), row(9, 0.0, "Vanilla")], ["SFT"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_unmeasured([row(1, 0.9), row(0, 1.0), row(0, 1.0, "Vanilla")], ["SFT"])
+        warn_of_unmeasured([row(0, 0.0)], ["SFT"])  # no labels

@@ -212,7 +212,7 @@ def test_every_output_says_the_same_number(run: Any, session: Session) -> None:
 def test_the_output_that_was_written_is_named(run: Any) -> None:
     for name in ("page.html", "tagged.txt", "tagged.jsonl"):
         _, _, err = run("page.txt", "--out", name)
-        unit = "records" if name.endswith("jsonl") else "document"
+        unit = "record" if name.endswith("jsonl") else "document"
         assert re.search(rf"^{name}: 1 {unit}, 5 sentences, mean confidence 0\.\d\d, ", err, re.MULTILINE), err
     assert "next: python -m webbrowser page.html " in run("page.txt", "--out", "page.html", "--redo")[2]
 

@@ -382,7 +382,7 @@ def test_tags_in_a_file_are_read_and_are_no_labels(tmp_path, caplog):
     with caplog.at_level("INFO"):
         (record,) = Demonstrations(str(tmp_path / "a.jsonl"), val_fraction=0).load("train")
     assert record.sentences == (Sentence("Ada wrote.", 0.5, 0.9, 9),)
-    assert "the confidence tags of 1 sentences were read as scores, and are no labels" in caplog.text
+    assert "the confidence tags of 1 sentence were read as scores, and are no labels" in caplog.text
 
 
 def test_questions_need_neither_answer_nor_label(labels, tmp_path):

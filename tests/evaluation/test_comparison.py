@@ -418,6 +418,9 @@ def words(model: str) -> list[str]:
             "--model.hybrids", "null"]  # fmt: skip
 
 
+NO_ADAPTERS = ("--model.adapters", "null", "--model.baselines", "[]")
+
+
 def test_adapters_and_baselines_from_the_command_line(
     here: Path, model: str, adapters: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,15 +447,19 @@ def test_the_overlay_of_a_model_fits_a_comparison(here: Path, model: str, adapte
 def test_a_comparison_cannot_be_trained(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *words(model)[1:]]) > 0
     (error,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: "))
-    assert error.startswith("lovec: error: --model is lovec.evaluation.Comparison, expected a PolicyModule; known are")
+    assert error.startswith("lovec: error: comparison.yaml, line ")
+    assert ": --model is lovec.evaluation.Comparison, expected a PolicyModule; known are" in error
 
 
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--model.baselines+=my_half.Hlf"], "there is no Hlf in my_half; did you mean Half?"),
-        (["--model.baselines+=lovec.modules.SFT"], "--model.baselines is lovec.modules.SFT, expected a Baseline"),
-        (["--model.baselines+=LUKQ"], "unknown class for --model.baselines: LUKQ; did you mean LUQ?"),
+        ([*NO_ADAPTERS, "--model.baselines+=my_half.Hlf"], "there is no Hlf in my_half; did you mean Half?"),
+        (
+            [*NO_ADAPTERS, "--model.baselines+=lovec.modules.SFT"],
+            "--model.baselines is lovec.modules.SFT, expected a Baseline",
+        ),
+        ([*NO_ADAPTERS, "--model.baselines+=LUKQ"], "unknown class for --model.baselines: LUKQ; did you mean LUQ?"),
         (["--model.adapters.DPO", "runs/dpo/adapter"], "there is no adapter in runs/sft/adapter; make it with: lovec"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ WORDS = ["surely not", "maybe", "surely"]
 
 
 def test_a_test_measures_on_the_scale_of_the_policy(model: str, adapter: str, tmp_path: Path) -> None:
-    config = EvaluationConfig(rows=8, max_new_tokens=8, adapter=adapter, recalibrated=True, modes=["iterative"])
+    adapter = shutil.copytree(adapter, tmp_path / "own")
+    (adapter / "lovec.json").unlink()  # which says that it was trained on 0 to 10
+    config = EvaluationConfig(rows=8, max_new_tokens=8, adapter=str(adapter), recalibrated=True, modes=["iterative"])
     policy = PolicyConfig(model=model, lora_r=4, scale=WORDS)
     sft = module(SFT, model, policy=policy, evaluation=config, oracle=Lengths())
     trainer(tmp_path).test(sft, Rows(), verbose=False)

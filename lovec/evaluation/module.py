@@ -238,7 +238,9 @@ class EvaluationModule(LightningModule):
         """
         folder, encoder = adapter_folder(adapter), self.encoder
         config = replace(self.policy_config, model=self._model)
-        return Deployment.beside(folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags))
+        return Deployment.beside(
+            folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags, config.scoring)
+        )
 
     @cached_property
     def base_fingerprint(self) -> Part:

@@ -122,7 +122,8 @@ def refused(folder: Path, objective: Any, **options: Any) -> str:
 def faults(folder: Path, model: str) -> None:
     """Print what four runs are refused with, and train one with a whole copy of the base per process."""
     print(f"many: {refused(folder, module(SFT, model), copies=3)}")
-    print(f"missing: {refused(folder, module(SFT, str(folder / 'none')))}")
+    (folder / "empty").mkdir(exist_ok=True)  # a name that is nowhere is refused by each process before any loads
+    print(f"missing: {refused(folder, module(SFT, str(folder / 'empty')))}")
     print(f"infinite: {refused(folder, module(Infinite, model, micro_batch_tokens=1))}")
     assert refused(folder, module(SFT, model), copies=2) == ""
     print("done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -234,7 +235,8 @@ def test_pages_spell_options_as_the_help_does():
 def test_make_alone_prints_the_targets_and_does_nothing_else(tmp_path):
     text = (ROOT / "Makefile").read_text()
     (tmp_path / "Makefile").write_text(text)
-    printed = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    printed = subprocess.run(["make"], cwd=tmp_path, env=alone, capture_output=True, text=True, check=True).stdout
     named = dict(re.findall(r"^make ([\w-]+) +(\S.*)$", printed, re.MULTILINE))
     [phony] = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
     assert list(named) == phony.split() and len(printed.splitlines()) == len(named)

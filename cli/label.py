@@ -246,8 +246,8 @@ class LabelCommand:
             return None
         if self._trained in VARIANTS:
             return EmbeddedWorld.instruction
-        instruction, tags = prompt_format(self._trained)
-        return None if instruction == default_instruction(tags) else instruction
+        trained = prompt_format(self._trained)
+        return None if trained.instruction == default_instruction(trained.tags) else trained.instruction
 
     def _beginning(self) -> tuple[str | None, Source | None]:
         """Return the file that the input becomes, and the input; None where the stages continue what is in the folder.

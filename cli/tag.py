@@ -43,7 +43,7 @@ from .tag_options import checked, inputs, tag_parser
 from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
 
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_confidence",
-           "keep_factual", "readout", "raw", "paragraphs", "scoring")  # fmt: skip
+           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
 """Options that a JSONL file depends on, beside its input."""
 
 
@@ -332,7 +332,9 @@ class TagCommand:
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
         settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
-        settings[PROVENANCE] = session_provenance(options).to_dict()
+        provenance = session_provenance(options)
+        settings[PROVENANCE] = provenance.to_dict()
+        settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question
         if options["doubt"] is not None:
             settings["doubt"] = options["doubt"]

@@ -14,6 +14,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,6 +31,9 @@ _MOST_LISTED = 20  # levels of a numeric scale that an instruction lists one by 
 
 Scoring: TypeAlias = Literal["exact", "prefix"]
 """What is scored at a tag, see ``Encoder``."""
+
+DEFAULT_SCORING: Scoring = "prefix"
+"""What is scored where nothing says otherwise: it costs a small part of "exact", and differs where tags are broken."""
 
 QUESTION = "In a paragraph, could you tell me what you know about {entity}?"
 """The paper's question prompt (its case studies)."""
@@ -87,7 +91,8 @@ class Encoder:
             the first user turn. None takes ``default_instruction(tags)``.
         tags: the tag words and the scale.
         scoring: what is scored at a tag: "exact" the whole strings " X <closing tag word>", "prefix" only their first
-            tokens, as many as tell the scores apart. It changes no text that is encoded.
+            tokens, as many as tell the scores apart; likewise for the replies to a question. It changes no text that is
+            encoded.
         stops: ids at which sampling stops besides the end of a turn and the tokenizer's EOS: those that the model
             lists, see ``lovec.policy.load_stops``.
 
@@ -96,6 +101,7 @@ class Encoder:
         end_id: id of the token that ends an assistant turn, in prompts and in training.
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
+        scoring: what is scored at a tag.
         choices: what engines score behind a context, one per level: the tails, or their first tokens.
 
     Raises:
@@ -108,7 +114,7 @@ class Encoder:
         tokenizer: PreTrainedTokenizerBase,
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
-        scoring: Scoring = "exact",
+        scoring: Scoring = DEFAULT_SCORING,
         stops: Iterable[int] = (),
     ) -> None:
         check_choice("scoring", scoring, Scoring)
@@ -139,7 +145,8 @@ class Encoder:
                     f"{decoded!r}; choose other tag words"
                 )
 
-        self.choices = self.tails if scoring == "exact" else distinct_prefixes(self.tails)
+        self.scoring = scoring
+        self.choices = self.scored(self.tails)
         self._around = len(self.prompt("3")) + _JOINTS
         self._tag = len(f"  {tags.open} ".encode()) + max(map(len, self.tails))
 
@@ -147,6 +154,21 @@ class Encoder:
     def scale(self) -> Scale:
         """The scale of the tags."""
         return self.tags.scale
+
+    def scored(self, texts: list[list[int]]) -> list[list[int]]:
+        """Return what is scored of texts of which one follows: the texts, or the first tokens that tell them apart.
+
+        Args:
+            texts: token ids of each text.
+        """
+        return texts if self.scoring == "exact" else distinct_prefixes(texts)
+
+    def with_scoring(self, scoring: Scoring) -> Encoder:
+        """Return this encoder with something else scored at a tag; both share what they have encoded."""
+        other = copy(self)
+        other.scoring = scoring
+        other.choices = other.scored(other.tails)
+        return other
 
     def pieces(self, text: str) -> list[int]:
         """Return the ids of a piece of an answer; no special tokens are added, nor read from its characters."""

@@ -23,6 +23,7 @@ from lovec.policy.quantization import stored_quantization
 from lovec.provenance import Provenance
 from lovec.taggers import IterativeTagger
 from lovec.taggers.session import (
+    PromptFormat,
     adapter_folder,
     base_model,
     open_session,
@@ -31,7 +32,6 @@ from lovec.taggers.session import (
     settings_file,
     trained_quantization,
 )
-from lovec.tags import TagFormat
 from lovec.templates import load_template
 from lovec.types import CALIBRATION_FILE, LovecError, Record, Sentence
 
@@ -225,7 +225,7 @@ def _calibrations(source: ExportSource) -> Mapping[str, Calibration]:
     return found
 
 
-def _prompting(source: ExportSource) -> tuple[str, TagFormat]:
+def _prompting(source: ExportSource) -> PromptFormat:
     return prompt_format(resolve_model(source.base), str(source.adapter))
 
 

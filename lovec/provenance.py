@@ -140,9 +140,9 @@ def provenance_of(
     adapter: Path | None,
     instruction: str,
     tags: TagFormat,
+    scoring: str,
     chat_template: str | None = None,
     quantization: str | None = None,
-    scoring: str = "exact",
 ) -> Provenance:
     """Return what decides the scores of a model, from its files.
 
@@ -152,9 +152,9 @@ def provenance_of(
         adapter: folder of the adapter; None without one.
         instruction: system prompt in effect.
         tags: tag words and scale in effect.
+        scoring: what is scored at a tag, see ``lovec.encoding.Encoder``.
         chat_template: Jinja file in place of the tokenizer's template.
         quantization: how the base model is quantised when it is loaded.
-        scoring: what is scored at a tag, see ``lovec.encoding.Encoder``.
 
     Raises:
         LovecError: a file is broken, or there is no such template.

@@ -1,6 +1,7 @@
 """Questions about sentences that a language model can only answer with one of a few replies.
 
-Every reply is scored as a whole string, end of turn included, so nothing is sampled and no reply has to be parsed.
+Every reply is scored, as a whole string, end of turn included, or by the first tokens that tell it from the others, so
+nothing is sampled and no reply has to be parsed.
 p(true), verbalized confidence, the yes/no judge and the self-judge all ask this way.
 """
 
@@ -35,6 +36,7 @@ class SentenceQuestion:
 
     Attributes:
         replies: token ids of the replies, end of turn included.
+        choices: what is scored of each: all of it, or the first tokens that tell the replies apart.
         cut: the warning about records whose context was cut; ``cut.ids`` holds their ids.
         failed: the warning about records with a sentence that leaves no room for the prompt, likewise.
     """
@@ -53,6 +55,7 @@ class SentenceQuestion:
         self._prompt_without_context = prompt if prompt_without_context is None else prompt_without_context
         self._max_context_tokens = max_context_tokens
         self.replies = self._turn.replies
+        self.choices = encoder.scored(self.replies)
         limit = "" if max_context_tokens is None else f"of more than {max_context_tokens} tokens or "
         self.cut = DoublingWarning(
             log, "%s: contexts %stoo long for the model are cut at their end, in %d records so far: %s", asker, limit
@@ -98,8 +101,8 @@ class SentenceQuestion:
         Logs the warnings about contexts that were cut and sentences that did not fit, if they are due.
         """
         self.warn()
-        logps = iter(engine.score([prompt for prompt in prompts if prompt is not None], self.replies))
-        engine.score([], self.replies)  # frees the states that the engine keeps of the prompts
+        logps = iter(engine.score([prompt for prompt in prompts if prompt is not None], self.choices))
+        engine.score([], self.choices)  # frees the states that the engine keeps of the prompts
         return [None if prompt is None else next(logps) for prompt in prompts]
 
     def score_sentences(

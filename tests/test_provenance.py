@@ -35,7 +35,9 @@ def adapter(tmp_path: Path) -> Path:
 
 
 def found(base: Path | None, adapter: Path | None, name: str = "org/model", **changes: Any) -> Provenance:
-    return provenance_of(name, base, adapter, **{"instruction": "Rate.", "tags": DEFAULT_TAGS, **changes})
+    return provenance_of(
+        name, base, adapter, **{"instruction": "Rate.", "tags": DEFAULT_TAGS, "scoring": "exact", **changes}
+    )
 
 
 def test_what_changes_no_score_makes_no_difference(base: Path, adapter: Path, tmp_path: Path) -> None:

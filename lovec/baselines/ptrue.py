@@ -13,7 +13,8 @@ from lovec.types import PlainWord, Record
 class PTrue(Baseline):
     """Asks whether each sentence is true, with the whole answer as context.
 
-    c = p(True) / (p(True) + p(False)), with the exact probabilities of the two replies, end of turn included.
+    c = p(True) / (p(True) + p(False)), with the probabilities of the two replies: of the whole strings, or of their
+    first tokens.
 
     Args:
         adapter: PEFT adapter that was trained for this question; None asks the bare base model.

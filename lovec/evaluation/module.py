@@ -17,13 +17,13 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.baselines import Baseline, BaselineResources, Samples, Wording
 from lovec.datasets.jsonl import record_to_dict, write_records
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, Scoring
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
 from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
-from lovec.evaluation.prompting import instruction_of
+from lovec.evaluation.prompting import instruction_of, scoring_of
 from lovec.evaluation.stopping import SignalConnector
 from lovec.files import check_writable
 from lovec.models import resolve_model
@@ -37,7 +37,18 @@ from lovec.policy.checkpoints import (
     keep_adapters,
     read_checkpoint,
 )
-from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
+from lovec.policy.fingerprint import (
+    FINGERPRINT,
+    MEASURED,
+    PARTS,
+    SCORING,
+    Part,
+    base_part,
+    differences,
+    prompt_part,
+    scoring_in,
+    start_of,
+)
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance
@@ -168,7 +179,7 @@ class EvaluationModule(LightningModule):
             instruction = getattr(data, "instruction", None) if self.scale == DEFAULT_SCALE else None
             instruction = self._instruction(instruction)
             stops = load_stops(config)
-            self.encoder = Encoder(self.policy.tokenizer, instruction, self.tags, config.scoring, stops)
+            self.encoder = Encoder(self.policy.tokenizer, instruction, self.tags, self._scoring(), stops)
         self.baseline_resources = BaselineResources(
             self.engine,
             self.encoder,
@@ -187,9 +198,22 @@ class EvaluationModule(LightningModule):
         if self.trainer.ckpt_path is not None:
             return own or of_data
         training = self.trainer.state.fn == TrainerFn.FITTING
+        return instruction_of(self._known_adapters(), self.tags, own, of_data, training)
+
+    def _scoring(self) -> Scoring:
+        """Return what is scored at a tag: as configured, as in the run of the checkpoint, or as the adapters say."""
+        if self.policy_config.scoring is not None:
+            return self.policy_config.scoring
+        if (path := self.trainer.ckpt_path) is not None:
+            return scoring_in(read_checkpoint(path).get(FINGERPRINT))
+        return scoring_of(self._known_adapters())
+
+    def _known_adapters(self) -> list[str]:
+        """Return the adapters that training starts from, or that are measured."""
+        training = self.trainer.state.fn == TrainerFn.FITTING
         adapter = self.policy_config.adapter if training else self.tested_adapter()
         adapters = [adapter] if training or adapter is not None else [*self.methods.values()]
-        return instruction_of([path for path in adapters if path is not None], self.tags, own, of_data, training)
+        return [path for path in adapters if path is not None]
 
     def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
         """Load the policy in train mode."""
@@ -239,7 +263,7 @@ class EvaluationModule(LightningModule):
         folder, encoder = adapter_folder(adapter), self.encoder
         config = replace(self.policy_config, model=self._model)
         return Deployment.beside(
-            folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags, config.scoring)
+            folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags, encoder.scoring)
         )
 
     @cached_property
@@ -265,7 +289,7 @@ class EvaluationModule(LightningModule):
             "objective": lambda: {"class": f"{cls.__module__}.{cls.__qualname__}", "reference": self.needs_reference},
             "data": described,
             "seed": lambda: {"seed": self.seed},
-            "settings": lambda: self.recipe_settings,
+            "settings": lambda: self.recipe_settings | {SCORING: self.encoder.scoring},
         }
         return {part: known[part]() for part in parts}
 

@@ -1,4 +1,4 @@
-"""Which instruction asks for tags: an adapter answers to the prompt that it was trained with."""
+"""Which instruction asks for tags, and what is scored: an adapter is measured as it was trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textwrap import shorten
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lovec.encoding import default_instruction
+from lovec.encoding import DEFAULT_SCORING, Scoring, default_instruction
 from lovec.taggers.session import adapter_folder, trained_format
 from lovec.tags import TagFormat
 from lovec.types import LovecError
@@ -38,7 +38,7 @@ def instruction_of(
     """
     trained = {path: trained_format(adapter_folder(path)) for path in adapters}
     formats = {path: found for path, found in trained.items() if found is not None}
-    for path, (instruction, its_tags) in formats.items():
+    for path, (instruction, its_tags, _) in formats.items():
         if its_tags != tags:
             _refuse_tags(path, its_tags, training)
         asked = own or (of_data if training else instruction) or default_instruction(tags)
@@ -49,7 +49,7 @@ def instruction_of(
             )
     if own is not None or training or not formats:
         return own or of_data
-    instructions = dict.fromkeys(instruction for instruction, _ in formats.values())
+    instructions = dict.fromkeys(saved.instruction for saved in formats.values())
     if len(instructions) > 1:
         raise LovecError(
             f"the adapters were trained with different instructions: {'; '.join(map(repr, instructions))}; measure "
@@ -59,6 +59,26 @@ def instruction_of(
     if of_data is not None and of_data != instruction:
         rank_zero_info(f"asked with the instruction that {next(iter(formats))} was trained with, not the data's")
     return instruction
+
+
+def scoring_of(adapters: Sequence[str]) -> Scoring:
+    """Return what is scored at a tag, as the adapters were trained with; the first tokens without an adapter.
+
+    Args:
+        adapters: adapters that are trained on or measured, folders or names on the hub.
+
+    Raises:
+        LovecError: the adapters were trained with different ones.
+    """
+    formats = {path: trained_format(adapter_folder(path)) for path in adapters}
+    found = {path: saved.scoring for path, saved in formats.items() if saved is not None}
+    if len(set(found.values())) > 1:
+        trained = ", ".join(f"{path} with {scoring}" for path, scoring in found.items())
+        raise LovecError(
+            f"the adapters were trained with different scoring: {trained}; measure them one by one, or give one for "
+            "all with --model.policy.scoring"
+        )
+    return next(iter(found.values()), DEFAULT_SCORING)
 
 
 def _refuse_tags(adapter: str, tags: TagFormat, training: bool) -> None:

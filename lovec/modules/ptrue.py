@@ -79,8 +79,7 @@ class PTrueTuned(PolicyModule):
 
     def questions(self, row: Record) -> list[QuestionExample]:
         """Return the questions about one row, without those that do not fit the model's context."""
-        replies = self.question.replies
-        branches = len(ChoiceTree(replies).ids)
+        replies, branches = self.question.replies, len(ChoiceTree(self.question.choices).ids)
         examples = []
         for sentence in row.sentences:
             if sentence.factuality is None:
@@ -107,7 +106,7 @@ class PTrueTuned(PolicyModule):
     def loss(self, batch: Batch[QuestionExample]) -> LossOutput:
         """Return one term, counted per sentence."""
         starts = [[0] for _ in batch.examples]  # the replies begin where the completion does
-        _, logps = self.policy.choice_logps(batch.tokens, starts, self.question.replies)
+        _, logps = self.policy.choice_logps(batch.tokens, starts, self.question.choices)
         p = logps.softmax(-1)[:, 0]
         truth = torch.tensor([example.factuality for example in batch.examples], dtype=p.dtype, device=p.device)
         ones = torch.ones_like(p)

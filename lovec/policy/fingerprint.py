@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, Scoring
 from lovec.provenance import digest, lasting
 
 Part: TypeAlias = dict[str, Any]
@@ -52,6 +52,9 @@ FREE = (
     "model.policy.trust_remote_code",
 )
 """Settings that change memory, speed, costs or what is measured, but not what is learned."""
+
+SCORING = "model.policy.scoring"
+"""Setting of a fingerprint that a run fills in by its effect: what is scored at a tag."""
 
 WHOLE = "lovec_weights_digest"
 """Attribute of a model with the digest that its weights had before they were split over processes."""
@@ -166,6 +169,13 @@ def differences(saved: Any, present: Mapping[str, Part]) -> dict[str, str]:
             options = [name for name in options if name.partition(".")[0] == "data"]
             found[part] = ", ".join(filter(None, [_changes(was, now, options), found[part]]))
     return found
+
+
+def scoring_in(saved: Any) -> Scoring:
+    """Return what the run of a checkpoint scored at a tag: whole tags where its fingerprint does not say."""
+    settings = saved.get("settings") if isinstance(saved, Mapping) else None
+    found = settings.get(SCORING) if isinstance(settings, Mapping) else None
+    return next((scoring for scoring in get_args(Scoring) if scoring == found), "exact")
 
 
 def start_of(checkpoint: Mapping[str, Any], name: str) -> float:

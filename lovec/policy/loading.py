@@ -50,7 +50,8 @@ class PolicyConfig:
         tag_words: the words before and after a score; an instruction of your own should name them.
         scale: words of the confidence scale, lowest first; null is 0 to 10.
         scoring: what is scored at a tag: exact every score up to the closing tag word, prefix the first tokens that
-            tell the scores apart, which costs a small part of it; objectives then learn the closing word as text.
+            tell the scores apart, which costs a small part of it; objectives then learn the closing word as text. null
+            is what the adapter was trained with, and prefix for a fresh one.
         chat_template: Jinja file to use instead of the tokenizer's template.
         trust_remote_code: run code from the model's repository.
         any_base: load adapters that name another base model, too.
@@ -73,7 +74,7 @@ class PolicyConfig:
     instruction: PromptText | None = None
     tag_words: tuple[PromptText, PromptText] = ("<confidence>", "</confidence>")
     scale: list[PromptText] | None = None
-    scoring: Scoring = "exact"
+    scoring: Scoring | None = None
     chat_template: str | None = None
     trust_remote_code: bool = False
     any_base: bool = False
@@ -83,7 +84,8 @@ class PolicyConfig:
         check_count("policy.lora_alpha", self.lora_alpha)
         check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
         check_count("policy.max_length", self.max_length)
-        check_choice("policy.scoring", self.scoring, Scoring)
+        if self.scoring is not None:
+            check_choice("policy.scoring", self.scoring, Scoring)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
 

@@ -127,7 +127,7 @@ class Service:
         # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
         encoder = session.encoder
         self.encoder = Encoder(
-            copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, stops=encoder.stop_ids
+            copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, encoder.scoring, encoder.stop_ids
         )
         self._encoding = threading.Lock()
         self._longest_token = max(map(len, encoder.tokenizer.get_vocab()))

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-from lovec.encoding import Encoder, Scoring, default_instruction
+from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instruction
 from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
@@ -116,7 +116,7 @@ def open_session(
     trust_remote_code: bool = False,
     any_base: bool = False,
     raw: bool = False,
-    scoring: Scoring = "exact",
+    scoring: Scoring | None = None,
 ) -> Session:
     """Open a model for tagging.
 
@@ -145,6 +145,7 @@ def open_session(
         raw: leave confidences as they are, although there is a calibration for them.
         scoring: what is scored at a tag: "exact" every score up to the closing tag word, "prefix" the first tokens that
             tell the scores apart. That is faster, and takes for granted that the model closes a tag behind a score.
+            None as in ``prompt_format``.
 
     Raises:
         LovecError: neither model nor adapter is given, one of them cannot be loaded, the adapter names another base
@@ -174,13 +175,13 @@ def open_session(
         if quantization == "nf4":
             raise LovecError("quantization is of the transformers engine; other engines load models as they are stored")
         # First, because it may refuse the tokenizer.
-        encoder = Encoder(load_tokenizer(config), *prompting, scoring, load_stops(config))
+        encoder = Encoder(load_tokenizer(config), *prompting, load_stops(config))
         running.open(config.model, config.adapter)
         deployment, provenance = early or chosen.deployed(raw)
         return Session(running, encoder, chosen.name, config.adapter, deployment=deployment, provenance=provenance)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
-    encoder = Encoder(policy.tokenizer, *prompting, scoring, load_stops(config))
+    encoder = Encoder(policy.tokenizer, *prompting, load_stops(config))
     policy.to(place)
     running.sync(policy)
     deployment, provenance = early or chosen.deployed(raw)
@@ -207,14 +208,12 @@ class _Chosen:
     Attributes:
         name: name of the model, as it was given or as its adapter names it.
         config: what is loaded.
-        prompting: instruction, and tag words with scale.
-        scoring: what is scored at a tag.
+        prompting: how it is prompted, and what is scored at a tag.
     """
 
     name: str
     config: PolicyConfig
-    prompting: tuple[str, TagFormat]
-    scoring: Scoring
+    prompting: PromptFormat
 
     @classmethod
     def of(
@@ -230,7 +229,7 @@ class _Chosen:
         quantization: Literal["nf4", "none"] | None = None,
         trust_remote_code: bool = False,
         any_base: bool = False,
-        scoring: Scoring = "exact",
+        scoring: Scoring | None = None,
     ) -> _Chosen:
         """Return it, see ``open_session`` for the arguments and the errors."""
         from lovec.models import resolve_model
@@ -257,13 +256,12 @@ class _Chosen:
         )
         if adapter is not None:
             check_adapter(adapter, config.model, any_base)  # an engine may load it by itself
-        return cls(name, config, prompt_format(config.model, adapter, instruction, tag_words, scale), scoring)
+        return cls(name, config, prompt_format(config.model, adapter, instruction, tag_words, scale, scoring))
 
     @property
     def provenance(self) -> Provenance:
         """What decides the scores, as far as the files are on this machine."""
-        config, (instruction, tags) = self.config, self.prompting
-        return policy_provenance(config, config.adapter, instruction, tags, self.scoring, self.name)
+        return policy_provenance(self.config, self.config.adapter, *self.prompting, self.name)
 
     def deployed(self, raw: bool) -> tuple[Deployment, Provenance]:
         """Return what becomes of confidences, and what decides the scores; with ``raw`` confidences stay."""
@@ -276,7 +274,7 @@ def policy_provenance(
     adapter: str | None,
     instruction: str,
     tags: TagFormat,
-    scoring: Scoring = "exact",
+    scoring: Scoring,
     name: str | None = None,
 ) -> Provenance:
     """Return what decides the scores of a policy, as far as its files are on this machine.
@@ -295,10 +293,24 @@ def policy_provenance(
         None if adapter is None else Path(adapter),
         instruction,
         tags,
+        scoring,
         config.chat_template,
         config.quantization,
-        scoring,
     )
+
+
+class PromptFormat(NamedTuple):
+    """How a model is prompted for confidences, in the order of the arguments of ``Encoder``.
+
+    Attributes:
+        instruction: system prompt that asks for tags.
+        tags: the tag words and the scale.
+        scoring: what is scored at a tag.
+    """
+
+    instruction: str
+    tags: TagFormat
+    scoring: Scoring
 
 
 def prompt_format(
@@ -307,12 +319,14 @@ def prompt_format(
     instruction: str | None = None,
     tag_words: Sequence[str] | None = None,
     scale: Sequence[str] | None = None,
-) -> tuple[str, TagFormat]:
-    """Return the instruction and the tags that a model is prompted with.
+    scoring: Scoring | None = None,
+) -> PromptFormat:
+    """Return how a model is prompted, and what is scored at a tag.
 
     What is None is read from the ``lovec.json`` beside the adapter, or else beside the model; models of the embedded
-    world have an instruction of their own. Where nothing is saved the paper's tag words and scale are used, and
-    ``default_instruction``. A saved instruction is not used with a scale other than the saved one.
+    world have an instruction of their own. Where nothing is saved the paper's tag words and scale are used,
+    ``default_instruction``, and the first tokens of scores. A saved instruction is not used with a scale other than the
+    saved one. A file that does not say what is scored was written when that was the whole tag ("exact").
 
     Args:
         model: folder or hub id, as ``resolve_model`` returns it.
@@ -320,22 +334,25 @@ def prompt_format(
         instruction: system prompt that asks for tags.
         tag_words: the words before and after a score.
         scale: the words of the confidence scale, lowest first.
+        scoring: what is scored at a tag: "exact" every score up to the closing tag word, "prefix" the first tokens.
 
     Raises:
         LovecError: a ``lovec.json`` is broken, or tag words and scale do not go together.
     """
     saved = None if adapter is None else _saved_format(Path(adapter))
-    saved_instruction, saved_tags = saved or _saved_format(Path(model)) or (None, DEFAULT_TAGS)
+    saved_instruction, saved_tags, saved_scoring = (
+        saved or _saved_format(Path(model)) or (None, DEFAULT_TAGS, DEFAULT_SCORING)
+    )
     levels = saved_tags.scale if scale is None else Scale(tuple(scale))
     opening, closing = tag_words or (saved_tags.open, saved_tags.close)
     tags = TagFormat(opening, closing, levels)
     if instruction is None and levels == saved_tags.scale:
         instruction = saved_instruction
-    return instruction or default_instruction(tags), tags
+    return PromptFormat(instruction or default_instruction(tags), tags, scoring or saved_scoring)
 
 
-def trained_format(adapter: str) -> tuple[str, TagFormat] | None:
-    """Return the instruction and the tags that an adapter was trained with; None where no file beside it says so.
+def trained_format(adapter: str) -> PromptFormat | None:
+    """Return how an adapter was prompted in training; None where no file beside it says so.
 
     Args:
         adapter: folder of the adapter.
@@ -368,8 +385,8 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> di
     """Return the file, {name: content}, from which `open_session` learns how a model is prompted.
 
     It holds ``{"instruction": text, "tag_words": [open, close], "scale": [words], "base": {"name": ..., "weights":
-    digest, "quantization": "nf4"}}``; without ``scale`` it is 0 to 10, and without ``quantization`` the base model was
-    not in 4 bits.
+    digest, "quantization": "nf4"}, "scoring": "prefix"}``; without ``scale`` it is 0 to 10, without ``quantization``
+    the base model was not in 4 bits, and without ``scoring`` whole tags are scored.
 
     Args:
         encoder: how it is prompted.
@@ -379,13 +396,15 @@ def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> di
     settings: dict[str, Any] = {"instruction": encoder.instruction, "tag_words": [tags.open, tags.close]}
     if tags.scale != DEFAULT_SCALE:
         settings["scale"] = list(tags.scale.words)
+    if encoder.scoring != "exact":
+        settings["scoring"] = encoder.scoring
     if base is not None:
         settings["base"] = dict(base)
     return {SETTINGS: json.dumps(settings, indent=1, ensure_ascii=False) + "\n"}
 
 
-def _saved_format(folder: Path) -> tuple[str, TagFormat] | None:
-    """Return the instruction and the tags saved beside an adapter or a model, the world's for its models, or None."""
+def _saved_format(folder: Path) -> PromptFormat | None:
+    """Return the format saved beside an adapter or a model, the world's for its models, or None."""
     path = folder / SETTINGS
     if path.is_file():
         try:
@@ -394,21 +413,24 @@ def _saved_format(folder: Path) -> tuple[str, TagFormat] | None:
             settings = json.loads(path.read_text(encoding="utf-8"))
             opening, closing = settings["tag_words"]
             words = tuple(settings.get("scale", DEFAULT_SCALE.words))
-            instruction = settings["instruction"]
+            instruction, scoring = settings["instruction"], settings.get("scoring", "exact")
             plain = all(len(word) <= _LONGEST_WORD and not _HIDDEN.search(word) for word in (opening, closing, *words))
             if not plain or len(words) > _MOST_LEVELS or _HIDDEN.search(re.sub(r"[\t\r\n]", "", instruction)):
+                raise ValueError
+            if scoring not in get_args(Scoring):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LovecError(
                 f'{path} is broken, expected {{"instruction": text, "tag_words": [text, text]}}, and "scale": [text, '
-                f"...] where it is not 0 to 10, with at most {_LONGEST_SETTINGS} bytes, {_LONGEST_WORD} characters per "
-                f"word and {_MOST_LEVELS} levels, and without control characters; write it anew, or delete it"
+                f'...] where it is not 0 to 10, and "scoring": "prefix" where first tokens are scored, with at most '
+                f"{_LONGEST_SETTINGS} bytes, {_LONGEST_WORD} characters per word and {_MOST_LEVELS} levels, and "
+                "without control characters; write it anew, or delete it"
             ) from None
-        return instruction, TagFormat(opening, closing, Scale(words))
+        return PromptFormat(instruction, TagFormat(opening, closing, Scale(words)), scoring)
     if _is_world_model(folder):
         from lovec.datasets.world import EmbeddedWorld
 
-        return EmbeddedWorld.instruction, DEFAULT_TAGS
+        return PromptFormat(EmbeddedWorld.instruction, DEFAULT_TAGS, DEFAULT_SCORING)
     return None
 
 

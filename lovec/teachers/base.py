@@ -137,7 +137,7 @@ class StoredTeacher(Teacher):
             "settings": dict(self.settings),
             "base": base_digest(resources.policy.model),
             "adapter": None if adapter is None else weights_digest(adapter),
-            "prompt": prompt_part(shared.encoder),
+            "prompt": prompt_part(shared.encoder) | {"scoring": shared.encoder.scoring},
             "wording": asdict(shared.wording),
             "samples": [samples.temperature, samples.max_new_tokens, samples.seed],
             "judge": plain_settings(shared.judge),

@@ -19,6 +19,7 @@ from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.provenance import Provenance
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.session import adapter_folder
 from lovec.types import (
     CALIBRATION_FILE,
@@ -237,6 +238,10 @@ def _tagged(
     if mode == ITERATIVE:
         given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
         _say(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
+        if (found := scoring_difference(engine, encoder, given)) is not None:
+            _say(found.describe())
+            if found.is_large:
+                _say(f"warning: {found.advice('--scoring')}")
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:
         _say("answers that the model writes itself get the map of given texts: there is no oracle to label them")

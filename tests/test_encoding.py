@@ -87,7 +87,8 @@ def test_ten_is_a_whole_string_however_many_tokens_it_has(models: Path) -> None:
 
 def test_first_tokens_tell_the_scores_apart(models: Path) -> None:
     encoder = Encoder(tokenizer(models), scoring="prefix")
-    assert encoder.tails == Encoder(tokenizer(models)).tails == Encoder(tokenizer(models)).choices
+    whole = encoder.with_scoring("exact")
+    assert encoder.tails == whole.tails == whole.choices and whole.with_scoring("prefix").choices == encoder.choices
     [space], [one], [ten] = (encoder.pieces(text) for text in (" ", "1", "0"))
     assert encoder.choices[2] == encoder.tails[2][:2]
     assert encoder.choices[10] == [space, one, ten]

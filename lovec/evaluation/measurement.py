@@ -37,6 +37,7 @@ from lovec.results import write_results, written_by
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
 from lovec.taggers.deployment import DEPLOYED, Deployment
+from lovec.taggers.scoring_check import scoring_difference
 from lovec.types import FREE_FORM, ITERATIVE, Kind, LovecError, Readout, Record, ResultRow, Sampling, Tagger
 
 VANILLA = "Vanilla"
@@ -118,6 +119,7 @@ class Measurement:
         """
         tagged = self._tagged
         self._finish(name, "method")
+        self._compare_scoring(name)
         if deployment is not None and deployment.calibrations:
             self._measure_deployed(name, tagged, deployment)
         if self.config.recalibrated:
@@ -125,6 +127,16 @@ class Measurement:
         if self.config.ablate_history and ITERATIVE in self.evaluator.modes:
             self._tag_iteratively(IterativeTagger(self.resources.engine, self.resources.encoder, history="previous"))
             self._finish(f"{name}, {NO_SCORES}", "ablation", [ITERATIVE], bases=(name,), variant=NO_SCORES)
+
+    def _compare_scoring(self, name: str) -> None:
+        """Say how much the confidences of a method change by scoring first tokens only."""
+        if not isinstance(self.evaluator.taggers.get(ITERATIVE), IterativeTagger):
+            return
+        found = scoring_difference(self.resources.engine, self.resources.encoder, answered(self.records))
+        if found is not None:
+            rank_zero_info(f"{name}: {found.describe()}")
+            if found.is_large:
+                rank_zero_warn(f"{name}: {found.advice('--model.policy.scoring')}")
 
     def measure_vanilla(self) -> None:
         """Measure the base model without an adapter, prompted like a method."""

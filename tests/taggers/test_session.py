@@ -37,27 +37,40 @@ def save(folder: Path, model: str, instruction: str, tags: TagFormat) -> str:
 
 
 def test_the_paper_is_the_default(tmp_path: Path) -> None:
-    assert prompt_format("some/model") == (INSTRUCTION, DEFAULT_TAGS)
-    assert prompt_format("some/model", str(tmp_path), "Mine.") == ("Mine.", DEFAULT_TAGS)
+    assert prompt_format("some/model") == (INSTRUCTION, DEFAULT_TAGS, "prefix")
+    assert prompt_format("some/model", str(tmp_path), "Mine.") == ("Mine.", DEFAULT_TAGS, "prefix")
 
 
 def test_the_scale_is_saved_only_where_it_is_not_the_default(model: str, tmp_path: Path) -> None:
     default = save(tmp_path / "default", model, "Rate.", TagFormat("<c>", "</c>"))
-    assert json.loads((Path(default) / SETTINGS).read_text()) == {"instruction": "Rate.", "tag_words": ["<c>", "</c>"]}
+    saved = json.loads((Path(default) / SETTINGS).read_text())
+    assert saved == {"instruction": "Rate.", "tag_words": ["<c>", "</c>"], "scoring": "prefix"}
     words = save(tmp_path / "words", model, "Rate.", TagFormat("<c>", "</c>", WORDS))
     assert json.loads((Path(words) / SETTINGS).read_text())["scale"] == ["no", "perhaps", "yes"]
-    assert prompt_format("m", words) == ("Rate.", TagFormat("<c>", "</c>", WORDS))
+    assert prompt_format("m", words) == ("Rate.", TagFormat("<c>", "</c>", WORDS), "prefix")
     # A file without a scale means the default one, whatever is saved beside the base model.
-    assert prompt_format(words, default) == ("Rate.", TagFormat("<c>", "</c>", DEFAULT_SCALE))
+    assert prompt_format(words, default)[:2] == ("Rate.", TagFormat("<c>", "</c>", DEFAULT_SCALE))
+
+
+def test_what_is_scored_is_saved_with_an_adapter(model: str, tmp_path: Path) -> None:
+    saved = save(tmp_path / "saved", model, "Rate.", DEFAULT_TAGS)
+    assert prompt_format("m", saved).scoring == "prefix" and prompt_format("m", saved, scoring="exact")[2] == "exact"
+    path = Path(saved) / SETTINGS
+    settings = json.loads(path.read_text())
+    del settings["scoring"]  # as files were written when every score was scored up to the closing tag word
+    path.write_text(json.dumps(settings))
+    assert prompt_format("m", saved).scoring == "exact" and prompt_format("m", saved, scoring="prefix")[2] == "prefix"
+    whole = Encoder(AutoTokenizer.from_pretrained(model), scoring="exact")
+    assert "scoring" not in json.loads(settings_file(whole)[SETTINGS])
 
 
 def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path) -> None:
     saved = save(tmp_path / "saved", model, "Say no, perhaps or yes.", TagFormat("<c>", "</c>", WORDS))
     assert prompt_format(saved, scale=["no", "perhaps", "yes"])[0] == "Say no, perhaps or yes."
     numbers = TagFormat("<c>", "</c>", DEFAULT_SCALE)
-    assert prompt_format(saved, scale=DEFAULT_SCALE.words) == (default_instruction(numbers), numbers)
-    assert prompt_format(saved, instruction="Mine.", scale=DEFAULT_SCALE.words) == ("Mine.", numbers)
-    assert prompt_format(saved, tag_words=("<a>", "</a>")) == (
+    assert prompt_format(saved, scale=DEFAULT_SCALE.words)[:2] == (default_instruction(numbers), numbers)
+    assert prompt_format(saved, instruction="Mine.", scale=DEFAULT_SCALE.words)[:2] == ("Mine.", numbers)
+    assert prompt_format(saved, tag_words=("<a>", "</a>"))[:2] == (
         "Say no, perhaps or yes.",
         TagFormat("<a>", "</a>", WORDS),
     )
@@ -69,6 +82,7 @@ def test_a_saved_instruction_goes_with_its_scale_only(model: str, tmp_path: Path
         '{"instruction": "Half."}',
         '{"instruction": "x", "tag_words": ["<c>"]}',
         '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scale": 7}',
+        '{"instruction": "x", "tag_words": ["<c>", "</c>"], "scoring": "first"}',
         "[]",
         "no json",
         '{"instruction": 7, "tag_words": ["<c>", "</c>"]}',

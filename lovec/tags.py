@@ -22,7 +22,7 @@ class TagFormat:
     """The two tag words around a score, and the scale that the score belongs to.
 
     The words of the scale may contain each other ("1" and "10", "likely" and "unlikely"): what stands between the tag
-    words is compared as a whole string.
+    words is compared as a string.
 
     Attributes:
         open: the word before the score.

@@ -13,7 +13,7 @@ from lovec.types import LovecError
 class YesNoJudge(Judge):
     """Asks the model itself whether a text supports a sentence.
 
-    Both replies are scored as whole strings, end of turn included. A text that is too long is cut at its end; a
+    Both replies are scored as ``SentenceQuestion`` does. A text that is too long is cut at its end; a
     sentence that leaves no room for any of it is not supported. Both are logged.
 
     Args:

@@ -29,7 +29,7 @@ class Distil(ScoreModule):
 
         -(a + 1 - z) log pi(a | q, s_<=i, c_<i) - (z - a) log pi(a + 1 | q, s_<=i, c_<i)
 
-    with pi(c) the exact probability of the whole score string. A rounded true score says "false" or "true" of what the
+    with pi(c) the exact probability of the score's first tokens or whole string. A rounded true score says "false" or "true" of what the
     model cannot know; an estimate says how sure one can be, so the most probable score is a calibrated one. The earlier
     scores in the context are the rounded estimates. All estimates are made before the first step, on all training
     answers; those that take time are kept in files, see ``lovec.teachers.base.StoredTeacher``. A teacher that uses no

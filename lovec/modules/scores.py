@@ -41,14 +41,14 @@ class ScoredExample(Example):
 class ScoreModule(PolicyModule):
     """Learns from labelled answers: the text by its likelihood, the scores by ``score_loss``.
 
-    A subclass overrides ``score_loss``. One forward pass gives the exact probabilities of the score strings of all K
-    levels of the scale (11 by default) at every tag, or, with ``policy.scoring: prefix``, of their first tokens. The
+    A subclass overrides ``score_loss``. One forward pass gives the exact probabilities of the first tokens of all K
+    levels of the scale (11 by default) at every tag or, with ``policy.scoring: exact``, of their whole strings. The
     context of a sentence contains the scores of the earlier sentences: the sentence's own ``score`` where it has one,
     else its true score.
 
     Args:
         text_weight: weight of the negative log-likelihood per text token, which keeps free-form text intact. What is
-            scored of a tag is left to ``score_loss``; with ``policy.scoring: prefix`` the closing word is text.
+            scored of a tag is left to ``score_loss``; a closing word that is not scored is text.
         score_weight: weight of ``score_loss``, above 0. Only its ratio to ``text_weight`` matters to an optimiser such
             as Adam, whose steps do not depend on the size of the loss.
         kwargs: arguments of ``PolicyModule``.

@@ -26,7 +26,7 @@ class IterativeTagger:
     """Scores given sentences one after the other.
 
     c_i = argmax_c pi(c | q, (s_1, c_1), ..., (s_{i-1}, c_{i-1}), s_i), with pi(c | ...) the exact probability of the
-    whole string " c </confidence>", or of its beginning where the encoder scores prefixes. The scores in the context
+    first tokens of " c </confidence>" that tell scores apart, or of the whole string (``Encoder.scoring``). The scores in the context
     are always the stated ones, whatever the readout.
 
     Args:

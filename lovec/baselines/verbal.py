@@ -14,7 +14,8 @@ from lovec.types import DEFAULT_SCALE, PlainWord, Record, Sentence
 class VerbalConfidence(Baseline):
     """Asks for a confidence from 0 to 10 in each sentence, with the whole answer as context.
 
-    The eleven replies are scored as ``SentenceQuestion`` does: the stated score is the most probable one, and no reply has to be parsed.
+    The eleven replies are scored as ``SentenceQuestion`` does: the stated score is the most probable one, and no reply
+    has to be parsed.
 
     Args:
         name: its name in tables.

@@ -31,7 +31,8 @@ class SelfJudge(Oracle):
     """Rates sentences with the policy's base weights, adapter off, so that no second model is in memory.
 
     The model is asked about each sentence separately, after its evidence and question. The eleven possible replies are
-    scored as ``SentenceQuestion`` does, so that "1" and "10" are told apart exactly and no reply has to be parsed. As the evidence comes first, its computation is shared by the sentences of all answers to one question.
+    scored as ``SentenceQuestion`` does, so that "1" and "10" are told apart exactly and no reply has to be parsed. As
+    the evidence comes first, its computation is shared by the sentences of all answers to one question.
 
     Without evidence the judge relies on what the model itself knows. Warnings name the records without evidence, those
     whose evidence was cut, and those with a sentence that does not fit the model.

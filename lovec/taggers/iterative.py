@@ -26,8 +26,8 @@ class IterativeTagger:
     """Scores given sentences one after the other.
 
     c_i = argmax_c pi(c | q, (s_1, c_1), ..., (s_{i-1}, c_{i-1}), s_i), with pi(c | ...) the exact probability of the
-    first tokens of " c </confidence>" that tell scores apart, or of the whole string (``Encoder.scoring``). The scores in the context
-    are always the stated ones, whatever the readout.
+    first tokens of " c </confidence>" that tell scores apart, or of the whole string (``Encoder.scoring``). The scores
+    in the context are always the stated ones, whatever the readout.
 
     Args:
         engine: scores contexts with the policy.

@@ -121,7 +121,9 @@ def test_what_an_earlier_version_has_begun_goes_on(here: Path, capsys: Any) -> N
     assert "provenance" not in state_of("tags.manifest.json")["identity"]["settings"]
     code, line = error_of(capsys, *tag, "--tag_words", "[<b>, </b>]", "--about", "A")
     assert code == 1 and "other settings: " in line
-    assert main(tag) == 0
+    code, line = error_of(capsys, *tag)
+    assert code == 1 and "scoring" in line and "exact" in line  # the default of then
+    assert main([*tag, "--scoring", "exact"]) == 0
     lines = Path("tags.jsonl").read_bytes().splitlines()
     assert lines[:2] == begun and [json.loads(line)["id"] for line in lines] == [f"d{n}" for n in range(1, 7)]
     assert "weights" in state_of("tags.manifest.json")["identity"]["settings"]["provenance"]["base"]  # from now on

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from lovec.encoding import Scoring
 from lovec.hub import RANDOM, HubName, hub_errors
-from lovec.imports import without_collection, without_progress_bars
+from lovec.imports import quick_transformers, without_progress_bars
 from lovec.policy.quantization import (
     Quantization,
     import_bitsandbytes,
@@ -94,7 +94,7 @@ def load_tokenizer(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the model or the template file is missing.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoTokenizer
 
     tokenizer = _from_hub(AutoTokenizer, config)
@@ -111,7 +111,7 @@ def load_config(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the model is missing or gated.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoConfig
 
     return _from_hub(AutoConfig, config)
@@ -124,7 +124,7 @@ def load_base(config: PolicyConfig) -> Any:
         LovecError: the precision is unknown; the model is missing, gated or incomplete, or quantised by a method that
             is not supported; or it is in 4 bits, and bitsandbytes is not installed.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoModelForCausalLM
 
     if config.dtype not in ("float32", "bfloat16"):
@@ -175,7 +175,8 @@ def _has_sdpa(settings: Any) -> bool:
     if getattr(settings.get_text_config(), "attn_logit_softcapping", None):
         return False
     # `get` and not `keys`, which would import the modules of all models.
-    known = AutoModelForCausalLM._model_mapping.get(type(settings), None)
+    with quick_transformers():  # the class of the model is imported here
+        known = AutoModelForCausalLM._model_mapping.get(type(settings), None)
     return known is None or bool(known._supports_sdpa)  # attention sinks: gpt-oss
 
 
@@ -187,7 +188,7 @@ def load_stops(config: PolicyConfig) -> frozenset[int]:
     Raises:
         LovecError: the model is missing or gated, or what it lists are no ids of tokens.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import GenerationConfig, PreTrainedConfig
 
     listed = [_get(PreTrainedConfig.get_config_dict, config)[0].get("eos_token_id")]
@@ -217,7 +218,7 @@ def _get(load: Callable[..., Any], policy: PolicyConfig, /, **kwargs: Any) -> An
     name = policy.model.removeprefix(RANDOM)
     with hub_errors(HubName.parse(name)):
         try:
-            with without_collection(), without_progress_bars():  # the class of the model is imported here
+            with quick_transformers(), without_progress_bars():
                 return load(name, **kwargs)
         except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
             reason = str(error)

@@ -151,8 +151,9 @@ def open_session(
             model, or a folder that only ``model`` may name; the calibration was fitted to other weights, or to the
             scores of another base model, prompt or adapter; or there is no such device.
     """
-    from lovec.devices import device_of
-    from lovec.policy import Policy, load_stops, load_tokenizer
+    with without_collection():
+        from lovec.devices import device_of
+        from lovec.policy import Policy, load_stops, load_tokenizer
 
     chosen = _Chosen.of(
         model,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from lovec.devices import check_dtype_name
 from lovec.encoding import Scoring
 from lovec.hub import RANDOM, HubName, hub_errors
 from lovec.imports import quick_transformers, without_progress_bars
@@ -56,7 +57,7 @@ class PolicyConfig:
         any_base: load adapters that name another base model, too.
 
     Raises:
-        LovecError: a number is out of range.
+        LovecError: a number is out of range, or a name is unknown.
     """
 
     model: str = "world"
@@ -84,6 +85,7 @@ class PolicyConfig:
         check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
         check_count("policy.max_length", self.max_length)
         check_choice("policy.scoring", self.scoring, Scoring)
+        check_dtype_name(self.dtype)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
 
@@ -121,14 +123,12 @@ def load_base(config: PolicyConfig) -> Any:
     """Load the frozen base model in the precision that the config names, from safetensors only.
 
     Raises:
-        LovecError: the precision is unknown; the model is missing, gated or incomplete, or quantised by a method that
-            is not supported; or it is in 4 bits, and bitsandbytes is not installed.
+        LovecError: the model is missing, gated or incomplete, or quantised by a method that is not supported; or it is
+            in 4 bits, and bitsandbytes is not installed.
     """
     with quick_transformers():
         from transformers import AutoModelForCausalLM
 
-    if config.dtype not in ("float32", "bfloat16"):
-        raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
     settings = load_config(config)
     eager = not _has_sdpa(settings)
     dtype: torch.dtype = getattr(torch, config.dtype)

@@ -87,6 +87,7 @@ MISTAKES = [
     ("serve --model tiny-llama --engine x", 1, "the engine is 'x', expected one of transformers, vllm, or"),
     ("serve --model tiny-llama --device cda", 1, "device is 'cda', expected one of"),
     ("serve --port 1", 1, "no model is given"),
+    ("fit --config sft.yaml --model.policy.dtype float8", 1, "policy.dtype is 'float8', expected float32 or bfloat16"),
     ("fit --config", 2, "--config needs the name of a recipe, such as sft.yaml"),
     ("tag page.txt --print_shtab bash", 2, "unknown option --print_shtab"),
     ("serve --prot 1", 2, "unknown option --prot; did you mean --port?"),

@@ -106,7 +106,7 @@ $(READY): pyproject.toml setup.cfg
 	@echo "installing lovec and what it needs into $(VENV): a minute or two, 2 GB"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile --editable ".[dev]"
-	-$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib
+	-$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib lovec cli
 	touch $(READY)
 
 # There are no builds of torchvision, torchaudio and torchcodec for this torch, and vLLM does not load beside broken ones.

@@ -46,6 +46,9 @@ class Sizes:
     def __add__(self, other: Sizes) -> Sizes:
         return Sizes(self.tokens + other.tokens, self.pairs + other.pairs, self.outputs + other.outputs)
 
+    def __sub__(self, other: Sizes) -> Sizes:
+        return Sizes(self.tokens - other.tokens, self.pairs - other.pairs, self.outputs - other.outputs)
+
 
 def unique(sequences: Iterable[TokenSequence]) -> Sizes:
     """Return the sizes of a batch in which nothing is computed twice: of the trie of its sequences.
@@ -130,12 +133,23 @@ def step_flops(
     return 2 * products
 
 
+def forward_flops(config: Mapping[str, Any], sizes: Sizes) -> int:
+    """Return the floating-point operations of a forward pass without an adapter.
+
+    Args:
+        config: values of the transformers config of a Llama.
+        sizes: what runs through the model.
+    """
+    return step_flops(config, Sizes(0, 0, 0), reference=sizes)
+
+
 def least_flops(config: Mapping[str, Any], sequences: Iterable[TokenSequence], reference: bool, **options: Any) -> int:
     """Return the operations of a step in which nothing is computed twice, a lower bound.
 
     Args:
         config: values of the transformers config.
-        sequences: what is learned from, every choice whose probability is needed among them.
+        sequences: what is learned from, every choice whose probability is needed among them: of a score the first
+            tokens that no other one has.
         reference: whether log-probabilities under the reference are needed.
         options: further arguments of ``step_flops``.
     """

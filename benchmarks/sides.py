@@ -16,7 +16,8 @@ from torch import Tensor
 from lovec.callbacks import Probe
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.pairs import with_rejected
-from lovec.modules import DPO, GRPO, ORPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig
+from lovec.encoding import Scoring, distinct_prefixes
+from lovec.modules import DPO, GRPO, ORPO, SFT, EvaluationConfig, ExpectedReward, PolicyConfig, SFTRegression
 from lovec.modules.base import ratings
 from lovec.modules.batching import Example
 from lovec.modules.rollout import RolloutExample
@@ -29,6 +30,7 @@ OBJECTIVES: dict[str, Any] = {
     "ORPO": ORPO,
     "GRPO": GRPO,
     "ExpectedReward": partial(ExpectedReward, context="true"),
+    "SFTRegression": SFTRegression,
 }
 """The objectives that are measured; expected reward takes the true scores as context, so that nothing is sampled."""
 WHOLE, SMALLEST = 1 << 30, 1
@@ -68,6 +70,7 @@ class Case:
         group: answers per question, for GRPO; else 1.
         beta: weight of the KL term, for GRPO.
         timed: whether CPU time is measured, and not only counts.
+        scoring: what is scored at a tag.
     """
 
     objective: str
@@ -76,12 +79,14 @@ class Case:
     group: int = 1
     beta: float = 0.04
     timed: bool = False
+    scoring: Scoring = "exact"
 
     @property
     def setting(self) -> str:
         """What tables call it."""
         sampled = f", {self.rows} x {self.group}, KL {self.beta:g}" if self.objective == "GRPO" else ""
-        return f"{self.source.name}{sampled}"
+        scored = ", first tokens" if self.scoring == "prefix" else ""
+        return f"{self.source.name}{sampled}{scored}"
 
     @property
     def compared(self) -> Case:
@@ -148,7 +153,9 @@ class Lovec:
         torch.manual_seed(0)
         sampled = {"group_size": case.group, "beta": case.beta} if case.objective == "GRPO" else {}
         self.module = OBJECTIVES[case.objective](
-            policy=PolicyConfig(model=model, instruction=case.source.instruction, **options),
+            policy=PolicyConfig(
+                model=model, instruction=case.source.instruction, **{"scoring": case.scoring} | options
+            ),
             optimizer=optimizer,
             evaluation=EvaluationConfig(rows=1),
             grad_norm=0,
@@ -197,13 +204,13 @@ class Lovec:
 
     @property
     def choices(self) -> list[TokenSequence]:
-        """The score strings whose probabilities are needed, each after what precedes it."""
+        """What has to be predicted of the scores, each after what precedes it: the first tokens that no other has."""
         return [
             TokenSequence((*s.prompt, *s.completion[:start]), tuple(tail))
             for example in self.examples
             for s in example.sequences
             for start in getattr(example, "tag_positions", ())
-            for tail in self.module.encoder.tails
+            for tail in distinct_prefixes(self.module.encoder.tails)
         ]
 
     def step(self, micro_batch_tokens: int) -> float:

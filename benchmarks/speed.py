@@ -3,6 +3,7 @@
     python benchmarks/speed.py                     # all cases -> benchmarks/results/speed.json, docs/speed.md and .svg
     python benchmarks/speed.py --only DPO GRPO     # some objectives, printed
     python benchmarks/speed.py --pairs 3 --print   # fewer timings, printed
+    python benchmarks/speed.py --bounds            # the bounds anew, from the operations in that file, and the page
     python benchmarks/speed.py --page              # only the page and the plot, from that file
 
 Every case runs in a process of its own, on one thread. A row is written only if both sides have the same weights and
@@ -45,8 +46,11 @@ from lovec.types import LovecError
 RESULTS = ROOT / "benchmarks" / "results" / "speed.json"
 WORLD = WorldRows()
 OURS, PADDED, TRL, PRECOMPUTED = "lovec", "lovec padded", "TRL", "TRL, reference precomputed"
+SCORED = ("ExpectedReward", "SFTRegression")
+"""Objectives that compute the probability of every score; Distil computes the same positions."""
 CASES = [
     *(Case(objective, MIX, timed=objective in ("SFT", "DPO")) for objective in OBJECTIVES if objective != "GRPO"),
+    *(Case(objective, MIX, scoring="prefix") for objective in SCORED),
     *(Case("GRPO", MIX, 2, group, beta, group + beta == 8.04) for group in (8, 4, 2) for beta in (0.04, 0.0)),
     *(Case(objective, SHORT) for objective in ("SFT", "DPO")),
     *(Case("GRPO", SHORT, 2, group) for group in (8, 2)),
@@ -144,7 +148,7 @@ def measure(case: Case, pairs: int, folder: Path) -> dict[str, Any]:
             sides[name].step(WHOLE)
             times.append(time.process_time() - start)
     lovec, ours = sides[OURS], costs[OURS]
-    least = least_flops(lovec.config, [*lovec.sequences, *lovec.choices], lovec.reference)
+    least = bound(lovec)
     rows = []
     for peer in list(sides)[1:]:
         theirs = costs[peer]
@@ -171,6 +175,24 @@ def measure(case: Case, pairs: int, folder: Path) -> dict[str, Any]:
             }
         )
     return {"rows": rows, "at_8b": [at_8b(case, lovec, peer) for peer in (TRL, PRECOMPUTED) if peer in sides]}
+
+
+def bound(side: Lovec) -> int:
+    """Return the operations of the cheapest step that gives the same loss: scores are told apart by first tokens."""
+    return least_flops(side.config, [*side.sequences, *side.choices], side.reference)
+
+
+def with_bounds(results: dict[str, Any]) -> dict[str, Any]:
+    """Return results with the bounds of objectives whose scores are computed anew; their operations stay."""
+    for case in CASES:
+        rows = [r for r in results["rows"] if (r["objective"], r["setting"]) == (case.objective, case.setting)]
+        if case.objective not in SCORED or not rows:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            least = bound(Lovec(case, case.source.model(Path(folder) / "model"), Path(folder)))
+        for row in rows:
+            row["bound_ratio"] = row["teraflops"] * 1e12 / least
+    return results
 
 
 def curve(length: int, folder: Path) -> dict[str, Any]:
@@ -249,10 +271,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
     parser.add_argument("--page", action="store_true", help="only write the page and the plot from the results")
+    parser.add_argument("--bounds", action="store_true", help="only compute the bounds of the results anew")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
     flags = parser.parse_args()
-    if flags.page:
+    if flags.bounds:
+        write_json(RESULTS, with_bounds(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    if flags.bounds or flags.page:
         write_page(RESULTS)
         return
     if flags.case is None and flags.length is None:

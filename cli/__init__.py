@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)
     with terminating() as signals:
         try:
-            return run(sys.argv[1:] if argv is None else list(argv))
+            return run(sys.argv[1:] if argv is None else list(argv), alone=argv is None)
         except (LovecError, OSError) as error:
             if os.environ.get("LOVEC_DEBUG"):
                 raise
@@ -79,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
-def run(args: list[str]) -> int:
+def run(args: list[str], alone: bool = False) -> int:
     """Run one command; its errors are raised.
 
     Args:
         args: words after ``lovec``.
+        alone: whether the process is there for this command only: then what is imported for it is never searched for
+            garbage.
 
     Raises:
         LovecError: something the user can mend.
@@ -110,6 +112,8 @@ def run(args: list[str]) -> int:
         import_module(".preflight", __name__).check_words(command, rest)
     with without_collection():
         module = import_module(".training" if training else f".{command}", __name__)
+        if alone:
+            gc.freeze()
     module.run(*([command] if training else []), rest)
     return 0
 

@@ -55,10 +55,16 @@ def find_recipe(name: str) -> Path:
 
 
 def recipe_names(words: Sequence[str]) -> Iterator[str]:
-    """Yield the recipes that a command line names, by ``--config`` or ``-c``."""
+    """Yield the recipes that a command line names, by ``--config`` or ``-c``.
+
+    Raises:
+        UsageError: one of them has no name.
+    """
     for word, after in zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
-        if name in ("--config", "-c") and (found := value if equals else after):
+        if name in ("--config", "-c"):
+            if not (found := value if equals else after):
+                raise UsageError(f"{name} needs the name of a recipe, such as sft.yaml")
             yield found
 
 

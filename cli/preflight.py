@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from lovec.devices import check_dtype_name
 from lovec.files import check_adapter_folder
 from lovec.hub import HubName, adapter_folder
 from lovec.models import check_model
@@ -171,11 +172,14 @@ class Settings:
                 self._classes |= {"model": None, "data": None}
 
     def check_inputs(self) -> None:
-        """Refuse an adapter, a checkpoint or a file that is to be read and is not there.
+        """Refuse an adapter, a checkpoint or a file that is to be read and is not there, and a dtype that is none.
 
         Raises:
             LovecError: so it is.
         """
+        dtype = self._last("model.policy.dtype")
+        if isinstance(dtype, str):
+            check_dtype_name(dtype)
         if (checkpoint := self.checkpoint) is not None:
             if is_name(checkpoint):
                 check_present(checkpoint, Path(self._last("trainer.default_root_dir") or "."))

@@ -18,6 +18,7 @@ from lovec.types import MODES, LovecError, check_count
 
 from .arguments import add_working_directory
 from .signatures import SignatureParser
+from .tag_options import check_opening
 
 KEY = "LOVEC_API_KEY"
 
@@ -55,6 +56,7 @@ def run(words: list[str]) -> None:
     parser.add(listen)
     parser.add(RequestLimits)
     config = parser.parse_args(words)
+    check_opening(config)
     try:
         from lovec.serving.connections import make_server
     except ImportError as error:

@@ -39,7 +39,7 @@ from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, progress
 from .signatures import SignatureParser
-from .tag_options import checked, inputs, tag_parser
+from .tag_options import check_opening, checked, inputs, tag_parser
 from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
 
 _OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_confidence",
@@ -131,6 +131,7 @@ class TagCommand:
             names = ", ".join(name for name, _ in silent.files)
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
+        check_opening(options)
         topics = silent.topics()
         unnamed = not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)

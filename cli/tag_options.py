@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lovec.devices import check_device_name, check_dtype_name, check_engine_name
 from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
+from lovec.models import NO_MODEL
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
-from lovec.types import check_confidence, check_count, check_range
+from lovec.types import LovecError, check_confidence, check_count, check_range
 
 from .errors import UsageError
 from .signatures import SignatureParser
@@ -61,6 +63,25 @@ def tag_parser() -> SignatureParser:
     parser.add(open_session)
     parser.add(TextTagger, "session")
     return parser
+
+
+def check_opening(options: Any) -> None:
+    """Refuse what no model can be opened with, before anything is imported that takes a second.
+
+    Args:
+        options: those of ``open_session``, parsed; an engine may be a class of the user's own.
+
+    Raises:
+        LovecError: no model is named, or there is no such device, engine or dtype.
+    """
+    if options.model is None and options.adapter is None:
+        raise LovecError(NO_MODEL)
+    if isinstance(options.engine, str):
+        check_engine_name(options.engine)
+    if options.device is not None:
+        check_device_name(options.device)
+    if options.dtype is not None:
+        check_dtype_name(options.dtype)
 
 
 def checked(options: Any) -> Any:

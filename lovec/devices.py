@@ -1,10 +1,58 @@
-"""The device that a model runs on, by its name."""
+"""Where a model runs and how precisely; the names of devices, engines and dtypes are checked without torch."""
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from lovec.types import LovecError
+
+if TYPE_CHECKING:
+    import torch
+
+_DEVICES = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu")
+_ENGINES = ("transformers", "vllm")
+_SERVERS = ("http://", "https://")
+_DTYPES = ("float32", "bfloat16")
+
+
+def check_dtype_name(name: str) -> None:
+    """Refuse what is no precision that models run in.
+
+    Raises:
+        LovecError: so it is.
+    """
+    if name not in _DTYPES:
+        raise LovecError(f"policy.dtype is {name!r}, expected {' or '.join(_DTYPES)}")
+
+
+def check_device_name(name: str) -> None:
+    """Refuse what is no device of any machine; whether it is one of this machine, ``device_of`` knows.
+
+    Args:
+        name: such as "cpu" or "cuda:1".
+
+    Raises:
+        LovecError: so it is.
+    """
+    kind, colon, number = name.partition(":")
+    if kind not in _DEVICES or (colon and not number.isdecimal()):
+        raise LovecError(
+            f"device is {name!r}, expected one of {', '.join(_DEVICES)}, with a number where there are several, "
+            f"such as cuda:1"
+        )
+
+
+def check_engine_name(name: str) -> None:
+    """Refuse what is neither an engine of lovec's nor the address of a server.
+
+    Raises:
+        LovecError: so it is.
+    """
+    if name not in _ENGINES and not name.startswith(_SERVERS):
+        raise LovecError(
+            f"the engine is {name!r}, expected one of {', '.join(_ENGINES)}, or the address of a vLLM server such as "
+            f"http://127.0.0.1:8000/v1"
+        )
 
 
 def device_of(name: str | None) -> torch.device:
@@ -16,6 +64,10 @@ def device_of(name: str | None) -> torch.device:
     Raises:
         LovecError: there is no such device here.
     """
+    import torch
+
+    if name:
+        check_device_name(name)
     cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     try:
         device = torch.device(name or ("cuda" if cuda else "cpu"))

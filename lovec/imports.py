@@ -3,12 +3,61 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from lovec.types import LovecError
+
+
+@contextmanager
+def quick_transformers() -> Iterator[None]:
+    """Import parts of transformers without the collector, and without SciPy's optimisers.
+
+    transformers imports these with every language model, for losses of object detection.
+    """
+    with without_collection(), imported_when_called("scipy.optimize", "linear_sum_assignment"):
+        yield
+
+
+@contextmanager
+def imported_when_called(module: str, function: str) -> Iterator[None]:
+    """Let ``from module import function`` give a function that imports the module when it is called.
+
+    Every other attribute of the module imports it at once. A module that is already imported stays as it is.
+
+    Args:
+        module: import path of the module.
+        function: name of the function, or of a class that is only called.
+    """
+    if module in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(module)
+
+    def real() -> ModuleType:
+        if sys.modules.get(module) is stand_in:
+            del sys.modules[module]
+        return import_module(module)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(real(), function)(*args, **kwargs)
+
+    def other(name: str) -> Any:
+        if name.startswith("__"):  # asked of every module, as by inspect
+            raise AttributeError(name)
+        return getattr(real(), name)
+
+    vars(stand_in).update({function: call, "__getattr__": other})
+    sys.modules[module] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(module) is stand_in:
+            del sys.modules[module]
 
 
 @contextmanager

@@ -24,6 +24,13 @@ def offline_model(folder: str) -> str | None:
     return match[1] if match else offline_gguf(path)
 
 
+NO_MODEL = (
+    "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config sft.yaml` and "
+    "`--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter FOLDER` is one of the hub's"
+)
+"""What is said where neither a model nor an adapter is named."""
+
+
 def check_model(name: str) -> None:
     """Check that there is a model of a name, without loading it.
 

@@ -118,7 +118,8 @@ def fresh_adapter(base: Any, lora: dict[str, Any], reference: bool) -> Any:
     try:
         with warnings.catch_warnings():  # PEFT asks by a name that transformers is giving up
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            model = get_peft_model(base, config, adapter_name=ADAPTER)
+            with without_collection():  # PEFT imports more here
+                model = get_peft_model(base, config, adapter_name=ADAPTER)
             if reference:
                 model.add_adapter(REFERENCE, config)
     except ValueError as error:

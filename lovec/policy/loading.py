@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from lovec.devices import check_dtype_name
 from lovec.encoding import Scoring
 from lovec.hub import RANDOM, HubName, hub_errors
-from lovec.imports import without_collection, without_progress_bars
+from lovec.imports import quick_transformers, without_progress_bars
 from lovec.policy.quantization import (
     Quantization,
     import_bitsandbytes,
@@ -57,7 +58,7 @@ class PolicyConfig:
         any_base: load adapters that name another base model, too.
 
     Raises:
-        LovecError: a number is out of range.
+        LovecError: a number is out of range, or a name is unknown.
     """
 
     model: str = "world"
@@ -86,6 +87,7 @@ class PolicyConfig:
         check_count("policy.max_length", self.max_length)
         if self.scoring is not None:
             check_choice("policy.scoring", self.scoring, Scoring)
+        check_dtype_name(self.dtype)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")
 
@@ -96,7 +98,7 @@ def load_tokenizer(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the model or the template file is missing.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoTokenizer
 
     tokenizer = _from_hub(AutoTokenizer, config)
@@ -113,7 +115,7 @@ def load_config(config: PolicyConfig) -> Any:
     Raises:
         LovecError: the model is missing or gated.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoConfig
 
     return _from_hub(AutoConfig, config)
@@ -123,14 +125,12 @@ def load_base(config: PolicyConfig) -> Any:
     """Load the frozen base model in the precision that the config names, from safetensors only.
 
     Raises:
-        LovecError: the precision is unknown; the model is missing, gated or incomplete, or quantised by a method that
-            is not supported; or it is in 4 bits, and bitsandbytes is not installed.
+        LovecError: the model is missing, gated or incomplete, or quantised by a method that is not supported; or it is
+            in 4 bits, and bitsandbytes is not installed.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import AutoModelForCausalLM
 
-    if config.dtype not in ("float32", "bfloat16"):
-        raise LovecError(f"policy.dtype is {config.dtype!r}; expected float32 or bfloat16")
     settings = load_config(config)
     eager = not _has_sdpa(settings)
     dtype: torch.dtype = getattr(torch, config.dtype)
@@ -177,7 +177,8 @@ def _has_sdpa(settings: Any) -> bool:
     if getattr(settings.get_text_config(), "attn_logit_softcapping", None):
         return False
     # `get` and not `keys`, which would import the modules of all models.
-    known = AutoModelForCausalLM._model_mapping.get(type(settings), None)
+    with quick_transformers():  # the class of the model is imported here
+        known = AutoModelForCausalLM._model_mapping.get(type(settings), None)
     return known is None or bool(known._supports_sdpa)  # attention sinks: gpt-oss
 
 
@@ -189,7 +190,7 @@ def load_stops(config: PolicyConfig) -> frozenset[int]:
     Raises:
         LovecError: the model is missing or gated, or what it lists are no ids of tokens.
     """
-    with without_collection():
+    with quick_transformers():
         from transformers import GenerationConfig, PreTrainedConfig
 
     listed = [_get(PreTrainedConfig.get_config_dict, config)[0].get("eos_token_id")]
@@ -219,7 +220,7 @@ def _get(load: Callable[..., Any], policy: PolicyConfig, /, **kwargs: Any) -> An
     name = policy.model.removeprefix(RANDOM)
     with hub_errors(HubName.parse(name)):
         try:
-            with without_collection(), without_progress_bars():  # the class of the model is imported here
+            with quick_transformers(), without_progress_bars():
                 return load(name, **kwargs)
         except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
             reason = str(error)

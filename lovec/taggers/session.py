@@ -12,6 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
+from lovec.devices import check_engine_name, device_of
 from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instruction
 from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
@@ -32,7 +33,6 @@ _HIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # control characters, which terminals obey, and no characters
 
-_ENGINES = "transformers, vllm, or the address of a vLLM server such as http://127.0.0.1:8000/v1"
 _WORDS = re.compile(r"\w+")
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -152,8 +152,8 @@ def open_session(
             model, or a folder that only ``model`` may name; the calibration was fitted to other weights, or to the
             scores of another base model, prompt or adapter; or there is no such device.
     """
-    from lovec.devices import device_of
-    from lovec.policy import Policy, load_stops, load_tokenizer
+    with without_collection():
+        from lovec.policy import Policy, load_stops, load_tokenizer
 
     chosen = _Chosen.of(
         model,
@@ -232,18 +232,14 @@ class _Chosen:
         scoring: Scoring | None = None,
     ) -> _Chosen:
         """Return it, see ``open_session`` for the arguments and the errors."""
-        from lovec.models import resolve_model
+        from lovec.models import NO_MODEL, resolve_model
         from lovec.policy import PolicyConfig, check_adapter
 
         if adapter is not None:
             adapter = adapter_folder(adapter)
         name = model or (base_model(adapter) if adapter is not None else None)
         if name is None:
-            raise LovecError(
-                "no model is given; offline, `--model world --adapter runs/dpo/adapter` is one (`lovec fit --config "
-                "sft.yaml` and `--config dpo.yaml` train it); `--model meta-llama/Meta-Llama-3-8B-Instruct --adapter "
-                "FOLDER` is one of the hub's"
-            )
+            raise LovecError(NO_MODEL)
         trained = None if adapter is None else trained_quantization(adapter)
         config = PolicyConfig(
             resolve_model(name),
@@ -488,8 +484,7 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
         from lovec.engines.vllm import VllmEngine
 
         return VllmEngine(max_rows=rows, dtype=dtype)
-    if name.startswith(("http://", "https://")):
-        from lovec.engines.server import VllmServer
+    check_engine_name(name)
+    from lovec.engines.server import VllmServer
 
-        return VllmServer(name, max_rows=rows)
-    raise LovecError(f"the engine is {name!r}, expected one of {_ENGINES}")
+    return VllmServer(name, max_rows=rows)

@@ -21,6 +21,7 @@ import cost  # noqa: E402
 import flops  # noqa: E402
 import gpu_phases  # noqa: E402
 import mix  # noqa: E402
+import score_cost  # noqa: E402
 import sides  # noqa: E402
 import speed  # noqa: E402
 import speed_page  # noqa: E402
@@ -121,8 +122,37 @@ def test_counting_without_the_arithmetic_counts_the_same(model, tmp_path, monkey
         flops.WithoutProducts, "__torch_dispatch__", lambda self, f, t, a=(), k=None: f(*a, **(k or {}))
     )
     assert flops.cost(partial(ours.step, sides.WHOLE), ours.parameters) == counted
-    least = cost.least_flops(ours.config, [*ours.sequences, *ours.choices], reference=False)
-    assert least <= counted.flops < 1.3 * least
+    assert counted.flops > 1.3 * speed.bound(ours)  # every string up to its closing word
+
+
+def test_first_tokens_are_the_bound_of_a_step_with_scores(model, tmp_path):
+    for objective in speed.SCORED:
+        _, ours = side(objective, model, tmp_path, scoring="prefix")
+        counted = flops.cost(partial(ours.step, sides.WHOLE), ours.parameters).flops
+        assert speed.bound(ours) <= counted < 1.1 * speed.bound(ours)
+
+
+TAILS = [[1, word, 3, 4] for word in range(10, 20)] + [[1, 11, 10, 3, 4]]
+"""Score strings of four tokens; "1" and "10" begin alike, and all with the same token."""
+
+
+def test_a_score_costs_the_positions_that_tell_it_apart():
+    found = {(row["use"], row["scoring"]): row for row in score_cost.count_costs(SMALL, [8, 9], TAILS)}
+    for row in found.values():
+        assert row["tokens"] == 25 + 2 + (5 * 4 + 5) / 6
+    # The text has the first token of every score, and behind two of six the "1" that "10" begins with.
+    for use in ("tagging", "training"):
+        assert found[use, "first tokens"]["score_tokens"] == 4 / 6
+    assert found["tagging", "first tokens"]["score_outputs"] == 3
+    exact = found["tagging", "exact"]
+    assert exact["score_outputs"] == 2 + 10 * 2 + 3 - 1 and exact["flops_ratio"] > 1.5
+    assert 1 < found["tagging", "first tokens"]["flops_ratio"] < exact["flops_ratio"] / 1.3
+
+
+@pytest.mark.parametrize("row", json.loads(score_cost.RESULTS.read_text())["counts"], ids=lambda row: row["model"])
+def test_first_tokens_cost_little_beside_a_sentence(row):
+    limit = {"tagging": 1.1, "training": 1.15}[row["use"]]
+    assert (row["flops_ratio"] <= limit) == (row["scoring"] == "first tokens")
 
 
 # ---------------------------------------------------------------- rows and sides

@@ -102,11 +102,17 @@ def test_numbers_of_a_run(here: Path, capsys: pytest.CaptureFixture[str], flags:
     assert code in (1, 2) and words in line
 
 
-@pytest.mark.parametrize("name", ["cuda:9", "foo", "cpu:x", "meta"])
-def test_devices(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cuda:9", "which this machine does not have; expected cpu"),
+        *((n, "expected one of cpu, cuda, hpu") for n in ("foo", "cpu:x", "meta")),
+    ],
+)
+def test_devices(here: Path, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
     (here / "page.txt").write_text("Ada was born.")
     code, line = error_of(capsys, "tag", "page.txt", "--about", "Ada", "--model", "tiny-llama", "--device", name)
-    assert code == 1 and line.startswith(f"device is '{name}', which this machine does not have; expected cpu")
+    assert code == 1 and line.startswith(f"device is '{name}', {words}")
 
 
 @pytest.mark.parametrize(

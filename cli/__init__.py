@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from signal import Signals
+from signal import SIGINT, Signals
 
 from lovec.imports import without_collection
 from lovec.signals import Terminated, terminating
@@ -116,8 +116,9 @@ def run(args: list[str]) -> int:
 
 def _ended(signals: Sequence[int], announced: bool = False) -> int:
     """Say what has ended the command, and return its exit code; without a signal, Ctrl-C has."""
+    interrupted = not signals or signals[0] == SIGINT
     if not announced and is_first_process():
-        print(f"lovec: {f'ended by {Signals(signals[0]).name}' if signals else 'interrupted'}", file=sys.stderr)
+        print(f"lovec: {'interrupted' if interrupted else f'ended by {Signals(signals[0]).name}'}", file=sys.stderr)
     return 128 + signals[0] if signals else INTERRUPTED
 
 

@@ -40,6 +40,7 @@ from lovec.progress import Heartbeat, clock
 from lovec.reports import print_results
 from lovec.types import CALIBRATION_FILE, LovecError, ResultRow, check_count, check_seed
 
+from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
 from .console import is_first_process, locked, say_next, texts_in
 from .errors import UsageError, one_line, unknown
@@ -278,7 +279,8 @@ def run(command: str, words: Sequence[str]) -> None:
     Raises:
         LovecError: something the user can mend.
     """
-    cli = prepare(command, words)
+    with at_work(command, words):
+        cli = prepare(command, words)
     begin = time.monotonic()
     try:
         cli.run_trainer()

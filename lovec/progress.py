@@ -17,6 +17,7 @@ EVERY_ON_TERMINAL = 0.2
 """The same on a terminal, whose line is replaced."""
 
 _NARROWEST = 80
+_BEAT = 0.2  # seconds from one look at what is done to the next
 _SHORTEST = 2.0  # seconds; of what has taken less, no line says how long the rest takes
 
 
@@ -123,14 +124,16 @@ class Lines:
         self._written = time.monotonic()
         self._lock = threading.Lock()
 
-    def due(self, every: float, on_terminal: float = EVERY_ON_TERMINAL) -> bool:
+    def due(self, every: float, on_terminal: float | None = None) -> bool:
         """Return whether the last line is old enough for another.
 
         Args:
             every: seconds between lines where there is no terminal.
-            on_terminal: seconds between lines of a terminal.
+            on_terminal: seconds between lines of a terminal; None is ``EVERY_ON_TERMINAL``.
         """
-        return time.monotonic() - self._written >= (on_terminal if sys.stderr.isatty() else every)
+        if sys.stderr.isatty():
+            every = EVERY_ON_TERMINAL if on_terminal is None else on_terminal
+        return time.monotonic() - self._written >= every
 
     def write(self, line: str) -> None:
         """Write a line."""
@@ -195,7 +198,7 @@ class Heartbeat:
             LINES.clear()
 
     def _beat(self) -> None:
-        while not self._ended.wait(EVERY_ON_TERMINAL):
+        while not self._ended.wait(_BEAT):
             if LINES.due(self.every) and (line := status()):
                 LINES.write(line)
             elif self._what and LINES.due(self.every, self.every):

@@ -177,5 +177,5 @@ def validations_before(trainer: Any, batches: int) -> int:
         return 0
     epochs, rest = divmod(batches, int(per_epoch))
     every = trainer.check_val_every_n_epoch
-    found = epochs // every * int(per_epoch // interval)
+    found: int = epochs // every * int(per_epoch // interval)
     return found + (int(rest // interval) if (epochs + 1) % every == 0 else 0)

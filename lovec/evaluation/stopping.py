@@ -175,7 +175,7 @@ class SignalConnector(_SignalConnector):
             elif not self._noted:
                 self._noted, self._noted_at = number, now
                 if self._ears is None:
-                    self._announce(number, None)
+                    self._announce(number, None, False)
                 else:
                     self._said.wait(1.0)
             elif not self.agreed and now - self._noted_at > _SAME:  # else the checkpoint is being written
@@ -209,7 +209,7 @@ class SignalConnector(_SignalConnector):
 
     def _hear(self, ears: socket.socket, handled: set[int]) -> None:
         """Announce the first signal, and have the main thread drop what takes too long after it."""
-        heard, drop_at = 0, 0.0
+        heard, drop_at, long = 0, 0.0, False
         with ears:
             while True:
                 try:
@@ -220,33 +220,35 @@ class SignalConnector(_SignalConnector):
                 for number in numbers:
                     if number in handled and not heard:
                         heard, left = number, self.expected()
-                        drop_at = time.monotonic() + (0.0 if left is not None and left > _PATIENCE else _PATIENCE)
+                        long = self._droppable and left is not None and left > _PATIENCE
+                        drop_at = time.monotonic() + (0.0 if long else _PATIENCE)
                         ears.settimeout(_AGAIN)
-                        self._announce(number, left)
+                        self._announce(number, left, long)
                         self._said.set()
                 if heard and not self.agreed and self._noted and self._droppable and time.monotonic() >= drop_at:
+                    if not long:
+                        _say("lovec: that takes long, and is dropped; the run is saved as it was before\n")
+                        long = True
                     self._dropping = True
                     signal.pthread_kill(threading.main_thread().ident or 0, heard)
 
-    def _announce(self, number: int, left: float | None) -> None:
-        """Say what a signal will lead to; to the descriptor itself, since a handler may interrupt a ``print``.
+    def _announce(self, number: int, left: float | None, dropped: bool) -> None:
+        """Say what a signal will lead to.
 
         Args:
             number: the signal.
             left: seconds that what is under way still takes; None where it is not known.
+            dropped: whether it is not waited for.
         """
         if not self.trainer.is_global_zero:
             return
         path = Path(self.trainer.default_root_dir, TERMINATED)
-        again = "a second signal ends it at once, without saving\n"
         soon = f", in about {rounded_time(left)}," if left is not None and left >= 1 else ","
-        if left is not None and left > _PATIENCE and self._droppable:
-            line = f"what is under way would take about {rounded_time(left)} more and is dropped; training is saved as "
-            line += f"of the step before to {path}; {again}"
-        else:
-            line = f"training stops after this step{soon} and is saved to {path}; {again}"
-        line = f"lovec: {name_of(number)}: {line}"
-        os.write(2, ("\r\033[K" if os.isatty(2) else "").encode() + line.encode(errors="replace"))
+        line = f"training stops after this step{soon} and is saved to {path}"
+        if dropped and left is not None:
+            line = f"what is under way would take about {rounded_time(left)} more, and is dropped; the run is saved as "
+            line += f"it was before to {path}"
+        _say(f"lovec: {name_of(number)}: {line}; a second signal ends it at once, without saving\n")
 
     def _take_children(self) -> None:
         """Take over the processes that Lightning has started: it kills this one when one of them ends with an error."""
@@ -258,3 +260,8 @@ class SignalConnector(_SignalConnector):
 def name_of(number: int) -> str:
     """Return what users call a signal."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def _say(line: str) -> None:
+    """Write a line on standard error: to the descriptor itself, since a handler may interrupt a ``print``."""
+    os.write(2, ("\r\033[K" if os.isatty(2) else "").encode() + line.encode(errors="replace"))

@@ -15,7 +15,7 @@ from lovec.progress import rounded_time
 VALIDATION, PROBE = "validation", "probe"
 
 _ENOUGH_STEPS = 3  # the first one has one-time costs
-_ENOUGH_SECONDS = 60.0
+_ENOUGH_SECONDS = 60.0  # after which two of them are enough
 _RECENT = 100  # steps whose median counts: a machine may become slower
 
 
@@ -117,7 +117,8 @@ class RunEstimate:
     @property
     def settled(self) -> bool:
         """Whether enough was measured to say how long the training takes."""
-        return len(self._steps) >= _ENOUGH_STEPS or (bool(self._steps) and self.seconds > _ENOUGH_SECONDS)
+        enough = 2 if self.seconds > _ENOUGH_SECONDS else _ENOUGH_STEPS
+        return len(self._steps) >= enough
 
     def each(self, kind: str) -> float:
         """Return the seconds that the next validation or probe takes; 0 where nothing is known."""

@@ -84,13 +84,12 @@ def test_before_any_step_there_is_a_guess_or_nothing() -> None:
     assert estimate.left(Left(5.0, {})) == 10.0
 
 
-def test_one_long_step_is_enough_to_say_something() -> None:
+@pytest.mark.parametrize(("steps", "settled"), [([90], False), ([40, 19], False), ([40, 21], True), ([1, 1, 1], True)])
+def test_two_long_steps_or_three_short_ones_are_enough(steps: list[float], settled: bool) -> None:
     clock = Clock()
     estimate = RunEstimate(clock)
-    trained(clock, estimate, [(59, 1)])
-    assert not estimate.settled
-    clock.passes(2)
-    assert estimate.settled
+    trained(clock, estimate, [(seconds, 1) for seconds in steps])
+    assert estimate.settled == settled
 
 
 def test_only_recent_steps_count() -> None:

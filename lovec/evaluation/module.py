@@ -38,6 +38,7 @@ from lovec.policy.checkpoints import (
     read_checkpoint,
 )
 from lovec.policy.fingerprint import FINGERPRINT, MEASURED, PARTS, Part, base_part, differences, prompt_part, start_of
+from lovec.progress import doing
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance
@@ -193,7 +194,8 @@ class EvaluationModule(LightningModule):
 
     def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
         """Load the policy in train mode."""
-        self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
+        with doing("loading the model"):
+            self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
         self.policy.train()  # from_pretrained leaves models in eval mode
 
     def tested_adapter(self) -> str | None:

@@ -495,7 +495,7 @@ class PolicyModule(EvaluationModule):
         SignalConnector.of(self.trainer).end_if_agreed()
         if self._within_training:
             SignalConnector.of(self.trainer).expected = self.costs.validation_left
-            records = len(self.costs.validated()) or None
+            records = self.costs.validation_records or None
             self._validation = self._validating.enter_context(doing("validation", records, "records"))
             self._validating.enter_context(self.costs.estimate.aside(VALIDATION))
 

@@ -27,13 +27,14 @@ class RunCosts:
 
     Attributes:
         estimate: what was measured.
+        validation_records: number of records of this process that a validation measures; 0 where it is not known.
     """
 
     def __init__(self, module: Any) -> None:
         self.estimate = RunEstimate()
         self._module = module
         self._batch_work = self._validation_work = 0.0
-        self._first = 0
+        self._first = self.validation_records = 0
 
     def training_begins(self) -> None:
         """Find out how much work a step and a validation are on average, and begin to measure."""
@@ -44,15 +45,11 @@ class RunCosts:
             some = [rows[number * len(rows) // _SAMPLED] for number in range(_SAMPLED)]
             share = len(rows) / data.train_batches() / trainer.world_size
             self._batch_work = module.work(some) / len(some) * share
-        if ITERATIVE in module.evaluator.modes:
-            self._validation_work = float(sum(map(length_of, self.validated())))
+        records = own_share(trainer, data.validated()) if hasattr(data, "validated") else ()
+        self.validation_records = len(records)
+        given = ITERATIVE in module.evaluator.modes
+        self._validation_work = float(sum(map(length_of, records))) if given else 0.0
         self.estimate.steps_begin()
-
-    def validated(self) -> Sequence[Record]:
-        """Return the records of this process that a validation measures; none where they are not known."""
-        trainer = self._module.trainer
-        data: Any = getattr(trainer, "datamodule", None)
-        return own_share(trainer, data.validated()) if hasattr(data, "validated") else ()
 
     def left(self, done: int) -> Left:
         """Return what is left to do after so many batches, those of earlier parts of the run included."""
@@ -112,7 +109,7 @@ class RunCosts:
         module = self._module
         guess = (self.estimate.rate or 0.0) * self._validation_work
         if any(mode != ITERATIVE for mode in module.evaluator.modes):
-            records, rows = len(self.validated()), module.evaluation.rows
+            records, rows = self.validation_records, module.evaluation.rows
             questions = next((c.questions for c in module.trainer.callbacks if isinstance(c, Probe)), 1)
             several = math.sqrt(max(1, min(records, rows)) / questions)
             guess += self.estimate.each(PROBE) * -(-records // rows) * several

@@ -102,7 +102,7 @@ class ProgressLine(ProgressBar):
         shown = "".join(f", {part}" for part in learned(trainer))
         if (trainer.max_epochs or 1) > 1:
             shown += f", epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
-        costs = getattr(pl_module, "costs", None)
+        costs: Any = getattr(pl_module, "costs", None)
         left = None if costs is None else costs.seconds_left(done)
         if left is not None and not self._summed_up and costs.estimate.settled:
             self._summed_up = True

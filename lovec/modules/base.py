@@ -479,7 +479,7 @@ class PolicyModule(EvaluationModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """End the run after a signal; what the last step logged is written by now."""
         SignalConnector.of(self.trainer).end_if_agreed()
-        total = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
         total.started = total.ready - 1  # a run that goes on after a dropped step has counted that one
 
     def on_train_epoch_end(self) -> None:

@@ -58,7 +58,7 @@ def hearing_signals(model: Any) -> Iterator[None]:
     def after(layer: Any, arguments: Any, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
         if isinstance(states, torch.Tensor) and states.requires_grad and states.device.type == "cpu":
-            states.register_hook(_let_handlers_run)
+            states.register_hook(_let_handlers_run)  # type: ignore[no-untyped-call]
 
     layers = getattr(model.get_decoder(), "layers", None) or []
     handles = [layer.register_forward_hook(after) for layer in layers]

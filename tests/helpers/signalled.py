@@ -45,7 +45,7 @@ class Stuck(Callback):
         number: the signal.
     """
 
-    def __init__(self, hook: str, at: int, backward: bool = False, number: int = signal.SIGTERM) -> None:
+    def __init__(self, hook: str, at: int, backward: bool = False, number: int = 15) -> None:
         self.left, self.backward, self.number = at, backward, number
         setattr(self, hook, self.called)
 

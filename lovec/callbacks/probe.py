@@ -99,6 +99,8 @@ class Probe(Callback):
     def allowed_seconds(self, trainer: Trainer, pl_module: Any, rows: Sequence[Record]) -> float:
         """Return how long the probe that is due may take: an equal part of what is left of the budget of all.
 
+        Before the first step it is half of that, since a row by itself takes longer than as one of a batch.
+
         Args:
             trainer: the trainer of the run.
             pl_module: the module that is trained.
@@ -107,12 +109,14 @@ class Probe(Callback):
         if self.share == 1 or pl_module.policy.is_tiny:
             return math.inf
         costs, done = pl_module.costs, trainer.fit_loop.epoch_loop.total_batch_idx
+        share = self.share
         if costs.estimate.rate is None:
             costs.trial(rows)
+            share /= 2
         rest, probes = costs.seconds_left(done), costs.left(done).counts.get(PROBE, 0)
         if rest is None:  # an endless run
             return math.inf
-        return allowance(self.share, costs.estimate.seconds + rest, costs.estimate.spent(PROBE), probes)
+        return allowance(share, costs.estimate.seconds + rest, costs.estimate.spent(PROBE), probes)
 
     def _say_once(self, tokens: int, allowed: float, pl_module: Any) -> None:
         if not self._said:

@@ -78,18 +78,19 @@ class RunCosts:
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""
         module, trainer = self._module, self._module.trainer
         row = sorted(rows, key=length_of)[len(rows) // 2 :][:1]
-        begin = time.monotonic()
-        with (
-            doing("measuring how long a step takes"),
-            seeded(module.seed, module.global_step, module.global_rank),
-            trainer.precision_plugin.train_step_context(),
-        ):
-            examples = next(iter(module.update_batches(row)))
-            out = module.loss(Batch.of(examples, module.device))
-            module.manual_backward(module.total_loss(out, module.counts(examples)))
-        for parameter in module.policy.trainable():
-            parameter.grad = None
-        self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)
+        for _ in range(2):  # the first time, memory is taken and kernels are chosen
+            begin = time.monotonic()
+            with (
+                doing("measuring how long a step takes"),
+                seeded(module.seed, module.global_step, module.global_rank),
+                trainer.precision_plugin.train_step_context(),
+            ):
+                examples = next(iter(module.update_batches(row)))
+                out = module.loss(Batch.of(examples, module.device))
+                module.manual_backward(module.total_loss(out, module.counts(examples)))
+            for parameter in module.policy.trainable():
+                parameter.grad = None
+            self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)
 
     def _counts_left(self, total: int) -> dict[str, int]:
         trainer, module = self._module.trainer, self._module

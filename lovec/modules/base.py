@@ -7,7 +7,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -316,7 +316,8 @@ class PolicyModule(EvaluationModule):
         own = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
         groups = even_groups(self.trainer, own)
         for number, group in enumerate(groups):
-            with without_sync(self.trainer), doing(f"micro-batch {number + 1} of {len(groups)}"):
+            several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()
+            with without_sync(self.trainer), several:
                 out = self.loss(Batch.of(group, self.device))
                 total = self.total_loss(out, counts)
                 self.manual_backward(total if number < len(own) else 0.0 * total)

@@ -10,10 +10,12 @@ from typing import Any
 
 from lovec.labelling import Counts, Progress
 from lovec.notices import counted
-from lovec.progress import EVERY, EVERY_ON_TERMINAL, Heartbeat, doing
+from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
 from lovec.types import Sentence
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
+
+_SILENCE = 2.0  # seconds without a line on a terminal, after which it is said what the model does
 
 
 class ProgressLines:
@@ -52,6 +54,7 @@ class ProgressLines:
 
     def _print(self, end: str) -> None:
         self._printed, self._begun = time.monotonic(), True
+        LINES.restart()
         line = self._line()
         print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
 
@@ -94,7 +97,7 @@ def heartbeat(what: str, alone: bool = True) -> Iterator[None]:
     if not alone and sys.stderr.isatty():
         yield
         return
-    with Heartbeat(EVERY), doing(what):
+    with Heartbeat(EVERY, on_terminal=_SILENCE), doing(what):
         yield
 
 

@@ -168,12 +168,14 @@ class Heartbeat:
     Args:
         every: seconds of silence before a line where there is no terminal.
         what: what to speak of where nothing is reported; "" says nothing then.
+        on_terminal: seconds of silence before a line of a terminal; None is ``EVERY_ON_TERMINAL``.
     """
 
     _running = 0
 
-    def __init__(self, every: float = EVERY, what: str = "") -> None:
+    def __init__(self, every: float = EVERY, what: str = "", on_terminal: float | None = None) -> None:
         self.every = every
+        self.on_terminal = on_terminal
         self._what = what
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -199,7 +201,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(_BEAT):
-            if LINES.due(self.every) and (line := status()):
+            if LINES.due(self.every, self.on_terminal) and (line := status()):
                 LINES.write(line)
             elif self._what and LINES.due(self.every, self.every):
                 LINES.write(f"{self._what}, {clock(time.monotonic() - self._begin)}")

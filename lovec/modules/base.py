@@ -319,7 +319,7 @@ class PolicyModule(EvaluationModule):
             several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()
             with without_sync(self.trainer), several:
                 out = self.loss(Batch.of(group, self.device))
-                total = self.total_loss(out, counts)
+                total = self._total(out, counts)
                 self.manual_backward(total if number < len(own) else 0.0 * total)
             if number >= len(own):
                 continue
@@ -355,7 +355,7 @@ class PolicyModule(EvaluationModule):
         self.log(f"train/{shown}", metrics.pop(shown), prog_bar=True, batch_size=len(examples))
         self.log_dict({f"train/{name}": value for name, value in metrics.items()}, batch_size=len(examples))
 
-    def total_loss(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
+    def _total(self, out: LossOutput, counts: Mapping[str, float]) -> Tensor:
         """Return this micro-batch's share of the loss of the batch."""
         return torch.stack([share.double() for share in self._shares(out, counts).values()]).sum()
 

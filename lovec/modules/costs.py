@@ -87,7 +87,7 @@ class RunCosts:
             ):
                 examples = next(iter(module.update_batches(row)))
                 out = module.loss(Batch.of(examples, module.device))
-                module.manual_backward(module.total_loss(out, module.counts(examples)))
+                module.manual_backward(module._total(out, module.counts(examples)))
             for parameter in module.policy.trainable():
                 parameter.grad = None
             self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)

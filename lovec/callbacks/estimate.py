@@ -62,6 +62,7 @@ class RunEstimate:
         self._steps: list[float] = []
         self._times: dict[str, list[float]] = {VALIDATION: [], PROBE: []}
         self._step_begun: float | None = None
+        self._aside_begun = self._begun
         self.guesses: dict[str, float] = {}
         self.rate_guess: float | None = None
 
@@ -72,7 +73,7 @@ class RunEstimate:
     @contextmanager
     def aside(self, kind: str) -> Iterator[None]:
         """Measure a validation or a probe, and count it for no step."""
-        begin = self._now()
+        begin = self._aside_begun = self._now()
         yield
         seconds = self._now() - begin
         self._times[kind].append(seconds)
@@ -124,6 +125,11 @@ class RunEstimate:
         """Return the seconds that the next validation or probe takes; 0 where nothing is known."""
         measured = self._times[kind]
         return median(measured) if measured else self.guesses.get(kind, 0.0)
+
+    def aside_left(self, kind: str) -> float | None:
+        """Return how many seconds the validation or probe under way still takes; None where it is not known."""
+        expected = self.each(kind)
+        return max(0.0, expected - (self._now() - self._aside_begun)) if expected else None
 
     def left(self, left: Left) -> float | None:
         """Return how many seconds the rest takes; None before anything was measured."""

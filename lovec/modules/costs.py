@@ -71,8 +71,8 @@ class RunCosts:
         return self.estimate.summary(self.left(done), total - self._first)
 
     def validation_left(self) -> float | None:
-        """Return how long the validation under way still takes at most; None where it is not known."""
-        return self.estimate.each(VALIDATION) or None
+        """Return how long the validation under way still takes; None where it is not known."""
+        return self.estimate.aside_left(VALIDATION)
 
     def trial(self, rows: Sequence[Record]) -> None:
         """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""

@@ -66,7 +66,10 @@ def test_validations_and_probes_count_for_no_step_and_replace_guesses() -> None:
     assert estimate.each(VALIDATION) == 7.0 and estimate.each(PROBE) == 0.0
     trained(clock, estimate, [(2, 1), (2, 1)])
     with estimate.aside(VALIDATION):
-        clock.passes(33)
+        clock.passes(5)
+        assert estimate.aside_left(VALIDATION) == 2.0 and estimate.aside_left(PROBE) is None
+        clock.passes(28)
+        assert estimate.aside_left(VALIDATION) == 0.0
     clock.passes(1)  # a checkpoint is written
     estimate.step_begins()
     clock.passes(2)

@@ -11,10 +11,12 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from signal import Signals
+from signal import SIGINT, Signals
 
 from lovec.imports import without_collection
+from lovec.progress import EVERY, Heartbeat
 from lovec.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
 
@@ -110,7 +112,7 @@ def run(args: list[str], alone: bool = False) -> int:
         return 0
     if training or command in ("sweep", "tag", "serve", "label", "calibrate", "export"):
         import_module(".preflight", __name__).check_words(command, rest)
-    with without_collection():
+    with without_collection(), at_work(command, rest) if training else nullcontext():
         module = import_module(".training" if training else f".{command}", __name__)
         if alone:
             gc.freeze()
@@ -118,10 +120,17 @@ def run(args: list[str], alone: bool = False) -> int:
     return 0
 
 
+def at_work(command: str, words: Sequence[str]) -> AbstractContextManager[object]:
+    """Return what says that a command of the trainer is at work before its own lines begin, unless bars are off."""
+    silent = any("enable_progress_bar" in word.replace("-", "_") for word in words)
+    return Heartbeat(EVERY, command) if is_first_process() and not silent else nullcontext()
+
+
 def _ended(signals: Sequence[int], announced: bool = False) -> int:
     """Say what has ended the command, and return its exit code; without a signal, Ctrl-C has."""
+    interrupted = not signals or signals[0] == SIGINT
     if not announced and is_first_process():
-        print(f"lovec: {f'ended by {Signals(signals[0]).name}' if signals else 'interrupted'}", file=sys.stderr)
+        print(f"lovec: {'interrupted' if interrupted else f'ended by {Signals(signals[0]).name}'}", file=sys.stderr)
     return 128 + signals[0] if signals else INTERRUPTED
 
 

@@ -39,6 +39,7 @@ from lovec.types import (
 from .arguments import add_working_directory, find_recipe
 from .console import locked, quiet, say_next
 from .errors import UsageError
+from .progress import heartbeat
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
 from .signatures import SignatureParser
 from .unseen import run_of, unseen
@@ -137,13 +138,14 @@ def run(words: list[str]) -> None:
 
     digest = weights_digest(adapter)
     check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
-    records, oracle, names = _labelled(settings, Path(options.source))
+    with heartbeat("reading the labelled records"):
+        records, oracle, names = _labelled(settings, Path(options.source))
     records, notes = unseen(records, run_of(adapter))
     for note in notes:
         _say(f"warning: {note}")
-    with quiet():
+    with quiet(), heartbeat("loading the model"):
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
-    with session, quiet(), locked(adapter, folder=True):
+    with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
         kept = _earlier(adapter, session.provenance)
         made: dict[str, Calibration] = {}
         for mode in (ITERATIVE, FREE_FORM):

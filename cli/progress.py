@@ -10,10 +10,12 @@ from typing import Any
 
 from lovec.labelling import Counts, Progress
 from lovec.notices import counted
+from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
 from lovec.types import Sentence
 
-_EVERY = 0.2, 30.0  # seconds between lines of progress, on a terminal and elsewhere
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
+
+_SILENCE = 2.0  # seconds without a line on a terminal, after which it is said what the model does
 
 
 class ProgressLines:
@@ -47,11 +49,12 @@ class ProgressLines:
             self._print(end="\n")
 
     def _print_if_due(self) -> None:
-        if time.monotonic() - self._printed >= _EVERY[0 if self._terminal else 1]:
+        if time.monotonic() - self._printed >= (EVERY_ON_TERMINAL if self._terminal else EVERY):
             self._print(end="" if self._terminal else "\n")
 
     def _print(self, end: str) -> None:
         self._printed, self._begun = time.monotonic(), True
+        LINES.restart()
         line = self._line()
         print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
 
@@ -66,13 +69,36 @@ class ProgressLines:
 
 
 @contextmanager
-def progress(stage: str, oracle: Any) -> Iterator[ProgressLines]:
-    """Yield what prints lines of progress; the last one is printed when the block ends, and its line is ended."""
+def progress(stage: str, oracle: Any, alone: bool = True) -> Iterator[ProgressLines]:
+    """Yield what prints lines of progress; the last one is printed when the block ends, and its line is ended.
+
+    Args:
+        stage: name of the stage.
+        oracle: what labels sentences.
+        alone: whether nothing else is printed on the terminal; if so, what the model does is said, too, while it takes
+            long.
+    """
     lines = ProgressLines(stage, oracle)
     try:
-        yield lines
+        with heartbeat(stage, alone):
+            yield lines
     finally:
         lines.end()
+
+
+@contextmanager
+def heartbeat(what: str, alone: bool = True) -> Iterator[None]:
+    """Say inside the block what is done, whenever nothing was said for ten seconds.
+
+    Args:
+        what: what is done, in a word.
+        alone: whether nothing else is printed on the terminal.
+    """
+    if not alone and sys.stderr.isatty():
+        yield
+        return
+    with Heartbeat(EVERY, on_terminal=_SILENCE), doing(what):
+        yield
 
 
 def print_summary(counts: Mapping[str, Counts], asked: Mapping[str, Any]) -> None:

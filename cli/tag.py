@@ -37,7 +37,7 @@ from .arguments import add_working_directory
 from .console import locked, log_level, say_next, weights_digest
 from .errors import UsageError
 from .printer import Printer
-from .progress import ProgressLines, progress
+from .progress import ProgressLines, heartbeat, progress
 from .signatures import SignatureParser
 from .tag_options import check_opening, checked, inputs, tag_parser
 from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
@@ -171,7 +171,7 @@ class TagCommand:
         """The model, opened when it is first needed."""
         self._check_guarantee()
         options = self.parser.instantiate(self.options)
-        with without_progress_bars():
+        with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
             print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
@@ -243,7 +243,7 @@ class TagCommand:
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
         """Yield documents that are tagged together, and report on standard error how many are done."""
         rest, taken = self.documents.records(0), 0
-        with progress("tag", None) as self._lines:
+        with progress("tag", None, report) as self._lines:
             while chunk := list(islice(rest, self.options.rows)):
                 yield chunk
                 taken += len(chunk)

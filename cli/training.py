@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 import lovec
 from lovec.callbacks import ProgressLine
-from lovec.callbacks.progress import clock, learned
+from lovec.callbacks.progress import learned
 from lovec.datamodules import RecordsDataModule
 from lovec.evaluation import EvaluationModule
 from lovec.evaluation.places import folder_name, predictions_file
@@ -36,9 +36,11 @@ from lovec.imports import without_progress_bars
 from lovec.modules import PolicyModule
 from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
+from lovec.progress import Heartbeat, clock
 from lovec.reports import print_results
 from lovec.types import CALIBRATION_FILE, LovecError, ResultRow, check_count, check_seed
 
+from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
 from .console import is_first_process, locked, say_next, texts_in
 from .errors import UsageError, one_line, unknown
@@ -234,11 +236,18 @@ class TrainingCLI(LightningCLI):
                 verbose and self.command == "validate"
             )  # a test ends with a table that says it better
         loading = nullcontext() if sys.stderr.isatty() else without_progress_bars()
-        with self._folder(), loading:
+        with self._folder(), loading, self._heartbeat():
             try:
                 getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
             except MisconfigurationException as error:
                 raise LovecError(one_line(error)) from error
+
+    def _heartbeat(self) -> AbstractContextManager[Any]:
+        """Return what says that the command is at work, also before the trainer's line of progress begins."""
+        lines = [callback.every for callback in self.trainer.callbacks if isinstance(callback, ProgressLine)]  # type: ignore[attr-defined]
+        if not lines or not lines[0] or not is_first_process():
+            return nullcontext()
+        return Heartbeat(lines[0], self.command)
 
     @contextmanager
     def _folder(self) -> Iterator[None]:
@@ -270,7 +279,8 @@ def run(command: str, words: Sequence[str]) -> None:
     Raises:
         LovecError: something the user can mend.
     """
-    cli = prepare(command, words)
+    with at_work(command, words):
+        cli = prepare(command, words)
     begin = time.monotonic()
     try:
         cli.run_trainer()

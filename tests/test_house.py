@@ -61,6 +61,7 @@ LAYERS = (
             "hub": "adapters by name",
             "imports": "users' functions",
             "notices": "bundled warnings",
+            "progress": "what is being done",
             "provenance": "what decides a score",
             "randomness": "random streams",
             "signals": "ends in order",

@@ -26,9 +26,9 @@ from lovec.types import LovecError
 NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
-    "Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
+    "Activity Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
     "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
-    "Guarantee Histogram Interval Kept Labelled Lead LeadPlace LoggedRow Matched Measured Measurement "
+    "Guarantee Histogram Interval Kept Labelled Lead LeadPlace Left LoggedRow Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout Pending Piece PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
@@ -41,7 +41,7 @@ CONSTANTS = {"WorldSpec", "Schedule"}
 
 PASSED_ON = {
     "ApiClient", "Asker", "BatchClient", "Chat", "CompletionClient", "EngineWorker", "EvalLoader", "Evaluator",
-    "SentenceQuestion", "StreamWorker", "TeacherResources"
+    "Heartbeat", "SentenceQuestion", "StreamWorker", "TeacherResources", "TimedEngine"
 }  # fmt: skip
 """Classes that are made by classes with the same options, which have checked them."""
 
@@ -50,7 +50,8 @@ IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
 
 ZERO = set(
     "Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
-    "DPO.sft_weight GRPO.beta LabelSettings.max_cost LabelSettings.seed EvaluationModule.seed "
+    "DPO.sft_weight EvaluationConfig.validation_records EvaluationModule.seed GRPO.beta LabelSettings.max_cost "
+    "LabelSettings.seed "
     "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
     "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
     "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "

@@ -113,6 +113,7 @@ class RecordsDataModule(LightningDataModule):
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}
         self._records: dict[str, Sequence[Record]] = {}
+        self._sampled: Sequence[int] | None = None
 
     @property
     def title(self) -> str:
@@ -185,6 +186,25 @@ class RecordsDataModule(LightningDataModule):
     def loaded(self, split: str) -> Sequence[Record]:
         """Return the records of a split that is set up, and none for a split that is not; nothing is read."""
         return self._records.get(split, ())
+
+    def sample_validation(self, places: Sequence[int] | None) -> None:
+        """Let validations within training measure a sample of the records.
+
+        Args:
+            places: indices of the records in the sample; None is all.
+        """
+        self._sampled = places
+
+    def validated(self) -> Sequence[Record]:
+        """Return the records that a validation within training measures."""
+        records = self.loaded("validation")
+        if self._sampled is None:
+            return records
+        return (
+            records.selected(self._sampled)
+            if isinstance(records, StoredRecords)
+            else [records[place] for place in self._sampled]
+        )
 
     def with_domain(self, record: Record) -> Record:
         """Return a record with the name of the data set as its domain, where it has none."""
@@ -293,15 +313,16 @@ class RecordsDataModule(LightningDataModule):
 
     def val_dataloader(self) -> list[EvalLoader]:
         """Return a loader of this process's validation records, or no loader if there are none."""
-        return self._eval_loaders("validation")
+        fitting = self.trainer is not None and self.trainer.state.fn == "fit"
+        return self._eval_loaders(self.validated() if fitting else self.loaded("validation"))
 
     def test_dataloader(self) -> list[EvalLoader]:
         """Return a loader of this process's test records, or no loader if there are none."""
-        return self._eval_loaders("test")
+        return self._eval_loaders(self.loaded("test"))
 
     def predict_dataloader(self) -> list[EvalLoader]:
         """Return the same loader as for test: its records are tagged, but not measured."""
-        return self._eval_loaders("test")
+        return self._eval_loaders(self.loaded("test"))
 
     def train_batches(self) -> int:
         """Return the number of optimiser batches per epoch.
@@ -321,8 +342,7 @@ class RecordsDataModule(LightningDataModule):
         chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
         return RecordBatch([records[i] for i in chosen[rank::world_size].tolist()])
 
-    def _eval_loaders(self, split: str) -> list[EvalLoader]:
-        records = self.loaded(split)
+    def _eval_loaders(self, records: Sequence[Record]) -> list[EvalLoader]:
         return [EvalLoader(records, self.eval_batch_size, *self._process())] if records else []
 
     def _process(self) -> tuple[int, int]:

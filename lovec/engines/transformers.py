@@ -17,6 +17,8 @@ from lovec.choices import NO_CHOICES, AttentionKind, ChoiceTree, rows_at_once
 from lovec.engines.common import SampleRow, by_prompt, checked_texts, sample_rows
 from lovec.engines.kv import CachedRows
 from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
+from lovec.notices import counted
+from lovec.progress import Activity, doing
 from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count
 
 MIN_SHARED = 32
@@ -105,7 +107,9 @@ class TransformersEngine:
         with self._eval_mode():
             for start in range(0, len(order), self.max_rows):
                 chunk = sorted(order[start : start + self.max_rows], key=lambda at: rows[at].ids)
-                sampled = self._sample([rows[at] for at in chunk], sampling, frozenset(stop_ids))
+                longest = max(rows[at].max_new_tokens for at in chunk)
+                with doing(f"writing {counted(len(chunk), 'answer')}", longest, "tokens") as writing:
+                    sampled = self._sample([rows[at] for at in chunk], sampling, frozenset(stop_ids), writing)
                 completions.update(zip(chunk, sampled, strict=True))
         return by_prompt([completions[at] for at in range(len(rows))], sampling)
 
@@ -226,7 +230,9 @@ class TransformersEngine:
                 found.update(zip(chunk, parts, strict=True))
         return [found[at] for at in range(len(texts))]
 
-    def _sample(self, rows: list[SampleRow], sampling: Sampling, stop_ids: frozenset[int]) -> list[Completion]:
+    def _sample(
+        self, rows: list[SampleRow], sampling: Sampling, stop_ids: frozenset[int], writing: Activity
+    ) -> list[Completion]:
         """Sample one completion per row; the rows are sorted by their prompts, equal prompts are prefilled once."""
         prompts = sorted({row.ids for row in rows})
         place = {ids: at for at, ids in enumerate(prompts)}
@@ -256,6 +262,7 @@ class TransformersEngine:
                 order = cached.drop(done)
                 live = [live[at] for at in order]
                 tokens, uniforms = tokens[order], uniforms[order]
+            writing.advance()
             logits = cached.step(tokens)
         return [Completion(tuple(i), tuple(p), i[-1] in stop_ids) for i, p in zip(ids, logps, strict=True)]
 

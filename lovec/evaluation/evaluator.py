@@ -49,6 +49,9 @@ class EvaluationConfig:
         history: what iterative tagging shows of earlier sentences: `scores`, `hidden` or `previous`.
         max_new_tokens: longest free-form answer, in tokens.
         rows: number of sequences the engine runs at once.
+        validation_records: number of validation records that are measured while a model is trained, drawn with the
+            seed; 0 is all of them. Null is as many as cost about a tenth of an epoch, and at least 32; of a model with
+            fewer than 50 million weights it is all. `validate` always measures all.
         name: what tables and files of a test call the method; null takes the name of the class.
         vanilla: whether `test` also measures the base model without the adapter.
         recalibrated: whether `test` also measures the method's confidences after recalibration on the validation
@@ -72,6 +75,7 @@ class EvaluationConfig:
     history: History = "scores"
     max_new_tokens: int = 512
     rows: int = 64
+    validation_records: int | None = None
     name: PlainWord | None = None
     vanilla: bool = True
     recalibrated: bool = False
@@ -87,6 +91,7 @@ class EvaluationConfig:
             raise LovecError(f"evaluation.modes contains {sorted(unknown)}; expected some of {list(MODES)}")
         check_count("evaluation.max_new_tokens", self.max_new_tokens)
         check_count("evaluation.rows", self.rows)
+        check_count("evaluation.validation_records", self.validation_records, at_least=0)
         user_metric_infos(self.metrics or [])
 
 

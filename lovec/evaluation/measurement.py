@@ -33,6 +33,7 @@ from lovec.evaluation.processes import gather, in_data_order, meet, own_share
 from lovec.files import write_text
 from lovec.metrics.records import READOUTS, sentence_pairs
 from lovec.policy import Policy
+from lovec.progress import doing
 from lovec.results import write_results, written_by
 from lovec.stopwatch import Stopwatch
 from lovec.taggers import IterativeTagger
@@ -107,7 +108,7 @@ class Measurement:
 
     def tag_all(self) -> None:
         """Tag and measure all test records with the active adapter, in every mode."""
-        for records in self._batches(self.records):
+        for records in self._batches(self.records, "tagging all records"):
             self.tag(records)
 
     def finish_method(self, name: str, deployment: Deployment | None = None) -> None:
@@ -140,7 +141,7 @@ class Measurement:
 
     def measure_vanilla(self) -> None:
         """Measure the base model without an adapter, prompted like a method."""
-        with self.using_adapter(None):
+        with self.using_adapter(None), doing(VANILLA):
             self.tag_all()
             self._finish(VANILLA, "baseline")
 
@@ -162,7 +163,7 @@ class Measurement:
         for baseline in baselines:
             rank_zero_info(f"{baseline.name} judges the stored answers")
             baseline.attach(self.resources)
-            with self.using_adapter(baseline.adapter):
+            with self.using_adapter(baseline.adapter), doing(baseline.name):
                 if baseline.needs_labels:
                     with self.trainer.precision_plugin.test_step_context():
                         baseline.fit(self.training)
@@ -186,7 +187,7 @@ class Measurement:
         engine, encoder, watch = self.resources.engine, self.resources.encoder, Stopwatch()
         with self.using_adapter(None), self._timed(FREE_FORM, watch):
             longest = engine.context_length
-            for records in self._batches(self.records):
+            for records in self._batches(self.records, "answers without tags"):
                 prompts = [encoder.prompt(record.question, instruct=False) for record in records]
                 prompts = [prompt for prompt in prompts if longest is None or len(prompt) < longest]
                 with watch.phase("writing"):
@@ -244,13 +245,15 @@ class Measurement:
 
     # Steps
 
-    def _batches(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Yield as many records at a time as go through the engine together."""
-        for start in range(0, len(records), self.config.rows):
-            yield records[start : start + self.config.rows]
+    def _batches(self, records: Sequence[Record], what: str) -> Iterator[Sequence[Record]]:
+        """Yield as many records at a time as go through the engine together; lines of progress say for what."""
+        with doing(what, len(records), "records") as activity:
+            for start in range(0, len(records), self.config.rows):
+                yield (batch := records[start : start + self.config.rows])
+                activity.advance(len(batch))
 
     def _tag_iteratively(self, tagger: Tagger) -> None:
-        for records in self._batches(answered(self.records)):
+        for records in self._batches(answered(self.records), "stored answers"):
             with self._timed(ITERATIVE, _watch(tagger)):
                 tagged = tagger.tag(records)
             self._add(ITERATIVE, tagged)
@@ -288,7 +291,7 @@ class Measurement:
         fitting: dict[str, list[Record]] = {}
         with self.trainer.precision_plugin.test_step_context():
             for mode in modes:
-                batches = self._batches(own_share(self.trainer, self.validation))
+                batches = self._batches(own_share(self.trainer, self.validation), f"{method} on validation records")
                 fitting[mode] = self._all([r for rows in batches for r in tag(rows, mode)])
         for (label, calibrator), readout in product(CALIBRATORS.items(), readouts):
             name = f"{method} + {label}"

@@ -49,6 +49,7 @@ from lovec.policy.fingerprint import (
     scoring_in,
     start_of,
 )
+from lovec.progress import doing
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance
@@ -217,7 +218,8 @@ class EvaluationModule(LightningModule):
 
     def _load_policy(self, config: PolicyConfig, **options: Any) -> None:
         """Load the policy in train mode."""
-        self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
+        with doing("loading the model"):
+            self.policy = load_policy(self.trainer, lambda: Policy(config, self.uses_dropout, **options))
         self.policy.train()  # from_pretrained leaves models in eval mode
 
     def tested_adapter(self) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,11 +19,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lovec.callbacks import Monitor, Probe
+from lovec.callbacks.estimate import VALIDATION
 from lovec.datasets.stored import Extent
 from lovec.evaluation.module import EvaluationModule
 from lovec.evaluation.places import set_aside_measured
 from lovec.evaluation.processes import reduce_over_processes
-from lovec.evaluation.stopping import TERMINATED, SignalConnector
+from lovec.evaluation.sampling import drawn, validation_size
+from lovec.evaluation.stopping import TERMINATED, SignalConnector, StepDropped, name_of
 from lovec.exporting import trained_files
 from lovec.files import free_name
 from lovec.modules.batching import Batch, Example, micro_batches
@@ -36,9 +38,11 @@ from lovec.modules.checks import (
     unfit_records,
     unfit_summary,
 )
-from lovec.modules.distributed import even_groups, sum_gradients, without_sync
+from lovec.modules.costs import RunCosts, length_of
+from lovec.modules.distributed import even_groups, hearing_signals, sum_gradients, without_sync
 from lovec.notices import DoublingWarning, counted, listed
 from lovec.policy import TokenSequence
+from lovec.progress import Activity, doing
 from lovec.randomness import seeded
 from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
 
@@ -94,6 +98,10 @@ class PolicyModule(EvaluationModule):
         )
         self._data_checked = False
         self._notices = [self._shortened, self._asks_for_tags]
+        self.costs = RunCosts(self)
+        self._validating = ExitStack()
+        self._validation: Activity | None = None
+        self._hearing = ExitStack()
 
     # What an objective defines
 
@@ -206,7 +214,29 @@ class PolicyModule(EvaluationModule):
         """Build the policy, and check the training records before anything counts them."""
         super().configure_model()
         if self.trainer.state.fn == TrainerFn.FITTING:
-            self.check_data()
+            with doing("checking the training records"):
+                self.check_data()
+            self._sample_validation()
+
+    def _sample_validation(self) -> None:
+        """Let validations within training measure a sample where all records would cost much of an epoch."""
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not hasattr(data, "sample_validation"):
+            return
+        records, wanted = len(data.loaded("validation")), self.evaluation.validation_records
+        modes = self.evaluator.modes
+        size = validation_size(records, len(data.loaded("train")), modes, wanted, cheap=self.policy.is_tiny)
+        data.sample_validation(drawn(records, size, self.seed) if size < records else None)
+        if size < records:
+            why = (
+                "as --model.evaluation.validation_records says"
+                if wanted
+                else "so that a validation costs about a tenth of an epoch"
+            )
+            rank_zero_info(
+                f"validations during training measure {size} of {records} records, drawn with the seed, {why}"
+                + ("" if wanted else "; --model.evaluation.validation_records 0 measures all")
+            )
 
     def check_rows(self, rows: Sequence[Record]) -> None:
         """Check, before the first step, what the training records are together; each has passed ``check_row``."""
@@ -235,12 +265,45 @@ class PolicyModule(EvaluationModule):
 
     def training_step(self, rows: Sequence[Record], batch_idx: int) -> None:
         """Learn from one optimiser batch of rows."""
-        with seeded(self.seed, self.global_step, self.global_rank):
+        work = self.work(rows)
+        SignalConnector.of(self.trainer).expected = lambda: self.costs.estimate.step_left(work)
+        self.costs.estimate.step_begins()
+        with (
+            self.droppable(),
+            seeded(self.seed, self.global_step, self.global_rank),
+            doing(f"step {self.global_step + 1}"),
+        ):
             for examples in self.update_batches(rows):
                 self.update(examples)
         self._log_notices()
         if (datamodule := getattr(self.trainer, "datamodule", None)) is not None:
             datamodule.batch_done()
+        self.costs.estimate.step_ends(work)
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """Let a signal end what is done inside the block, and save the run as it was before the step under way.
+
+        What is done may change nothing that a checkpoint holds, up to the optimiser's step.
+        """
+        signals = SignalConnector.of(self.trainer)
+        try:
+            with signals.droppable():
+                yield
+        except StepDropped:
+            signals.dropped()
+            loop = self.trainer.fit_loop.epoch_loop
+            if self.trainer.validating:
+                # A resumed validation would measure the wrong records: the loader begins anew.
+                loop.val_loop.batch_progress.reset()
+            else:
+                _take_back(loop)
+            self._save_terminated()
+            signals.end_if_agreed()
+
+    def work(self, rows: Sequence[Record]) -> float:
+        """Return what the cost of a step with some rows is about proportional to: here the length of their texts."""
+        return 1.0 + sum(map(length_of, rows))
 
     def update(self, examples: Sequence[Example]) -> None:
         """Make one optimiser step: forward and backward per micro-batch, clip, step, log.
@@ -253,7 +316,8 @@ class PolicyModule(EvaluationModule):
         own = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
         groups = even_groups(self.trainer, own)
         for number, group in enumerate(groups):
-            with without_sync(self.trainer):
+            several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()
+            with without_sync(self.trainer), several:
                 out = self.loss(Batch.of(group, self.device))
                 total = self._total(out, counts)
                 self.manual_backward(total if number < len(own) else 0.0 * total)
@@ -273,6 +337,7 @@ class PolicyModule(EvaluationModule):
                     f"{counts[term.per]:g}: override counts() where a term counts something else"
                 )
         means = {name: sums[f"sum/{name}"] / max(1.0, sums[f"count/{name}"]) for name in (*out.terms, *out.metrics)}
+        SignalConnector.of(self.trainer).keep_step()
         norm = sums["loss"] if not math.isfinite(sums["loss"]) else self._step()
         if not math.isfinite(norm):
             what = "gradient" if math.isfinite(sums["loss"]) else "loss"
@@ -375,6 +440,9 @@ class PolicyModule(EvaluationModule):
         super().setup(stage)
         if stage == "fit":
             self._data_checked = False
+            self.costs = RunCosts(self)
+            self._validating.close()  # of an earlier run that was interrupted
+            self._hearing.close()
             self._optimizer_of([torch.nn.Parameter(torch.zeros(1, 1))])
 
     def on_fit_start(self) -> None:
@@ -399,8 +467,10 @@ class PolicyModule(EvaluationModule):
             path.rename(free_name(path))
 
     def on_train_start(self) -> None:
-        """Let SIGTERM, SIGHUP and SIGUSR1 wait for the end of a step."""
+        """Let SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C wait for the end of a step, unless it takes long."""
         SignalConnector.of(self.trainer).training_begins()
+        self._hearing.enter_context(hearing_signals(self.policy.model))
+        self.costs.training_begins()
 
     def on_train_batch_end(self, *args: Any) -> None:
         """After such a signal to any process, write a checkpoint; the run ends at the next of the hooks below."""
@@ -410,23 +480,48 @@ class PolicyModule(EvaluationModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """End the run after a signal; what the last step logged is written by now."""
         SignalConnector.of(self.trainer).end_if_agreed()
+        total: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        total.started = total.ready - 1  # a run that goes on after a dropped step has counted that one
 
     def on_train_epoch_end(self) -> None:
         """End the run after a signal."""
         SignalConnector.of(self.trainer).end_if_agreed()
 
+    @property
+    def _within_training(self) -> bool:
+        return self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
+
     def on_validation_start(self) -> None:
-        """End the run after a signal."""
+        """End the run after a signal; begin to measure a validation within training."""
         SignalConnector.of(self.trainer).end_if_agreed()
+        if self._within_training:
+            SignalConnector.of(self.trainer).expected = self.costs.validation_left
+            records = self.costs.validation_records or None
+            self._validation = self._validating.enter_context(doing("validation", records, "records"))
+            self._validating.enter_context(self.costs.estimate.aside(VALIDATION))
+
+    def validation_step(self, rows: Sequence[Record], batch_idx: int) -> None:
+        """Tag and measure records in every mode."""
+        if not self._within_training:
+            super().validation_step(rows, batch_idx)
+            return
+        with self.droppable():
+            super().validation_step(rows, batch_idx)
+        if self._validation is not None:
+            self._validation.advance(len(rows))
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """After a signal during a validation within training, write a checkpoint as of the last step, and end."""
         signals = SignalConnector.of(self.trainer)
-        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking and signals.agree():
+        if self._within_training and signals.agree():
             # A resumed validation would measure the wrong records: the loader begins anew.
             self.trainer.fit_loop.epoch_loop.val_loop.batch_progress.reset()
             self._save_terminated()
             signals.end_if_agreed()
+
+    def on_validation_end(self) -> None:
+        """Count the time of a validation within training."""
+        self._validating.close()
 
     def on_train_end(self) -> None:
         """Write the adapter in PEFT format, for ``lovec test``, for later runs and for plain ``peft``."""
@@ -436,15 +531,26 @@ class PolicyModule(EvaluationModule):
             files = trained_files(self, self.base_fingerprint)
             self.policy.save_adapter(path, extra_files=files, keep_other=True)
             rank_zero_info(f"adapter written to {path}{set_aside_measured(self.run_dir, aside)}")
+        self._hearing.close()
         SignalConnector.of(self.trainer).training_ends()
 
     def _save_terminated(self) -> None:
         path = self.run_dir / TERMINATED
         self.trainer.save_checkpoint(path)
-        name = signal.Signals(SignalConnector.of(self.trainer).agreed).name
+        name = name_of(SignalConnector.of(self.trainer).agreed)
         if self.trainer.is_global_zero:  # no warning, which may be switched off
             line = f"lovec: ended by {name} after step {self.global_step}; resume with --ckpt_path {path}"
             print(line, file=sys.stderr, flush=True)
+
+
+def _take_back(loop: Any) -> None:
+    """Count the batch under way of Lightning's loop as not begun, so that a run that goes on begins with it."""
+    progress = loop.batch_progress
+    for part in (progress.total, progress.current):
+        part.ready = part.processed = part.completed
+        # As many begun as ready would mean that the last thing that was saved is the end of a validation or a step.
+        part.started = part.completed + 1
+    loop._batches_that_stepped -= 1  # Lightning adds 1 when it goes on, for the step that it believes to be saved
 
 
 def ratings(row: Record, scale: Scale = DEFAULT_SCALE) -> list[int]:

@@ -202,6 +202,10 @@ class RolloutModule(PolicyModule):
         """The most tokens that answers may have, in training or validation."""
         return min(self.max_new_tokens, super().longest_answer)
 
+    def work(self, rows: Sequence[Record]) -> float:
+        """Return the number of questions: how long their answers become is not known."""
+        return float(len(rows))
+
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[RolloutExample]]:
         """Yield one batch of rollouts, ``inner_epochs`` times."""
         examples = self.rollouts(rows)

@@ -33,6 +33,8 @@ from lovec.policy.targets import Targets
 from lovec.tries import why_not_shared
 from lovec.types import LovecError
 
+_TINY = 50_000_000  # weights; the embedded world's models have up to a few million
+
 
 class Policy(nn.Module):
     """A base model with one trainable LoRA adapter, and its reference: the frozen policy that the run started from.
@@ -116,6 +118,11 @@ class Policy(nn.Module):
     def model(self) -> Any:
         """The transformers model, with the adapter's layers inserted."""
         return self.peft.get_base_model()
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the model has so few weights that nothing has to be saved: probes and validations are cheap."""
+        return sum(p.numel() for p in self.parameters()) < _TINY
 
     @property
     def device(self) -> torch.device:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from lovec.encoding import Encoder
 from lovec.notices import listed
+from lovec.progress import doing
 from lovec.types import Engine, Readout, Scale, Sentence, TokenScores, token_scorer
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
@@ -241,14 +242,16 @@ def score_requests(
         likelihoods: whether to ask for the log-probabilities of the tokens of every sentence, too.
     """
     order = sorted(passages, key=lambda passage: len(passage.steps))
-    for start in range(0, len(order), rows):
-        group = order[start : start + rows]
-        while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
-            starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
-            results = yield ScoreRequest([ids for _, ids in due], starts)
-            for (passage, _), found in zip(due, results, strict=True):
-                tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
-                passage.advance(encoder, history, list(found.choices), tokens)
+    with doing("scoring", sum(len(passage.steps) for passage in passages), "sentences") as scoring:
+        for start in range(0, len(order), rows):
+            group = order[start : start + rows]
+            while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
+                starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
+                results = yield ScoreRequest([ids for _, ids in due], starts)
+                for (passage, _), found in zip(due, results, strict=True):
+                    tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
+                    passage.advance(encoder, history, list(found.choices), tokens)
+                scoring.advance(len(due))
     if long := [passage.name for passage in order if passage.problems]:
         log.warning(
             "%d of %d answers are longer than the model's context; of what comes before a sentence it holds only the "

@@ -15,9 +15,11 @@ from lovec.baselines import BaselineResources
 from lovec.calibration import weights_digest
 from lovec.datasets.jsonl import record_to_dict
 from lovec.files import write_text
+from lovec.notices import counted
 from lovec.policy import Policy
 from lovec.policy.fingerprint import prompt_part
 from lovec.policy.fingerprint import weights_digest as base_digest
+from lovec.progress import doing
 from lovec.types import LovecError, Oracle, Record, check_range
 
 Estimates: TypeAlias = list[list[float | None]]
@@ -115,7 +117,8 @@ class StoredTeacher(Teacher):
             found: Estimates = stored
             return found
         share = records if self.uses_labels else records[resources.rank :: resources.processes]
-        with resources.using_adapter(self.adapter(resources)):
+        about = f"the teacher {type(self).__name__} estimates {counted(len(share), 'answer')}"
+        with resources.using_adapter(self.adapter(resources)), doing(about):
             rows = self.estimate(share, resources)
         if not self.uses_labels:
             rows = _interleaved(resources.gather(rows), len(records))

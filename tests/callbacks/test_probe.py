@@ -20,7 +20,9 @@ from lightning.pytorch.loggers import CSVLogger
 from tinyrun import Rows, module, sft_adapter, trainer
 
 from lovec.callbacks import Probe
+from lovec.callbacks.probe import allowance
 from lovec.modules import DPO, SFT, EvaluationConfig, PolicyConfig
+from lovec.policy import Policy
 from lovec.policy.checkpoints import read_checkpoint
 from lovec.reports.training_log import read_training_log
 from lovec.types import LovecError, Record
@@ -145,6 +147,8 @@ def test_probe_settings_out_of_range_are_refused() -> None:
         Probe(every=-1)
     with pytest.raises(LovecError, match="questions of Probe is 0, expected at least 1"):
         Probe(questions=0)
+    with pytest.raises(LovecError, match="share of Probe is 0, expected above 0"):
+        Probe(share=0)
 
 
 def test_every_training_has_a_probe_unless_the_trainer_or_the_objective_says_otherwise(
@@ -196,6 +200,35 @@ def test_probes_change_nothing(objective: type, model: str, tmp_path: Path) -> N
     assert torch.equal(drawn, drawn_too)
     names = set(read_checkpoint(tmp_path / "probed" / "last.ckpt")["state_dict"])
     assert names == set(read_checkpoint(tmp_path / "plain" / "last.ckpt")["state_dict"])
+
+
+def test_a_probe_gets_an_equal_part_of_what_is_left_of_the_budget() -> None:
+    assert allowance(0.05, 2000.0, 0.0, 4) == 25.0
+    assert allowance(0.05, 2000.0, 60.0, 2) == 20.0
+    assert allowance(0.05, 2000.0, 101.0, 2) == 0.0 and allowance(0.05, 2000.0, 0.0, 0) == 100.0
+
+
+def test_probes_of_a_large_model_take_their_share_of_the_time(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With next to no time every answer ends after its first token; what is learned is the same."""
+    said = "so that all of them take at most 0% of the run"
+    moved, rows = [], []
+    for large, probe in ((False, Probe(2, 3, 1e-9)), (True, Probe(2, 3, 1e-9)), (True, Probe(2, 3, 1.0))):
+        monkeypatch.setattr(Policy, "is_tiny", not large)
+        caplog.clear()
+        made, logged = module(SFT, model, oracle=Third(), evaluation=CONFIG), Logged()
+        torch.manual_seed(1)
+        trainer(tmp_path, callbacks=[probe, logged]).fit(made, Rows())
+        moved.append(weights(made))
+        rows.append(logged.rows)
+        assert caplog.text.count(said) == (large and probe.share < 1)
+        assert ("this one after 1 of 8 tokens" in caplog.text) == (large and probe.share < 1)
+    for one in moved[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(moved[0], one, strict=True))
+    small, ended, unlimited = rows
+    assert [row["words"] for row in small] == [row["words"] for row in unlimited] and small[0]["cut_off"] == 1.0
+    assert all(math.isnan(row["words"]) and math.isnan(row["cut_off"]) for row in ended)
 
 
 def test_probes_work_in_mixed_precision(model: str, tmp_path: Path) -> None:

@@ -7,14 +7,17 @@ import shlex
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from forks import Fork, ranks
 from signalled import in_child
 
 from lovec.cli import main
 from lovec.policy.checkpoints import read_checkpoint
 
+STUCK = ["--trainer.callbacks+", "signalled.Stuck", "--trainer.callbacks.hook"]
 CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 
 
@@ -42,7 +45,7 @@ def weights(run: str) -> bytes:
 def whole(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that nothing has disturbed."""
     run = str(tmp_path_factory.mktemp("whole"))
-    assert in_child(lambda: main(words("fit", model, run))) == 0
+    assert in_child(lambda: main(words("fit", model, run, "--trainer.callbacks", "null"))) == 0
     return run
 
 
@@ -53,6 +56,7 @@ def whole(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
         ("on_train_batch_end", 3, signal.SIGHUP, 3),  # before a validation that is due
         ("on_validation_batch_end", 1, signal.SIGTERM, 3),  # during it
         ("on_train_batch_start", 6, signal.SIGTERM, 6),  # the last step of all
+        ("on_train_batch_end", 2, signal.SIGINT, 2),  # Ctrl-C
     ],
 )
 def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
@@ -60,8 +64,8 @@ def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
 ) -> None:
     assert in_child(lambda: main(words("fit", model, "run", *kick(hook, number, at)))) == CODES[number]
     lines = capfd.readouterr().err.splitlines()
-    name = signal.Signals(number).name
-    assert [line for line in lines if "SIG" in line] == [
+    name = {signal.SIGINT: "Ctrl-C"}.get(number, signal.Signals(number).name)
+    assert [line for line in lines if name in line] == [
         f"lovec: {name}: training stops after this step, and is saved to run/terminated.ckpt; a second signal ends it "
         "at once, without saving",
         f"lovec: ended by {name} after step {step}; resume with --ckpt_path run/terminated.ckpt",
@@ -77,13 +81,67 @@ def test_a_signal_saves_and_the_run_goes_on_bit_for_bit(
     assert weights("run") == weights(whole)
 
 
+def loops(run: str) -> dict[str, Any]:
+    """How far Lightning's loops were at the end of a run."""
+    saved = max(Path(run).glob("**/epoch=*.ckpt"), key=lambda path: path.stat().st_mtime)
+    state = torch.load(saved, weights_only=False)["loops"]["fit_loop"]
+    return {name: value for name, value in state.items() if name.startswith("epoch_loop.") and "val_loop" not in name}
+
+
+@pytest.mark.parametrize(
+    ("hook", "at", "backward", "number", "step"),
+    [
+        ("on_train_batch_start", 0, False, signal.SIGTERM, 0),  # the probe before the first step
+        ("on_train_batch_start", 2, False, signal.SIGTERM, 2),
+        ("on_train_batch_start", 3, False, signal.SIGHUP, 3),  # the first step of an epoch
+        ("on_train_batch_start", 4, True, signal.SIGINT, 4),
+        ("on_validation_batch_start", 0, False, signal.SIGTERM, 3),
+    ],
+)
+def test_what_takes_long_is_dropped_and_the_run_goes_on_bit_for_bit(
+    here: Path, model: str, whole: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    hook: str, at: int, backward: bool, number: int, step: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("lovec.evaluation.stopping._PATIENCE", 0.5)
+    fit = words("fit", model, "run", "--trainer.num_sanity_val_steps", "0")
+    stuck = [*STUCK, hook, "--trainer.callbacks.at", str(at), "--trainer.callbacks.backward", str(backward),
+             "--trainer.callbacks.number", str(int(number))]  # fmt: skip
+    begin = time.monotonic()
+    assert in_child(lambda: main([*fit, *stuck])) == CODES[number]
+    assert time.monotonic() - begin < 50  # what it was stuck in takes a minute
+    said = capfd.readouterr().err
+    assert "is dropped" in said and "Traceback" not in said
+    assert f" after step {step}; resume with --ckpt_path run/terminated.ckpt" in said
+    assert read_checkpoint("run/terminated.ckpt")["global_step"] == step
+    resumed = [*fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
+    assert in_child(lambda: main(resumed)) == 0
+    assert weights("run") == weights(whole)
+    assert loops("run") == loops(whole)
+
+
+def test_a_step_that_was_dropped_leaves_later_checkpoints_as_they_are(
+    here: Path, model: str, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is stopped after it went on from a dropped step goes on bit for bit, too."""
+    monkeypatch.setattr("lovec.evaluation.stopping._PATIENCE", 0.5)
+    fit = words("fit", model, "run")
+    stuck = [*STUCK, "on_train_batch_start", "--trainer.callbacks.at", "1"]
+    assert in_child(lambda: main([*fit, *stuck])) == 143
+    goes_on = [*fit, "--ckpt_path", "run/terminated.ckpt", "--trainer.callbacks", "null"]
+    assert in_child(lambda: main([*goes_on, *kick("on_train_batch_end", signal.SIGTERM, 2)])) == 143
+    assert read_checkpoint("run/terminated.ckpt")["global_step"] == 3
+    assert in_child(lambda: main(goes_on)) == 0
+    assert weights("run") == weights(whole)
+    assert loops("run") == loops(whole)
+
+
 @pytest.mark.parametrize(
     ("command", "hook", "number"),
     [
         ("fit", "setup", signal.SIGTERM),
         ("fit", "on_fit_start", signal.SIGHUP),
         ("fit", "on_train_end", signal.SIGTERM),
-        ("fit", "on_train_batch_end", signal.SIGINT),
+        ("fit", "on_fit_start", signal.SIGINT),
         ("test", "on_test_batch_end", signal.SIGTERM),
         ("test", "on_test_batch_end", signal.SIGHUP),
         ("test", "on_test_batch_end", signal.SIGINT),
@@ -139,7 +197,7 @@ def test_ctrl_c_says_how_to_go_on(here: Path, model: str, capfd: pytest.CaptureF
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("next: ")]
     command = shlex.split(line, comments=True)[1:]
     assert command[:2] == ["lovec", "fit"] and command[2:].count("--ckpt_path") == 1 and "auto" not in command
-    assert read_checkpoint(command[-1])["global_step"] == 2
+    assert command[-1] == "run/terminated.ckpt" and read_checkpoint(command[-1])["global_step"] == 3
     assert in_child(lambda: main([*command[1:], "--trainer.callbacks", "null"])) == 0
 
 

@@ -1,0 +1,123 @@
+"""What a training costs: how much work it consists of, and how long that takes here."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lovec.callbacks import Probe
+from lovec.callbacks.estimate import PROBE, VALIDATION, Left, RunEstimate, due_before, validations_before
+from lovec.callbacks.progress import planned_batches
+from lovec.evaluation.processes import own_share
+from lovec.modules.batching import Batch
+from lovec.progress import doing
+from lovec.randomness import seeded
+from lovec.types import ITERATIVE, Record
+
+_SAMPLED = 256  # training records whose lengths stand for those of all
+
+
+class RunCosts:
+    """Measures a training of a module, and knows what is left of it.
+
+    Args:
+        module: the ``PolicyModule`` that is trained.
+
+    Attributes:
+        estimate: what was measured.
+        validation_records: number of records of this process that a validation measures; 0 where it is not known.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.estimate = RunEstimate()
+        self._module = module
+        self._batch_work = self._validation_work = 0.0
+        self._first = self.validation_records = 0
+
+    def training_begins(self) -> None:
+        """Find out how much work a step and a validation are on average, and begin to measure."""
+        trainer, module = self._module.trainer, self._module
+        self._first = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        data: Any = getattr(trainer, "datamodule", None)
+        if hasattr(data, "loaded") and len(rows := data.loaded("train")):
+            some = [rows[number * len(rows) // _SAMPLED] for number in range(_SAMPLED)]
+            share = len(rows) / data.train_batches() / trainer.world_size
+            self._batch_work = module.work(some) / len(some) * share
+        records = own_share(trainer, data.validated()) if hasattr(data, "validated") else ()
+        self.validation_records = len(records)
+        given = ITERATIVE in module.evaluator.modes
+        self._validation_work = float(sum(map(length_of, records))) if given else 0.0
+        self.estimate.steps_begin()
+
+    def left(self, done: int) -> Left:
+        """Return what is left to do after so many batches, those of earlier parts of the run included."""
+        total = planned_batches(self._module.trainer, self._module.updates_per_batch)
+        if math.isinf(total):
+            return Left(math.inf, {})
+        return Left((total - done) * self._batch_work, self._counts_left(int(total)))
+
+    def seconds_left(self, done: int) -> float | None:
+        """Return how long the rest takes after so many batches; None where it is not known."""
+        self._guess_validation()
+        left = self.left(done)
+        return None if math.isinf(left.work) or not self._batch_work else self.estimate.left(left)
+
+    def summary(self, done: int) -> str:
+        """Return how long the whole run takes, and what of, after so many batches."""
+        self._guess_validation()
+        total = int(planned_batches(self._module.trainer, self._module.updates_per_batch))
+        return self.estimate.summary(self.left(done), total - self._first)
+
+    def validation_left(self) -> float | None:
+        """Return how long the validation under way still takes; None where it is not known."""
+        return self.estimate.aside_left(VALIDATION)
+
+    def trial(self, rows: Sequence[Record]) -> None:
+        """Measure how long one row takes, for what has to be decided before the first step; nothing is learned."""
+        module, trainer = self._module, self._module.trainer
+        row = sorted(rows, key=length_of)[len(rows) // 2 :][:1]
+        for _ in range(2):  # the first time, memory is taken and kernels are chosen
+            begin = time.monotonic()
+            with (
+                doing("measuring how long a step takes"),
+                seeded(module.seed, module.global_step, module.global_rank),
+                trainer.precision_plugin.train_step_context(),
+            ):
+                examples = next(iter(module.update_batches(row)))
+                out = module.loss(Batch.of(examples, module.device))
+                module.manual_backward(module._total(out, module.counts(examples)))
+            for parameter in module.policy.trainable():
+                parameter.grad = None
+            self.estimate.rate_guess = (time.monotonic() - begin) / module.work(row)
+
+    def _counts_left(self, total: int) -> dict[str, int]:
+        trainer, module = self._module.trainer, self._module
+        probe = next((callback for callback in trainer.callbacks if isinstance(callback, Probe)), None)
+        every = 0 if probe is None or not module.probes else probe.every
+        planned = {
+            VALIDATION: validations_before(trainer, total) - validations_before(trainer, self._first),
+            PROBE: due_before(total, every) - due_before(self._first, every),
+        }
+        return {kind: max(0, number - self.estimate.done(kind)) for kind, number in planned.items()}
+
+    def _guess_validation(self) -> None:
+        """Guess how long a validation takes: given texts as a step on them, written ones by the last probe.
+
+        Rows that are written together take the longer the more they are, about as the square root of their number.
+        """
+        module = self._module
+        guess = (self.estimate.rate or 0.0) * self._validation_work
+        if any(mode != ITERATIVE for mode in module.evaluator.modes):
+            records, rows = self.validation_records, module.evaluation.rows
+            questions = next((c.questions for c in module.trainer.callbacks if isinstance(c, Probe)), 1)
+            several = math.sqrt(max(1, min(records, rows)) / questions)
+            guess += self.estimate.each(PROBE) * -(-records // rows) * several
+        self.estimate.guesses[VALIDATION] = guess
+
+
+def length_of(row: Record) -> int:
+    """Return the number of characters of a record's question and sentences, and once more those that are rejected."""
+    answer = sum(len(sentence.text) for sentence in row.sentences)
+    return len(row.question) + answer * (1 if row.rejected is None else 2)

@@ -7,7 +7,10 @@ The model is SmolLM2-135M-Instruct in float32 (``smollm2``, see docs/install.md)
 eight answers of six sentences about cities, from the rows to the gradient: encoding, drawing the policy's own scores
 for the context (expected reward), forward and backward pass, in one micro-batch. Tagging scores the same 48 sentences
 with exact scores and with first tokens; "reading" is one forward pass over the same texts, with their tags, in one
-batch. All sides take turns; given are medians of their CPU-seconds, and of the ratios within a round.
+batch, with the log-probability of every token; "bare forward passes" run the layers over the same tokens in the
+batches of the tagging, without a cache, scores or output layer. Expected reward with the context of the last epoch
+draws its scores from the distributions of the step before. All sides take turns; given are medians of their
+CPU-seconds, and of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -17,16 +20,21 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from common import ROOT, publish, read_json, replace_between, versions_text
-from sides import WHOLE, Case, Lovec
+from sides import OBJECTIVES, WHOLE, Case, Lovec
+from torch.nn.utils.rnn import pad_sequence
 
 from lovec.engines import TransformersEngine
+from lovec.engines.kv import CachedRows
 from lovec.gguf import SMOLLM2
 from lovec.models import resolve_model
+from lovec.modules import ExpectedReward, SFTRegression
 from lovec.modules.base import ratings
 from lovec.policy import TokenBatch
 from lovec.taggers import IterativeTagger
@@ -49,10 +57,14 @@ STEPS = {
     "SFT": ("SFT", "exact"),
     "Expected reward, exact": ("ExpectedReward", "exact"),
     "Expected reward, first tokens": ("ExpectedReward", "prefix"),
+    "Expected reward, first tokens, context of the last epoch": ("LastReward", "prefix"),
+    "SFT with regression, first tokens": ("SFTRegression", "prefix"),
 }
 """Training steps by their name in the table: objective and scoring."""
 TAGGING = {"Tagging, exact": "exact", "Tagging, first tokens": "prefix"}
 READING = "Reading"
+BARE = "Bare forward passes"
+OBJECTIVES.update(LastReward=partial(ExpectedReward, context="last"), SFTRegression=SFTRegression)
 
 
 class Cities:
@@ -84,8 +96,8 @@ def sides(folder: Path) -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
     for name, (objective, scoring) in STEPS.items():
         side = Lovec(Case(objective, source), model, folder, scoring=scoring)
-        if objective == "ExpectedReward":
-            side.module.context = "own"
+        if objective in ("ExpectedReward", "LastReward"):
+            side.module.context = "own" if objective == "ExpectedReward" else "last"
             side.module.engine = TransformersEngine(max_rows=len(rows))
         found[name] = lambda side=side: _step(side, rows)
     policy, encoder = side.module.policy, side.module.encoder
@@ -96,6 +108,8 @@ def sides(folder: Path) -> dict[str, Callable[[], None]]:
         found[name] = lambda engine=engine, own=own: _tag(engine, own, rows)
     batch = TokenBatch.of([side.module.tagged(row, ratings(row)) for row in rows])
     found[READING] = lambda: _read(policy, batch)
+    batches = _batches(lambda: _tag(engine, own, rows))
+    found[BARE] = lambda: _forward(policy, batches)
     return found
 
 
@@ -114,6 +128,26 @@ def _read(policy: Any, batch: TokenBatch) -> None:
     policy.token_logps(batch)
 
 
+def _batches(tag: Callable[[], None]) -> list[torch.Tensor]:
+    """Return the context tokens of every forward pass of a tagging, padded as they are then."""
+    found = []
+    extend = CachedRows.extend
+
+    def noting(rows: CachedRows, new: Sequence[Sequence[int]], *tree: Any) -> Any:
+        found.append(pad_sequence([torch.tensor(row, dtype=torch.long) for row in new], batch_first=True))
+        return extend(rows, new, *tree)
+
+    with mock.patch.object(CachedRows, "extend", noting):
+        tag()
+    return found
+
+
+@torch.inference_mode()
+def _forward(policy: Any, batches: Sequence[torch.Tensor]) -> None:
+    for ids in batches:
+        policy.model.get_decoder()(input_ids=ids, use_cache=False)
+
+
 def measure(rounds: int) -> dict[str, Any]:
     """Return the median CPU-seconds of every side, and the median of its ratios to SFT's or to reading."""
     torch.set_num_threads(1)
@@ -129,7 +163,7 @@ def measure(rounds: int) -> dict[str, Any]:
             print(f"round {number} of {rounds}", flush=True)
     rows = []
     for name, values in seconds.items():
-        against = "SFT" if name in STEPS else READING
+        against = "SFT" if name in STEPS else BARE if name in TAGGING else READING
         ratios = [value / other for value, other in zip(values, seconds[against], strict=True)]
         rows.append(
             {

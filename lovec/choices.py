@@ -116,6 +116,7 @@ class ChoiceTree:
         next_tokens: [1 + nodes, K] the tokens with which choices continue after each node, node 0 first; padded with 0.
         nodes: for every node, node 0 first, its tokens after the end of the context, and the tokens that follow it.
         longest: number of tokens of the longest choice; 0 without choices.
+        shared: how many of the first nodes, without node 0, all choices begin with and go on after.
 
     Raises:
         LovecError: a choice is empty.
@@ -144,6 +145,7 @@ class ChoiceTree:
         self.longest = max(map(len, texts), default=0)
         width = max(map(len, continuations))
         padded = [tokens + [0] * (width - len(tokens)) for tokens in continuations]
+        self.shared = next((n for n, tokens in enumerate(continuations) if len(tokens) != 1), len(prefixes))
         self.next_tokens = torch.tensor(padded, dtype=torch.long)
         self.nodes = list(zip(nodes, map(tuple, continuations), strict=True))
         padding = len(continuations) * width  # index of a zero that ``sums`` appends to the edges

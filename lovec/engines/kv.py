@@ -86,7 +86,8 @@ class CachedRows:
     def extend(self, new: Sequence[Sequence[int]], tree: ChoiceTree = NO_CHOICES) -> Tensor:
         """Append tokens to every row, and compute the logits after them and after the nodes of a tree of choices.
 
-        The nodes run in the same forward pass, as a continuation of every row, and are dropped afterwards.
+        The nodes run in the same forward pass, as a continuation of every row, and are dropped afterwards, but for
+        those that all choices begin with: what follows a row most often is one of the choices.
 
         Args:
             new: tokens to append to each row, padded on the left here. A row may get none; its logits then mean
@@ -102,7 +103,8 @@ class CachedRows:
             end, pad = len(row) + len(more), width - len(more)
             tokens.append([0] * pad + list(more) + tree.ids)
             positions.append([-1] * pad + list(range(len(row), end)) + [end + depth - 1 for depth in tree.depths])
-        self.ids = [row + tuple(more) for row, more in zip(self.ids, new, strict=True)]
+        beginning = tuple(tree.ids[: tree.shared])
+        self.ids = [row + tuple(more) + beginning for row, more in zip(self.ids, new, strict=True)]
         query_positions = torch.tensor(positions, device=device)
         key_positions = self._slots.append(query_positions)
         visible = (key_positions[:, None, :] >= 0) & (key_positions[:, None, :] <= query_positions[:, :, None])
@@ -113,7 +115,7 @@ class CachedRows:
         token_ids = torch.tensor(tokens, device=device)
         logits = self._forward(token_ids, query_positions, key_positions, visible, keep=1 + nodes)
         for part in (self._slots, *self._cache.parts):
-            part.crop(nodes)
+            part.crop(nodes - tree.shared)
         self._lengths = torch.tensor([len(row) for row in self.ids], device=device)
         return logits
 
@@ -140,12 +142,14 @@ class CachedRows:
         Returns:
             Logits of the last Q' tokens, [B, Q', vocabulary].
         """
+        # As indices, because linear layers multiply a slice row by row: at 49k logits five times the cost on a CPU.
+        last = torch.arange(tokens.shape[1] - keep, tokens.shape[1], device=tokens.device)
         output = self.model(
             input_ids=tokens,
             attention_mask=self.kind.masks(visible, query_positions, key_positions, self.model.dtype),
             position_ids=query_positions.clamp(min=0),
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=last,
             **{self._cache_name: self._cache},
         )
         logits: Tensor = output.logits

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from lovec.datasets.stored import extents_of
 from lovec.encoding import Encoder
 from lovec.modules.batching import Batch, Example
-from lovec.notices import listed
+from lovec.notices import counted, listed
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, check_range, is_text
 
@@ -81,6 +81,16 @@ def unfit_summary(wrong: Mapping[str, str], rows: Sequence[Record]) -> str:
         f"{len(wrong)} of {len(rows)} training records cannot be learned from ({listed(list(wrong))}); the first is "
         f"{next(iter(wrong.values()))}"
     )
+
+
+def check_ids(rows: Sequence[Record]) -> None:
+    """Raise a ``LovecError`` where training records share ids by which what is known of each is kept."""
+    ids = {row.id for row in rows}
+    if len(ids) < len(rows):
+        raise LovecError(
+            f"{counted(len(rows), 'training answer')} share {counted(len(ids), 'id')}; give each answer an id of its "
+            "own"
+        )
 
 
 def check_rates(optimizer: Optimizer) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lovec.evaluation.processes import gather
 from lovec.losses import soft_score_nll
 from lovec.metrics.functional import expected_confidence
+from lovec.modules.checks import check_ids
 from lovec.modules.scores import ScoreModule
 from lovec.notices import counted, listed
 from lovec.oracles.cache import default_cache
@@ -76,11 +77,7 @@ class Distil(ScoreModule):
             record.id: tuple(value for value in row if value is not None)
             for record, row in zip(records, rows, strict=True)
         }
-        if len(self._estimates) < len(records):
-            raise LovecError(
-                f"{counted(len(records), 'training answer')} share {counted(len(self._estimates), 'id')}; give each "
-                "answer an id of its own"
-            )
+        check_ids(records)
         values = [value for row in self._estimates.values() for value in row]
         rank_zero_info(
             f"{type(self.teacher).__name__} has estimated {counted(len(values), 'sentence')} of "

@@ -10,14 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lovec.evaluation.processes import gather
 from lovec.losses import score_entropy, score_variance
 from lovec.modules.batching import Example
-from lovec.modules.scores import ScoreModule
+from lovec.modules.checks import check_ids
+from lovec.modules.scores import ScoredExample, ScoreModule
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards, with_scale
 from lovec.taggers.scoring import Passage, Step, distribution, score_passages
 from lovec.types import LovecError, Record, check_choice, check_range
 
-Context = Literal["own", "true"]
+Context = Literal["own", "last", "true"]
+
+_LAST = "last_scores"
 
 
 class ExpectedReward(ScoreModule):
@@ -25,8 +29,11 @@ class ExpectedReward(ScoreModule):
 
     On fixed text the action is one of a few scores (11 by default), so the expectation that policy-gradient methods
     estimate from samples is a sum. The earlier scores in the context are drawn from the policy itself, anew for every
-    batch: the true ones would leak how good the answer is so far. ConfTuner (Li et al. 2025, arXiv 2508.18847) is the
-    nearest relative: the Brier rule over the tokens of one score per answer.
+    batch: the true ones would leak how good the answer is so far. That takes a second forward pass over the text.
+    ``context: last`` takes none from the second epoch on: it draws from the distributions that the policy had when the
+    answer was last learned from, which that step computed anyway. They lag behind by an epoch, and were given the
+    scores that stood in the context then. An answer that is seen for the first time is scored as for "own". ConfTuner
+    (Li et al. 2025, arXiv 2508.18847) is the nearest relative: the Brier rule over the tokens of one score per answer.
 
     Under the Brier rule the loss of a sentence is, up to scale and constant, E (c - f)^2 = (E c - f)^2 + Var c: the
     squared error of the mean score, and the spread of the scores about it. ``variance_weight`` w weighs the spread,
@@ -55,7 +62,9 @@ class ExpectedReward(ScoreModule):
         reward: what a score is worth; with a proper rule the true probability is the best score. Null is the Brier
             rule.
         reward_scale: the loss divides rewards by this number, above 0.
-        context: earlier scores in the context: the policy's "own", or the "true" ones.
+        context: earlier scores in the context: the policy's "own", drawn from its distributions of now; drawn from
+            those that it had when the answer was "last" learned from, without a second forward pass; or the "true"
+            ones.
         variance_weight: weight w of the spread of the scores, 0 or more; 1 is the reward as it is. Other values need a
             reward that is quadratic in the score.
         entropy_weight: weight of the entropy of the scores, in units of the scaled reward per nat; 0 leaves it out.
@@ -80,6 +89,8 @@ class ExpectedReward(ScoreModule):
         check_range("entropy_weight", entropy_weight, at_least=0)
         self.reward_scale = reward_scale
         self.context = context
+        self._last: dict[str, Tensor] = {}  # log-probabilities [S, K] when an answer was last learned from, by its id
+        self._seen: dict[str, Tensor] = {}  # those of this process's part of the present step
         size = self.scale.size
         reward = with_scale(reward or QuadraticReward(), self.scale)
         rewards = reward_table(reward, self.scale)
@@ -91,27 +102,74 @@ class ExpectedReward(ScoreModule):
         self.register_buffer("table", table / reward_scale, persistent=False)  # [K scores and malformed, K ratings]
 
     def update_batches(self, rows: Sequence[Record]) -> Iterator[Sequence[Example]]:
-        """Yield the rows once, with the policy's own scores in their contexts, or the true ones."""
+        """Yield the rows once, with scores of the policy, now or an epoch ago, or true ones in their contexts."""
         if self.context == "true":
             yield from super().update_batches(rows)
-        else:
+        elif self.context == "own":
             yield [self.example(row) for row in self.with_own_scores(rows)]
+        else:
+            yield [self.example(row) for row in self.with_last_scores(rows)]
 
     def with_own_scores(self, rows: Sequence[Record]) -> list[Record]:
         """Return the rows with scores drawn from the policy, each given those of the sentences before it."""
         passages = []
         for row in rows:
             steps = [Step(sentence.text) for sentence in row.sentences]
-            choose = _sampler(f"{self.seed}/{self.global_step}/{row.id}")
-            passages.append(Passage(row.id, self.encoder.prompt(row.question), steps, choose))
+            passages.append(Passage(row.id, self.encoder.prompt(row.question), steps, self._chooser(row)))
         self.engine.sync(self.policy)
         score_passages(self.engine, self.encoder, passages)
-        scored = []
-        for row, passage in zip(rows, passages, strict=True):
-            drawn = zip(row.sentences, passage.chosen, strict=True)
-            sentences = tuple(replace(s, score=score, levels=self.scale.size) for s, score in drawn)
-            scored.append(replace(row, sentences=sentences))
-        return scored
+        return [self._with_scores(row, passage.chosen) for row, passage in zip(rows, passages, strict=True)]
+
+    def with_last_scores(self, rows: Sequence[Record]) -> list[Record]:
+        """Return the rows with scores drawn from the distributions of when each was last learned from.
+
+        Those that have not been, or of which some sentence was cut then, get scores as in ``with_own_scores``.
+        """
+        new = [row for row in rows if len(self._last.get(row.id, ())) < len(row.sentences)]
+        scored = {row.id: row for row in (self.with_own_scores(new) if new else ())}
+        for row in rows:
+            if row.id not in scored:
+                scored[row.id] = self._with_scores(row, list(map(self._chooser(row), self._last[row.id].tolist())))
+        return [scored[row.id] for row in rows]
+
+    def see(self, examples: Sequence[ScoredExample], logps: Tensor) -> None:
+        """Keep the distributions for the next time, where they are the context then."""
+        if self.context == "last":
+            parts = torch.split(logps, [len(example.tag_positions) for example in examples])
+            self._seen.update((e.record.id, part.cpu().clone()) for e, part in zip(examples, parts, strict=True))
+
+    def update(self, examples: Sequence[Example]) -> None:
+        """Make one optimiser step; then every process knows the distributions of all, as it may get any row next."""
+        super().update(examples)
+        if self.context == "last":
+            for part in gather(self.trainer, self._seen):
+                self._last.update(part)
+            self._seen = {}
+
+    def on_fit_start(self) -> None:
+        """Check that distributions of the last epoch can be told apart by the ids of their answers."""
+        super().on_fit_start()
+        if self.context == "last":
+            check_ids(self.trainer.datamodule.loaded("train"))  # type: ignore[attr-defined]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the distributions of the last epoch."""
+        super().on_save_checkpoint(checkpoint)
+        if self.context == "last":
+            checkpoint[_LAST] = dict(self._last)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the distributions of the run that goes on."""
+        super().on_load_checkpoint(checkpoint)
+        self._last = dict(checkpoint.get(_LAST, {}))
+
+    def _chooser(self, row: Record) -> Callable[[Sequence[float]], int]:
+        """Return what draws the scores of a row in this step."""
+        return _sampler(f"{self.seed}/{self.global_step}/{row.id}")
+
+    def _with_scores(self, row: Record, scores: Sequence[int | None]) -> Record:
+        drawn = zip(row.sentences, scores, strict=True)
+        return replace(row, sentences=tuple(replace(s, score=c, levels=self.scale.size) for s, c in drawn))
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:
         """Compute minus the expected reward of every sentence, with its weights of spread and entropy, [M]."""

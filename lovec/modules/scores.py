@@ -74,6 +74,14 @@ class ScoreModule(PolicyModule):
         """
         raise TypeError(f"{type(self).__name__} has no loss of its own: override score_loss")
 
+    def see(self, examples: Sequence[ScoredExample], logps: Tensor) -> None:
+        """Take note of what the policy states now: here, nothing is done.
+
+        Args:
+            examples: those of a micro-batch.
+            logps: log-probability of each score at each of their tags, [M, K] float64, without gradient.
+        """
+
     def targets(self, row: Record) -> Sequence[float]:
         """Return what the score of every sentence is learned from: here its true score, an integer.
 
@@ -122,6 +130,7 @@ class ScoreModule(PolicyModule):
         """Compute the loss of the scores, per sentence, and that of the text, per text token."""
         positions = [example.tag_positions for example in batch.examples]
         token_logps, logps = self.policy.choice_logps(batch.tokens, positions, self.encoder.choices)
+        self.see(batch.examples, logps.detach())
         targets = torch.tensor([r for example in batch.examples for r in example.ratings], device=logps.device)
         ones = torch.ones_like(logps[:, 0])
         terms = {"score": Term(self.score_loss(logps, targets), ones, per="sentence", weight=self.score_weight)}

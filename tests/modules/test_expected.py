@@ -203,7 +203,7 @@ def test_a_reward_that_is_not_finite_is_refused_by_name(model: str) -> None:
     for at in (3, None):
         with pytest.raises(LovecError, match=r"Broken.*nan"):
             module(ExpectedReward, model, reward=Broken(at))
-    with pytest.raises(LovecError, match="context is 'both', expected one of own, true"):
+    with pytest.raises(LovecError, match="context is 'both', expected one of own, last, true"):
         module(ExpectedReward, model, context="both")
 
 
@@ -294,6 +294,63 @@ def test_true_scores_in_the_context_on_request(model: str, tmp_path: Path) -> No
     tagged = [replace(row, sentences=tuple(replace(s, score=0) for s in row.sentences)) for row in records(3)]
     (again,) = objective.update_batches(tagged)  # scores that answers were tagged with before do not matter
     assert [example.sequences for example in again] == [example.sequences for example in examples]
+
+
+class Drawn(ExpectedReward):
+    """Notes which rows get a second pass, and the scores in the context of every step."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(context="last", **kwargs)
+        self.passes: list[set[str]] = []
+        self.contexts: list[dict[str, list[int | None]]] = []
+
+    def with_own_scores(self, rows: Any) -> list[Record]:
+        self.passes.append({row.id for row in rows})
+        return super().with_own_scores(rows)
+
+    def with_last_scores(self, rows: Any) -> list[Record]:
+        scored = super().with_last_scores(rows)
+        self.contexts.append({row.id: [s.score for s in row.sentences] for row in scored})
+        return scored
+
+
+def test_from_the_second_epoch_on_last_scores_need_no_second_pass(model: str, tagger: str, tmp_path: Path) -> None:
+    """They are drawn from the distributions of training; with rate 0 those are what ``by_hand`` computes now."""
+    objective = module(Drawn, model, policy=short(model, tagger), lr=0.0)
+    trainer(tmp_path, max_epochs=3).fit(objective, Rows(6))
+    rows = {row.id: row for row in records(6, seed=len("train"))}
+    assert set().union(*objective.passes) == rows.keys() == objective._last.keys()
+    assert sum(map(len, objective.passes)) == 6  # each row once, in the first epoch
+    for name, scores in objective.contexts[-1].items():
+        with torch.no_grad():
+            logps, _ = by_hand(objective, rows[name], scores)
+        torch.testing.assert_close(objective._last[name], logps, atol=1e-4, rtol=1e-4)
+    first, *later = [[step[name] for step in objective.contexts if name in step] for name in sorted(rows)]
+    assert any(scores[-1] != scores[-2] for scores in (first, *later))  # drawn anew
+
+
+def test_a_resumed_run_draws_the_same_last_scores(model: str, tagger: str, tmp_path: Path) -> None:
+    whole, first, rest = (module(Drawn, model, policy=short(model, tagger), lr=2e-2) for _ in range(3))
+    trainer(tmp_path / "whole", max_epochs=3).fit(whole, Rows(6))
+    run = trainer(tmp_path / "first", max_epochs=2)
+    run.fit(first, Rows(6))
+    path = tmp_path / "two.ckpt"
+    run.save_checkpoint(path)
+    trainer(tmp_path / "rest", max_epochs=3).fit(rest, Rows(6), ckpt_path=path)
+    assert not rest.passes and first.contexts + rest.contexts == whole.contexts
+    for a, b in zip(whole.policy.trainable(), rest.policy.trainable(), strict=True):
+        assert torch.equal(a, b)
+    for name, logps in whole._last.items():
+        assert torch.equal(logps, rest._last[name])
+
+
+def test_answers_that_share_an_id_have_no_last_scores(model: str, tmp_path: Path) -> None:
+    class Alike(Rows):
+        def load(self, split: str) -> list[Record]:
+            return [replace(row, id="x") for row in super().load(split)]
+
+    with pytest.raises(LovecError, match="4 training answers share 1 id; give each answer an id of its own"):
+        trainer(tmp_path).fit(module(ExpectedReward, model, context="last"), Alike(4))
 
 
 # What is learned

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import LovecError, Scale, check_choice
+from lovec.types import MOST_WATCHED, LovecError, Scale, check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,6 +97,8 @@ class Encoder:
         stop_ids: ids at which sampling stops.
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
         choices: what engines score behind a context, one per level: the tails, or their first tokens.
+        watched: ids whose log-probabilities at every token tell scores while an answer is written, see
+            ``lovec.written``: those of the first tokens; none where whole tails are scored, which are not all written.
 
     Raises:
         LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders what
@@ -140,6 +142,8 @@ class Encoder:
                 )
 
         self.choices = self.tails if scoring == "exact" else distinct_prefixes(self.tails)
+        first = set() if scoring == "exact" else set(chain(*self.choices))
+        self.watched = tuple(sorted(first)) if len(first) <= MOST_WATCHED else ()
         self._around = len(self.prompt("3")) + _JOINTS
         self._tag = len(f"  {tags.open} ".encode()) + max(map(len, self.tails))
 

@@ -209,7 +209,7 @@ class VllmEngine:
         replies = local.run(requests, self._adapted)
         self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))
         local.rest()
-        return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
+        return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the exact log-probability of every whole choice after every context: [contexts][choices].

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 NEGLIGIBLE = 1e-4
-"""Probability of scores that writing does not tell apart below which they need not be told apart: no probability of a
-score is further off."""
+"""Share of the scores' probability below which scores that writing does not tell apart need not be told apart: no share
+of a score is further off."""
 
 Steps: TypeAlias = Sequence[tuple[int, Mapping[int, float]]]
 """Tokens that a model wrote one after the other, each with natural log-probabilities of tokens in its place, by id."""
@@ -41,7 +41,8 @@ def choice_logps(choices: Sequence[Sequence[int]], steps: Steps) -> list[float] 
 
     The first tokens of choices are told where the context ends, and later ones where all tokens before them were
     written: with a token per digit, how a 1 goes on is told only if a 1 was written. The choices that are not told
-    apart share the probability of what they have in common in equal parts, if it is below ``NEGLIGIBLE`` in sum.
+    apart share the probability of what they have in common in equal parts, if all of this is less than ``NEGLIGIBLE``
+    of the probability of the others.
 
     Args:
         choices: token ids of each choice.
@@ -60,8 +61,11 @@ def choice_logps(choices: Sequence[Sequence[int]], steps: Steps) -> list[float] 
                 alike[tuple(choice[:depth])].append(number)
                 break
             logps[-1] += steps[depth][1][token]
-    if sum(math.exp(logps[numbers[0]]) for numbers in alike.values()) >= NEGLIGIBLE:
-        return None
+    if alike:
+        told = set(range(len(choices))).difference(*alike.values())
+        rest = sum(math.exp(logps[numbers[0]]) for numbers in alike.values())
+        if rest >= NEGLIGIBLE * sum(math.exp(logps[number]) for number in told):
+            return None
     for numbers in alike.values():
         for number in numbers:
             logps[number] -= math.log(len(numbers))

@@ -44,12 +44,14 @@ def test_a_digit_more_is_told_where_the_model_wrote_the_one_before() -> None:
 @pytest.mark.parametrize(("share", "known"), [(0.9, True), (1.1, False)])
 def test_what_is_not_told_apart_is_shared_out_only_where_it_is_negligible(share: float, known: bool) -> None:
     rest = share * NEGLIGIBLE
-    found = probabilities(DIGITS, steps((BLANK, {BLANK: 1.0}), (NINE, {ZERO: 0.1, ONE: rest, NINE: 0.9 - rest})))
-    assert (found is not None) == known
-    if found is not None:
-        assert found == pytest.approx([0.1, rest / 2, 0.9 - rest, rest / 2])
+    for total in (1.0, 1e-6):  # shares count: confidences are those of the distribution over scores alone
+        probability = {ZERO: 0.1 * total, ONE: rest * total, NINE: 0.9 * total}
+        found = probabilities(DIGITS, steps((BLANK, {BLANK: 1.0}), (NINE, probability)))
+        assert (found is not None) == known
+        if found is not None:
+            assert found == pytest.approx([0.1 * total, rest * total / 2, 0.9 * total, rest * total / 2])
     twice = [*DIGITS, [BLANK, NINE, CLOSE, 2], [BLANK, NINE, CLOSE, 3]]  # the bound holds for all of them together
-    half = steps((BLANK, {BLANK: 1.0}), (NINE, {ZERO: 0.9, ONE: rest / 2, NINE: 0.1}), (CLOSE, {CLOSE: 5 * rest}))
+    half = steps((BLANK, {BLANK: 1.0}), (NINE, {ZERO: 1.0, ONE: rest / 2, NINE: 0.1}), (CLOSE, {CLOSE: 5 * rest}))
     assert (probabilities([choice for choice in twice if choice != [BLANK, NINE]], half) is not None) == known
 
 

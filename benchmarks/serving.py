@@ -329,8 +329,13 @@ class Bench:
         """Return the address of a server, and the name of its metric of requests that are running."""
         return (self.serve[name], "lovec_running") if name in self.serve else (self.bare, "vllm:num_requests_running")
 
-    async def differences(self) -> dict[str, Any]:
-        """Return how far confidences from first tokens are from those from whole scores, on the same answers."""
+    async def differences(self) -> dict[str, Any] | None:
+        """Return how far confidences from first tokens are from those from whole scores, on the same answers.
+
+        None where one of them is not measured.
+        """
+        if not {"exact", "prefix"} <= set(self.serve):
+            return None
         found: list[list[float]] = [[], []]
         for number in range(self.requests(streams=1)):
             for values, name in zip(found, ("exact", "prefix"), strict=True):
@@ -360,7 +365,7 @@ class Bench:
             body = self._chat(number % len(self.questions), max_tokens=1024, temperature=2.0, stream=number % 2 == 0)
             try:
                 async with asyncio.timeout(0.3 + 0.02 * (number % AT_ONCE)):
-                    await self.client.post(f"{self.serve[WAYS[0]]}/v1/chat/completions", json=body)
+                    await self.client.post(f"{next(iter(self.serve.values()))}/v1/chat/completions", json=body)
             except TimeoutError:
                 pass
 
@@ -405,15 +410,16 @@ async def measure(
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         text = " ".join(f"It has {number} rooms." for number in range(400))
-        serve = {name: addresses[name] for name in WAYS}
+        serve = {name: addresses[name] for name in flags.ways}
         bench = Bench(client, bare, serve, questions, prompts, stop_ids, text, flags.tokens)
         rates = await bench.rates(flags.rounds, groups)
         waits = await bench.waits(flags.waits)
         gaps = await bench.differences()
         await bench.leave(AT_ONCE)
-        before = state_of(groups[WAYS[0]])
+        watched = groups[flags.ways[0]]
+        before = state_of(watched)
         await bench.leave(flags.disconnects)
-        left = {"times": flags.disconnects, "before": before, "after": state_of(groups[WAYS[0]])}
+        left = {"times": flags.disconnects, "server": flags.ways[0], "before": before, "after": state_of(watched)}
     found = {"rates": rates, "waits": waits, "differences": gaps, "left": left}
     return {"requests": flags.requests, "rounds": flags.rounds, "most_tokens": flags.tokens, **found}
 
@@ -422,10 +428,11 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Start all servers and measure."""
     out = flags.out / flags.model
     out.mkdir(parents=True, exist_ok=True)
-    models = dict.fromkeys(WAYS, merged(flags.model, flags.adapter, out / "model"))
-    models["stated"] = calibrated(models["exact"], out / "model-stated")
+    models = dict.fromkeys(flags.ways, merged(flags.model, flags.adapter, out / "model"))
+    if "stated" in models:
+        models["stated"] = calibrated(models["stated"], out / "model-stated")
     names = [SERVED, *map(str, dict.fromkeys(models.values()))]
-    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *WAYS)}
+    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *models)}
     vllm = [VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
     commands = {"bare": [*vllm, *names, *SERVER.split()]}
     for name, model in models.items():
@@ -437,7 +444,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         for name, command in commands.items():
             port = ["--port", addresses[name].rpartition(":")[2]]
             groups[name] = stack.enter_context(started([*command, *port], out / f"{name}.log", addresses[name])).pid
-        return asyncio.run(measure(flags, models["exact"], addresses, groups))
+        return asyncio.run(measure(flags, out / "model", addresses, groups))
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -492,7 +499,8 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         cells += [f"{1000 * row['vllm_seconds']:.0f}", own, share]
         yield f"| {' | '.join(cells)} |"
     yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
-    for way in WAYS:
+    ways = [way for way in WAYS if any(row["server"] == way for row in found["rates"])]
+    for way in ways:
         missed = [str(r["streams"]) for r in found["rates"] if r["server"] == way and r["ratio"] < LEAST_RATIO]
         verdict = f"**missed** at {', '.join(missed)} streams" if missed else "reached"
         yield f"- {SERVERS[way]}: {verdict}"
@@ -504,21 +512,22 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
                 cells = [label, SERVERS[row["server"]], f"{row['seconds']:.3f}", f"{row['by_alone']:.2f}"]
                 yield f"| {' | '.join([*cells, str(row['times'])])} |"
     yield from ("", f"Target: at most {MOST_WAIT} times the time alone.", "")
-    for way in WAYS:
+    for way in ways:
         late = [r for r in found["waits"] if r["server"] == way and r["by_alone"] > MOST_WAIT]
         verdict = f"**missed** {' and '.join(BESIDE[row['beside']] for row in late)}" if late else "reached"
         yield f"- {SERVERS[way]}: {verdict}"
     gaps, left = found["differences"], found["left"]
-    yield ""
-    yield (
-        f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and by "
-        f"{gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
-    )
+    if gaps is not None:
+        yield ""
+        yield (
+            f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and "
+            f"by {gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
+        )
     before, after = left["before"], left["after"]
     yield ""
     yield (
         f"After {left['times']} more clients that disconnected while they were being answered, half of them reading "
-        f"streams, no server was working; lovec's (whole scores) had {after['files']} open files (before: "
+        f"streams, no server was working; {SERVERS[left['server']]}, had {after['files']} open files (before: "
         f"{before['files']}), {after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
         f"({before['mib']})."
     )
@@ -530,6 +539,7 @@ def main() -> None:
     parser.add_argument("--model", choices=(WORLD, REAL), default=WORLD)
     parser.add_argument("--adapter", type=Path, help="adapter of that model")
     parser.add_argument("--questions", type=Path, help="JSONL with what is asked (default: the world's questions)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what lovec scores")
     parser.add_argument("--tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
     parser.add_argument("--rounds", type=int, default=9)

@@ -207,7 +207,7 @@ def test_scores_from_a_stream_equal_those_of_prompts(engine: VllmServer, policy:
     """First tokens of choices at every place of a completion, and a second one where the model wrote the first."""
     firsts = tuple(range(40, 52))
     sampling = Sampling(24, temperature, seed=1, watched=firsts)
-    groups = engine.generate(PROMPTS, sampling, STOPS, on_token=lambda *_: True)
+    groups = engine.generate(PROMPTS, sampling, (), on_token=lambda *_: True)
     contexts, choices, found = [], [[first] for first in firsts], []
     for prompt, [completion] in zip(PROMPTS, groups, strict=True):
         for at in range(0, len(completion.ids), 5):

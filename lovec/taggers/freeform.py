@@ -116,7 +116,7 @@ class FreeFormTagger:
     ) -> list[Record]:
         """Return the records of parsed answers with the distribution at every valid tag."""
         passages = [
-            Passage(record.id, prompt, _steps(text), completion.ids, completion.watched)
+            Passage(record.id, prompt, _steps(text), ids=completion.ids, watched=completion.watched)
             for (record, text), prompt, completion in zip(answers, prompts, completions, strict=True)
         ]
         with self.watch.phase("scoring"):

@@ -70,12 +70,12 @@ class Passage:
         name: name of the passage in log messages.
         prompt: token ids of the prompt.
         steps: the sentences of the answer in their order.
-        ids: token ids that the model wrote behind the prompt, where it has written the answer itself.
-        watched: log-probabilities in the places of these, see ``Completion.watched``. A sentence whose scores they tell
-            is not left to an engine.
         choose: picks, from the log-probabilities of all scores, the score that later contexts contain for a step
             without a score of its own; the most probable one by default.
         on_scored: called with (index of the step, its ``logps``) for every step once it is done, literal ones included.
+        ids: token ids that the model wrote behind the prompt, where it has written the answer itself.
+        watched: log-probabilities in the places of these, see ``Completion.watched``. A sentence whose scores they tell
+            is not left to an engine.
         logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
             None where the step was not scored.
         chosen: result: the score that later contexts contain for every step; None where there is none.
@@ -87,10 +87,10 @@ class Passage:
     name: str
     prompt: Sequence[int]
     steps: Sequence[Step]
-    ids: Sequence[int] = ()
-    watched: Sequence[Mapping[int, float]] = ()
     choose: Callable[[Sequence[float]], int] = most_probable
     on_scored: Callable[[int, list[float] | None], None] | None = None
+    ids: Sequence[int] = ()
+    watched: Sequence[Mapping[int, float]] = ()
     logps: list[list[float] | None] = field(default_factory=list)
     chosen: list[int | None] = field(default_factory=list)
     token_logps: list[tuple[float, ...] | None] = field(default_factory=list)

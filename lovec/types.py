@@ -350,6 +350,8 @@ class Sampling:
             so it does not depend on the batch it was sampled in; 0..2**63 - 1.
         top_p: tokens are drawn from the smallest set of the most probable ones whose probabilities sum up to at least
             this, in (0, 1], as in nucleus sampling (Holtzman et al., 2020). 1 takes all; greedy choices are the same.
+        watched: distinct token ids whose log-probabilities completions should hold at every token, at most
+            ``MOST_WATCHED``.
 
     Raises:
         LovecError: a setting is out of range.
@@ -360,6 +362,7 @@ class Sampling:
     n: int = 1
     seed: int = 0
     top_p: float = 1.0
+    watched: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_count("max_new_tokens", self.max_new_tokens)
@@ -367,6 +370,7 @@ class Sampling:
         check_count("n", self.n)
         check_range("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
         check_range("top_p", self.top_p, above=0, at_most=1)
+        check_count("number of watched ids", len(self.watched), at_least=0, at_most=MOST_WATCHED)
 
     @property
     def keeps_logps(self) -> bool:
@@ -382,11 +386,14 @@ class Completion:
         ids: sampled token ids; the end token, if it came, is the last one.
         logps: log-probability of each id under the distribution it was drawn from (temperature and top_p applied).
         finished: whether the end token came before ``max_new_tokens``.
+        watched: in the place of each id, log-probabilities of ``Sampling.watched`` under the model itself (temperature
+            1), by token id, perhaps of other ids too; empty where the engine does not give them.
     """
 
     ids: tuple[int, ...]
     logps: tuple[float, ...]
     finished: bool
+    watched: tuple[Mapping[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +477,9 @@ class TokenScorer(Protocol):
             top: number of the most probable tokens to return for every place, at most ``MOST_TOP``.
         """
 
+
+MOST_WATCHED = 128
+"""The most tokens whose log-probabilities vLLM returns at every token that it samples."""
 
 MOST_TOP = 20
 """The most tokens for one place that every engine returns: a vLLM server returns no more by default."""

@@ -55,6 +55,7 @@ LAYERS = (
             "documents": "statements and the rest",
             "encoding": "texts as token ids",
             "choices": "scores as a tree",
+            "written": "scores known from writing",
             "calls": "retries of HTTP calls",
             "devices": "where a model runs",
             "files": "atomic writes",

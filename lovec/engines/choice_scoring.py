@@ -22,9 +22,10 @@ from typing import TypeAlias
 import torch
 
 from lovec.choices import ChoiceTree
+from lovec.types import MOST_WATCHED
+from lovec.written import Steps
 
 _NODES_PER_QUERY = 1.5  # a round of continuations that passes fewer nodes per query is followed by single steps
-_MOST_TOKENS = 128  # log-probabilities that vLLM returns per step at most
 
 Node: TypeAlias = tuple[int, ...]
 """A node of the tree: the token ids between the end of the context and the node, the first tokens of a choice."""
@@ -101,16 +102,19 @@ def score_by_paths(contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, ask: P
 
 
 async def score_by_continuations(
-    contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, generate: Continuer
+    contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, generate: Continuer, written: Sequence[Steps] = ()
 ) -> list[list[float]]:
     """Score choices with queries that let the engine continue the context and the scores greedily.
 
     Nodes that no continuation passes get a query with a single step, so that the result does not depend on what the
     model writes. See ``score_by_paths`` for the contexts, the tree and the result; ``generate`` is called in rounds.
+    What the model wrote behind each context, if it is given, counts as a first continuation.
     """
     edges = _TreeLogps(contexts, tree)
+    for context, passed in zip(contexts, written, strict=False):
+        edges.follow(edges.contexts.index(context), (), passed)
     tokens = tuple(sorted({token for tokens in edges.nodes.values() for token in tokens}))
-    several_steps = len(tokens) <= _MOST_TOKENS
+    several_steps = len(tokens) <= MOST_WATCHED
     while unknown := edges.unknown():
         queries = []
         for row, group in groupby(unknown, key=lambda place: place[0]):
@@ -123,12 +127,8 @@ async def score_by_continuations(
                     query = TokenQuery(edges.contexts[row], node, tokens, steps=depth - len(node) + 1)
                     queries.append((row, query))
         for (row, query), steps in zip(queries, await generate([query for _, query in queries]), strict=True):
-            node = query.node
-            for token, logps in steps:
-                if node not in edges.nodes:
-                    break
-                edges.learn(row, node, dict(zip(query.tokens, logps, strict=True)))
-                node = (*node, token)
+            by_id = [(token, dict(zip(query.tokens, logps, strict=True))) for token, logps in steps]
+            edges.follow(row, query.node, by_id)
         newly_known = len(unknown) - len(edges.unknown())
         several_steps = several_steps and newly_known >= _NODES_PER_QUERY * len(queries)
     return edges.scores()
@@ -152,6 +152,14 @@ class _TreeLogps:
     def learn(self, row: int, node: Node, logps: Mapping[int, float]) -> None:
         """Store the log-probabilities of the next tokens of a node; other tokens are ignored."""
         self._logps[row].update({(node, token): logps[token] for token in self.nodes[node] if token in logps})
+
+    def follow(self, row: int, node: Node, steps: Steps) -> None:
+        """Store the log-probabilities at the nodes that a continuation of a node passes."""
+        for token, logps in steps:
+            if node not in self.nodes:
+                break
+            self.learn(row, node, logps)
+            node = (*node, token)
 
     def unknown(self) -> list[tuple[int, Node]]:
         """Return the row and the node wherever the log-probability of an edge is not known yet."""

@@ -58,6 +58,8 @@ class SampleRow:
         options |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.temperature:
             options["seed"] = self.stream % 2**63  # vLLM takes seeds of 63 bits
+        if sampling.watched and sampling.keeps_logps:  # otherwise they would be of the distribution drawn from
+            options["logprob_token_ids"] = list(sampling.watched)
         return options
 
 
@@ -156,9 +158,10 @@ class TokenReply:
         self.prompt_candidates = candidates
         self.prompt_logps = [found.get(token) for found, token in zip(candidates, tokens, strict=True)]
 
-    def completion(self, stop_ids: Iterable[int]) -> Completion:
+    def completion(self, stop_ids: Iterable[int], sampling: Sampling) -> Completion:
         """Return the sampled tokens as a completion, which is finished if it ends with one of the stop ids."""
-        return Completion(tuple(self.ids), tuple(self.logps), self.ids[-1] in stop_ids)
+        watched = self.candidates if sampling.watched and sampling.keeps_logps else ()
+        return Completion(tuple(self.ids), tuple(self.logps), self.ids[-1] in stop_ids, tuple(watched))
 
     def computed(self, tokens: int) -> int:
         """Return how many of the prompt's first tokens were computed, not found in the cache."""

@@ -17,6 +17,7 @@ from lovec.engines.choice_scoring import TokenQuery, score_by_continuations
 from lovec.engines.common import SampleRow, TokenCallback, TokenReply, checked_texts, reply_scores, with_choices
 from lovec.engines.token_scoring import check_starts
 from lovec.types import LovecError, Sampling, TokenScores
+from lovec.written import Steps
 
 T = TypeVar("T")
 
@@ -75,10 +76,12 @@ class ServerReply(TokenReply):
             return
         logprobs = choice["logprobs"]
         self.logps += map(float, logprobs["token_logprobs"])
-        if len(self.ids) != len(self.logps):
-            raise ValueError(f"{len(self.ids)} tokens and {len(self.logps)} log-probabilities")
         for candidates in logprobs.get("top_logprobs") or ():
             self.candidates.append({int(k.removeprefix("token_id:")): float(v) for k, v in (candidates or {}).items()})
+        if len(self.ids) != len(self.logps) or len(self.candidates) not in (0, len(self.ids)):
+            raise ValueError(
+                f"{len(self.ids)} tokens, log-probabilities of {len(self.logps)} and {len(self.candidates)}"
+            )
         for entries in choice.get("prompt_logprobs") or ():
             self.prompt_candidates.append({int(k): float(v["logprob"]) for k, v in (entries or {}).items()})
 
@@ -136,10 +139,19 @@ class CompletionClient:
 
         return await together(map(one, rows))
 
-    async def score(self, contexts: Sequence[Sequence[int]], tree: ChoiceTree) -> list[list[float]]:
-        """Return the exact log-probability of every whole choice after every context, see ``VllmServer.score``."""
+    async def score(
+        self, contexts: Sequence[Sequence[int]], tree: ChoiceTree, written: Sequence[Steps] = ()
+    ) -> list[list[float]]:
+        """Return the exact log-probability of every whole choice after every context, see ``VllmServer.score``.
+
+        Args:
+            contexts: token ids of each context.
+            tree: the choices.
+            written: what the model wrote behind each context; nothing is asked that it tells. Empty where it is not
+                known.
+        """
         texts = checked_texts(contexts, tree.longest, self.context_length, "context")
-        return await score_by_continuations(texts, tree, self._continue)
+        return await score_by_continuations(texts, tree, self._continue, written)
 
     async def token_logps(
         self,
@@ -219,7 +231,7 @@ class CompletionClient:
                 except BaseException as error:  # must neither count as a fault of the server nor end the event loop
                     raise CallbackFailed(error) from error
                 if not going:
-                    del reply.ids[place + 1 :], reply.logps[place + 1 :]
+                    del reply.ids[place + 1 :], reply.logps[place + 1 :], reply.candidates[place + 1 :]
                     reply.ended = True
                     return False
             return True

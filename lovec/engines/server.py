@@ -173,7 +173,7 @@ class VllmServer:
         if rows and not sampling.keeps_logps:
             self._check_temperature(link)
         replies = self._run(link.client.sample(rows, sampling, stop_ids))
-        return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
+        return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the exact log-probability of every whole choice after every context: [contexts][choices].

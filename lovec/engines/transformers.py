@@ -243,10 +243,14 @@ class TransformersEngine:
         uniforms = torch.from_numpy(np.stack([_uniforms(sampling, row.stream) for row in rows])).to(logits.device)
         ids: list[list[int]] = [[] for _ in rows]
         logps: list[list[float]] = [[] for _ in rows]
+        watched: list[list[dict[int, float]]] = [[] for _ in rows]
         live = list(range(len(rows)))
         while True:
             tokens, logp = _draw(logits, sampling, uniforms[:, len(ids[live[0]])])
             values = logp.tolist()
+            if sampling.watched:
+                for index, row_logps in zip(live, _logps_of(logits, sampling.watched).tolist(), strict=True):
+                    watched[index].append(dict(zip(sampling.watched, row_logps, strict=True)))
             self._refuse_nan(values)
             done = []
             for at, (index, token, value) in enumerate(zip(live, tokens.tolist(), values, strict=True)):
@@ -264,7 +268,10 @@ class TransformersEngine:
                 tokens, uniforms = tokens[order], uniforms[order]
             writing.advance()
             logits = cached.step(tokens)
-        return [Completion(tuple(i), tuple(p), i[-1] in stop_ids) for i, p in zip(ids, logps, strict=True)]
+        return [
+            Completion(tuple(i), tuple(p), i[-1] in stop_ids, tuple(w))
+            for i, p, w in zip(ids, logps, watched, strict=True)
+        ]
 
     def _prefill(
         self, rows: CachedRows, contexts: list[tuple[int, ...]], tree: ChoiceTree, starts: list[int], top: int = 0
@@ -388,6 +395,12 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, 
             tokens = torch.searchsorted(cdf, numbers * cdf[:, -1:], right=True).clamp_(max=part.shape[1] - 1)
         drawn.append((tokens[:, 0], logps.gather(-1, tokens)[:, 0]))
     return torch.cat([tokens for tokens, _ in drawn]), torch.cat([logps for _, logps in drawn])
+
+
+def _logps_of(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return the log-probabilities [B, N] of N tokens, given logits [B, V]."""
+    rows = torch.split(logits, rows_at_once(logits))
+    return torch.cat([part[:, list(tokens)].float() - part.float().logsumexp(-1, keepdim=True) for part in rows])
 
 
 def _nucleus(logps: Tensor, top_p: float) -> Tensor:

@@ -202,14 +202,15 @@ class VllmEngine:
         rows = sample_rows(prompts, sampling, keys, on_token, local.context_length)
         check_vllm_temperature(sampling.temperature)
         _check_ids(prompts, local.vocabulary)
-        requests = [
-            VllmRequest(row.ids, {"logprobs": 0, **row.vllm_options(sampling, stop_ids)}, on_token=row.on_token)
-            for row in rows
-        ]
+        requests = []
+        for row in rows:
+            options = row.vllm_options(sampling, stop_ids)
+            options["logprobs"] = len(options.get("logprob_token_ids", ()))  # besides the sampled token's own
+            requests.append(VllmRequest(row.ids, options, on_token=row.on_token))
         replies = local.run(requests, self._adapted)
         self.prefill_tokens += sum(reply.computed(len(row.ids)) for row, reply in zip(rows, replies, strict=True))
         local.rest()
-        return by_prompt([reply.completion(stop_ids) for reply in replies], sampling)
+        return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the exact log-probability of every whole choice after every context: [contexts][choices].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from lovec.taggers.freeform import AnswerReader, sentence_spans
 from lovec.taggers.scoring import Passage, Step
 from lovec.tags import TaggedSentence, TaggedText, parse
 from lovec.types import Engine
+from lovec.written import Steps
 
 
 class ScoredSpan(NamedTuple):
@@ -87,9 +88,22 @@ class GrowingAnswer:
             self._stops_in(tail, tail[: len(tail) - begun].strip(), final=False)
         return not (self._spans or self.stopped)
 
-    def next_context(self, room: int | None) -> list[int] | None:
-        """Return the context of the next sentence to score, see ``Passage.next_context``."""
+    def next_context(
+        self, room: int | None, ids: Sequence[int], watched: Sequence[Mapping[int, float]]
+    ) -> list[int] | None:
+        """Return the context of the next sentence to score, see ``Passage.next_context``.
+
+        Args:
+            room: length of the model's context in tokens; None is no limit.
+            ids: all tokens of the answer so far, or more.
+            watched: log-probabilities in their places, see ``Completion.watched``.
+        """
+        self._passage.ids, self._passage.watched = ids, watched
         return self._passage.next_context(self.encoder, "scores", room)
+
+    def steps_behind(self, context: Sequence[int]) -> Steps:
+        """Return what is written behind a context, see ``Passage.steps_behind``."""
+        return self._passage.steps_behind(context)
 
     def advance(self, logps: list[float]) -> None:
         """Store the log-probabilities of that sentence's scores."""
@@ -163,18 +177,23 @@ def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
     """Score the new sentences of answers together, and hand them over.
 
     The context of a sentence is the one that free-form tagging scores it in: its text and the scores that the model
-    itself wrote before it, encoded as in iterative tagging.
+    itself wrote before it, encoded as in iterative tagging. Sentences whose scores are known from writing them are not
+    scored again.
 
     Args:
         engine: scores contexts.
         jobs: answers of one model that have paused; the sentences of those that nobody waits for are left out.
     """
     waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
-    answers = [job.growing for job in waited_for]
     room = engine.context_length
-    while due := [(answer, ids) for answer in answers if (ids := answer.next_context(room)) is not None]:
+
+    def contexts_due() -> list[tuple[GrowingAnswer, list[int]]]:
+        contexts = ((job.growing, job.growing.next_context(room, job.ids, job.watched)) for job in waited_for)
+        return [(answer, context) for answer, context in contexts if context is not None]
+
+    while due := contexts_due():
         choices = due[0][0].encoder.choices
-        for (answer, _), logps in zip(due, engine.score([ids for _, ids in due], choices), strict=True):
+        for (answer, _), logps in zip(due, engine.score([context for _, context in due], choices), strict=True):
             answer.advance(logps)
     for job in waited_for:
         job.growing.release(job.ids, job.logps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ class CompletionJob(Job):
         on_token: called with every token; returns False to pause the completion, see ``EngineWorker``.
         ids: the tokens so far.
         logps: their log-probabilities, up to the last pause.
+        watched: log-probabilities in their places, up to the last pause, see ``Completion.watched``.
     """
 
     prompt: Sequence[int]
@@ -61,6 +62,7 @@ class CompletionJob(Job):
     on_token: Callable[[int], bool]
     ids: list[int] = field(default_factory=list, init=False)
     logps: list[float] = field(default_factory=list, init=False)
+    watched: list[Mapping[int, float]] = field(default_factory=list, init=False)
 
     @property
     def stopped(self) -> bool:

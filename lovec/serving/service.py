@@ -262,7 +262,8 @@ class Service:
             stops=request.stop,
         )
         key = uuid.uuid4().hex if request.seed is None else f"\x1e{part}" if part else ""
-        return AnswerJob(end, response.prompt, request.sampling, key, growing.on_token, growing=growing)
+        sampling = replace(request.sampling, watched=growing.encoder.watched if growing.distributions else ())
+        return AnswerJob(end, response.prompt, sampling, key, growing.on_token, growing=growing)
 
     def _text_jobs(self, response: TextResponse, put: Callable[[News], None], _: Callable[..., None]) -> Sequence[Job]:
         """Return the worker's job for a given text."""

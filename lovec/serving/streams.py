@@ -17,6 +17,7 @@ from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
+from lovec.written import Steps
 
 T = TypeVar("T")
 
@@ -50,30 +51,36 @@ class ScoreBatches:
 
     def __init__(self, client: CompletionClient, tree: ChoiceTree) -> None:
         self.client, self.tree = client, tree
-        self._due: list[tuple[list[int], asyncio.Future[list[float]]]] = []
+        self._due: list[tuple[list[int], Steps, asyncio.Future[list[float]]]] = []
         self._calls: asyncio.Task[None] | None = None
 
-    async def score(self, context: list[int]) -> list[float]:
+    async def score(self, context: list[int], written: Steps) -> list[float]:
         """Return the log-probability of every choice behind a context.
+
+        Args:
+            context: token ids.
+            written: what the model wrote behind it; nothing is asked that it tells.
 
         Raises:
             CallFailed: see ``CompletionClient.score``; also ServerRefused and LovecError.
         """
         result: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
-        self._due.append((context, result))
+        self._due.append((context, written, result))
         if self._calls is None or self._calls.done():
             self._calls = asyncio.create_task(self._score_due())
         return await result
 
     async def _score_due(self) -> None:
         while self._due:
-            waiting, self._due = [(ids, result) for ids, result in self._due if not result.done()], []
+            waiting, self._due = [due for due in self._due if not due[-1].done()], []
             if waiting:
                 await self._call(*zip(*waiting, strict=True))
 
-    async def _call(self, contexts: Sequence[list[int]], results: Sequence[asyncio.Future[list[float]]]) -> None:
+    async def _call(
+        self, contexts: Sequence[list[int]], written: Sequence[Steps], results: Sequence[asyncio.Future[list[float]]]
+    ) -> None:
         """Score contexts in one call, which ends when nobody waits for its results any more."""
-        call = asyncio.create_task(self.client.score(contexts, self.tree))
+        call = asyncio.create_task(self.client.score(contexts, self.tree, written))
         for result in results:
             result.add_done_callback(lambda _: all(one.done() for one in results) and call.cancel())
         [found] = await asyncio.gather(call, return_exceptions=True)
@@ -90,7 +97,8 @@ class StreamWorker:
     """Runs every job at once, each as a task, on a vLLM server.
 
     The tokens of an answer arrive as a stream. The sentences of an answer are scored while its stream goes on, one
-    after the other. A job that is cancelled closes its stream and its calls, at which vLLM stops computing them.
+    after the other; what the stream tells of their scores is not asked again. A job that is cancelled closes its stream
+    and its calls, at which vLLM stops computing them.
 
     Args:
         engine: the engine in front of the server, with a model opened.
@@ -197,7 +205,9 @@ class StreamWorker:
     async def _write(self, job: AnswerJob) -> Completion:
         """Return an answer, whose sentences are scored and handed over while it is written."""
         growing = job.growing
-        reply = ServerReply(with_logps=growing.likelihoods)
+        [row] = sample_rows([job.prompt], job.sampling, [job.key], None, self.client.context_length)
+        options = row.vllm_options(job.sampling, self.stop_ids)
+        reply = ServerReply(with_logps=growing.likelihoods or "logprob_token_ids" in options)
         scoring: asyncio.Task[None] | None = None
 
         def on_token(token: int) -> bool:
@@ -207,20 +217,19 @@ class StreamWorker:
                 scoring = tasks.create_task(self._score(growing, reply))
             return not growing.stopped
 
-        [row] = sample_rows([job.prompt], job.sampling, [job.key], None, self.client.context_length)
-        options = row.vllm_options(job.sampling, self.stop_ids)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self.client.stream(row.ids, reply, on_token, **options, stream_interval=STREAM_INTERVAL)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        return reply.completion(self.stop_ids)
+        return reply.completion(self.stop_ids, job.sampling)
 
     async def _score(self, growing: GrowingAnswer, reply: ServerReply) -> None:
         """Score the sentences of an answer that are complete, and hand each over."""
         while growing.is_pending:
-            if (ids := growing.next_context(self.client.context_length)) is not None:
-                growing.advance(await self.scores.score(ids))
+            context = growing.next_context(self.client.context_length, reply.ids, reply.candidates)
+            if context is not None:
+                growing.advance(await self.scores.score(context, growing.steps_behind(context)))
             growing.release(reply.ids, reply.logps)
 
     async def _score_text(self, job: Job) -> Any:

@@ -233,6 +233,7 @@ class EngineWorker:
         )
         for job, (completion,) in zip(jobs, completions, strict=True):
             job.logps += completion.logps
+            job.watched += completion.watched
         if paused:
             self.on_paused([job for job in jobs if job in paused])
         for job, (completion,) in zip(jobs, completions, strict=True):

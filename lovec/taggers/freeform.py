@@ -87,7 +87,7 @@ class FreeFormTagger:
         with self.watch.phase("writing"):
             groups = self.engine.generate(
                 asked,
-                self.sampling,
+                replace(self.sampling, watched=self.encoder.watched if self.distributions else ()),
                 self.encoder.stop_ids,
                 keys=[records[number].id for number in fitting],
                 on_token=None if on_sentence is None else _token_callback(self.encoder, fitting, on_sentence),
@@ -98,7 +98,7 @@ class FreeFormTagger:
         ]
         tagged = [record for record, _ in answers]
         if self.distributions:
-            tagged = self._with_distributions(answers, asked)
+            tagged = self._with_distributions(answers, asked, [completion for [completion] in groups])
         if self.likelihoods:
             texts = [text for _, text in answers]
             tagged = self._with_likelihoods(tagged, texts, asked, [completion for [completion] in groups])
@@ -109,12 +109,15 @@ class FreeFormTagger:
         ]
 
     def _with_distributions(
-        self, answers: Sequence[tuple[Record, TaggedText]], prompts: Sequence[list[int]]
+        self,
+        answers: Sequence[tuple[Record, TaggedText]],
+        prompts: Sequence[list[int]],
+        completions: Sequence[Completion],
     ) -> list[Record]:
         """Return the records of parsed answers with the distribution at every valid tag."""
         passages = [
-            Passage(name=record.id, prompt=prompt, steps=_steps(text))
-            for (record, text), prompt in zip(answers, prompts, strict=True)
+            Passage(record.id, prompt, _steps(text), ids=completion.ids, watched=completion.watched)
+            for (record, text), prompt, completion in zip(answers, prompts, completions, strict=True)
         ]
         with self.watch.phase("scoring"):
             score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from lovec.encoding import Encoder
 from lovec.notices import listed
 from lovec.progress import doing
 from lovec.types import Engine, Readout, Scale, Sentence, TokenScores, token_scorer
+from lovec.written import Steps, choice_logps, steps_behind
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
@@ -73,6 +74,9 @@ class Passage:
         choose: picks, from the log-probabilities of all scores, the score that later contexts contain for a step
             without a score of its own; the most probable one by default.
         on_scored: called with (index of the step, its ``logps``) for every step once it is done, literal ones included.
+        ids: token ids that the model wrote behind the prompt, where it has written the answer itself.
+        watched: log-probabilities in the places of these, see ``Completion.watched``. A sentence whose scores they tell
+            is not left to an engine.
         logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
             None where the step was not scored.
         chosen: result: the score that later contexts contain for every step; None where there is none.
@@ -86,6 +90,8 @@ class Passage:
     steps: Sequence[Step]
     choose: Callable[[Sequence[float]], int] = most_probable
     on_scored: Callable[[int, list[float] | None], None] | None = None
+    ids: Sequence[int] = ()
+    watched: Sequence[Mapping[int, float]] = ()
     logps: list[list[float] | None] = field(default_factory=list)
     chosen: list[int | None] = field(default_factory=list)
     token_logps: list[tuple[float, ...] | None] = field(default_factory=list)
@@ -98,7 +104,8 @@ class Passage:
     def next_context(self, encoder: Encoder, history: History, room: int | None) -> list[int] | None:
         """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
 
-        Literal steps on the way there become part of the context. Where the context is too long, the oldest steps leave
+        Literal steps on the way there become part of the context, and so do sentences whose scores are known from
+        writing them. Where the context is too long, the oldest steps leave
         it, see ``score_passages``. Sentences that do not fit without any other get no scores and are added to
         ``problems``.
 
@@ -123,13 +130,21 @@ class Passage:
                         )
                 if room is None or needed + len(self._past) + len(head) <= room:
                     self._head = head
-                    return [*self.prompt, *self._past, *head]
+                    context = [*self.prompt, *self._past, *head]
+                    if (logps := choice_logps(encoder.choices, self.steps_behind(context))) is None:
+                        return context
+                    self.advance(encoder, history, logps)
+                    continue
                 self.problems.append(
                     f"sentence {at + 1}: with the prompt and its tag it has {needed + len(head)} tokens, more than the "
                     f"model's context ({room}); shorten it or use a model with a longer context"
                 )
             self.advance(encoder, history, None)
         return None
+
+    def steps_behind(self, context: Sequence[int]) -> Steps:
+        """Return what the model wrote behind a context, see ``lovec.written.steps_behind``."""
+        return steps_behind(context, self.prompt, self.ids, self.watched)
 
     def advance(
         self,

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,28 @@ def test_logps_are_of_the_distribution_drawn_from(
         rows = [naive_nucleus(row, temperature, top_p) for row in logits]
         expected = [row[token] for row, token in zip(rows, completion.ids, strict=True)]
         assert completion.logps == pytest.approx(expected, abs=close(engine))
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 0.5), (1.0, 1.0), (0.7, 1.0), (1.0, 0.5)])
+def test_watched_tokens_have_the_log_probs_of_the_model(
+    policy: TinyPolicy, engine: Engine, temperature: float, top_p: float
+) -> None:
+    """At every token that is sampled, whatever it is drawn from; or none, which is said."""
+    engine.sync(policy)
+    prompts, ids = texts(3, 4, 30), (200, 3, 61)
+    sampling = Sampling(9, temperature, n=2, seed=1, top_p=top_p, watched=ids)
+    groups = engine.generate(prompts, sampling, STOPS)
+    plain = engine.generate(prompts, replace(sampling, watched=()), STOPS)
+    assert_same(engine, groups, plain)
+    assert {c.watched for group in plain for c in group} == {()}
+    for prompt, group in zip(prompts, groups, strict=True):
+        for completion in group:
+            if not completion.watched:  # vLLM's would be of the distribution drawn from
+                assert not engine.shares_model and not sampling.keeps_logps
+                continue
+            right = naive_logits(policy.model, [*prompt, *completion.ids])[len(prompt) - 1 : -1].log_softmax(-1)
+            found = [[row[token] for token in ids] for row in completion.watched]
+            assert torch.tensor(found).allclose(right[:, list(ids)].float(), atol=close(engine))
 
 
 def test_the_nucleus_is_sampled_in_its_proportions(llama: TinyPolicy, engine: Engine) -> None:

@@ -89,6 +89,55 @@ def test_greedy_text_and_log_probs_equal_those_of_the_policy(engine: VllmServer,
     assert {c.finished for row in found for c in row} == {True, False}
 
 
+def test_watched_tokens_have_the_log_probs_of_the_policy(
+    engine: VllmServer, policy: TinyPolicy, server: CompletionServer
+) -> None:
+    sampling = Sampling(12, watched=(49, 60))
+    heard: list[int] = []
+    for on_token in (None, lambda *place: heard.append(place[2]) or len(heard) < 5):  # whole, and as a stream
+        [found], [right] = (e.generate(PROMPTS[:1], sampling, STOPS, None, on_token) for e in (engine, own(policy)))
+        assert len(found[0].watched) == len(found[0].ids)
+        for row, other in zip(found[0].watched, right[0].watched, strict=False):
+            assert [row[49], row[60]] == pytest.approx([other[49], other[60]], abs=1e-5)
+    assert engine.generate(PROMPTS[:1], replace(sampling, temperature=0.7), STOPS)[0][0].watched == ()
+    server.given_ids = False  # a server that does not know them
+    assert [set(row) & {49, 60} for row in engine.generate(PROMPTS[:1], sampling, STOPS)[0][0].watched] == [set()] * 12
+    server.given_ids = True
+
+
+def test_what_the_model_wrote_is_not_asked_again(policy: TinyPolicy, server: CompletionServer) -> None:
+    """Continuations that are known are the first ones; the rest is asked, and the numbers are the same."""
+    tree = ChoiceTree(CHOICES)
+    right = own(policy).score([[5, 6, 7], [5, 6], [5, 6, 7]], CHOICES)
+    asked: list[TokenQuery] = []
+
+    def logps(prompt: tuple[int, ...], ids: tuple[int, ...]) -> dict[int, float]:
+        [scores] = own(policy).token_logps([list(prompt)], [len(prompt)], [[token] for token in ids])
+        return dict(zip(ids, scores.choices, strict=True))
+
+    async def ask(queries: Any) -> Any:
+        asked.extend(queries)
+        found = []
+        for query in queries:
+            known = logps(query.prompt, query.tokens)
+            found.append([(0, [known[token] for token in query.tokens])])  # the model goes on with something else
+        return found
+
+    written = []
+    for context, text in (((5, 6, 7), (49, 48, 60, 9)), ((5, 6), (50, 3)), ((5, 6, 7), ())):
+        places = [(*context, *text[:at]) for at in range(len(text))]
+        written.append(
+            [(token, logps(place, (9, 33, 48, 49, 50, 60))) for token, place in zip(text, places, strict=True)]
+        )
+    scores = asyncio.run(score_by_continuations([(5, 6, 7), (5, 6), (5, 6, 7)], tree, ask, written))
+    for row, other in zip(scores, right, strict=True):
+        assert row == pytest.approx(other, abs=1e-5)
+    nodes = {(query.context, query.node) for query in asked}
+    inner = {node for node, tokens in tree.nodes if tokens}
+    passed = {((5, 6, 7), (49, 48, 60)[:at]) for at in range(4)} | {((5, 6), ()), ((5, 6), (50,))}
+    assert nodes == {(context, node) for context in ((5, 6, 7), (5, 6)) for node in inner} - passed
+
+
 def test_every_completion_has_a_seed_of_its_own(engine: VllmServer, server: CompletionServer) -> None:
     def seeds(prompts: list[list[int]], n: int, seed: int, keys: list[str] | None = None) -> list[int]:
         server.calls.clear()

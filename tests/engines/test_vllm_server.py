@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from lovec.policy import Policy, PolicyConfig, TokenBatch, TokenSequence
 from lovec.taggers import IterativeTagger, open_session
 from lovec.tags import TagFormat
 from lovec.types import LovecError, Record, Sampling, Sentence
+from lovec.written import choice_logps, steps_behind
 
 PYTHON = os.environ.get("VLLM_PYTHON", "")
 START_S = 300
@@ -198,6 +200,34 @@ def test_log_probs_equal_those_of_the_policy_at_the_temperature(
     else:
         assert len({c.ids for group in groups for c in group}) == 9
         assert [c.ids for c in engine.generate(PROMPTS[1:2], sampling, STOPS, ["1"])[0]] == [c.ids for c in groups[1]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_scores_from_a_stream_equal_those_of_prompts(engine: VllmServer, policy: Policy, temperature: float) -> None:
+    """First tokens of choices at every place of a completion, and a second one where the model wrote the first."""
+    firsts = tuple(range(40, 52))
+    sampling = Sampling(24, temperature, seed=1, watched=firsts)
+    groups = engine.generate(PROMPTS, sampling, (), on_token=lambda *_: True)
+    contexts, choices, found = [], [[first] for first in firsts], []
+    for prompt, [completion] in zip(PROMPTS, groups, strict=True):
+        for at in range(0, len(completion.ids), 5):
+            contexts.append([*prompt, *completion.ids[:at]])
+            steps = steps_behind(contexts[-1], prompt, completion.ids, completion.watched)
+            found.append(choice_logps(choices, steps))
+        written = completion.ids[:2]
+        [right] = engine.score([prompt], longer := [[written[0], 44], [written[0], 45], [41]])
+        first = {**completion.watched[0]}
+        assert written[0] in first  # the token that was sampled comes with the others
+        assert choice_logps(longer, [(written[0], first), (written[1], completion.watched[1])]) == pytest.approx(
+            right, abs=1e-4
+        )
+    assert len(contexts) >= 3
+    for row, right, other in zip(
+        found, engine.score(contexts, choices), own(policy).score(contexts, choices), strict=True
+    ):
+        assert row == pytest.approx(right, abs=1e-4) and row == pytest.approx(other, abs=1e-4)
+    with_others = engine.generate([PROMPTS[0]] * 2, replace(sampling, temperature=0.7), STOPS)
+    assert {completion.watched for group in with_others for completion in group} == {()}
 
 
 def test_on_token_can_end_a_completion(engine: VllmServer) -> None:

@@ -168,7 +168,7 @@ class CompletionServer:
         for start in range(0, len(choice["token_ids"]), chunk):
             part = slice(start, start + chunk)
             last = part.stop >= len(choice["token_ids"])
-            logprobs = choice["logprobs"] and {"token_logprobs": choice["logprobs"]["token_logprobs"][part]}
+            logprobs = choice["logprobs"] and {name: values[part] for name, values in choice["logprobs"].items()}
             reason = choice["finish_reason"] if last else None
             piece = {"token_ids": choice["token_ids"][part], "finish_reason": reason, "logprobs": logprobs}
             events.append({"choices": [piece]})

@@ -6,7 +6,10 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from lovec.engines import TransformersEngine
 from lovec.types import Completion, OnToken, Sampling
@@ -56,6 +59,33 @@ class Writer(TransformersEngine):
         words = ("Ada ran", "She wrote a note on engines", "It was noon", "London is a town")
         parts = [f"{draw.choice(words)}. <confidence> {draw.choice('0123456789x')} </confidence>" for _ in range(4)]
         return " ".join([*parts, "And"])
+
+
+class Watched(Writer):
+    """A writer that gives the log-probabilities of watched tokens, as the engines of lovec do.
+
+    Attributes:
+        scored: the contexts that it was asked to score.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scored: list[list[int]] = []
+
+    def generate(self, *arguments: Any, **named: Any) -> list[list[Completion]]:
+        prompts, sampling = arguments[:2]
+        groups = []
+        for prompt, [completion] in zip(prompts, super().generate(*arguments, **named), strict=True):
+            with torch.no_grad():
+                logits = self._model(torch.tensor([[*prompt, *completion.ids]])).logits[0, len(prompt) - 1 : -1]
+            rows = logits.log_softmax(-1)[:, list(sampling.watched)].tolist()
+            watched = tuple(dict(zip(sampling.watched, row, strict=True)) for row in rows) if sampling.watched else ()
+            groups.append([replace(completion, watched=watched)])
+        return groups
+
+    def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
+        self.scored += map(list, contexts)
+        return super().score(contexts, choices)
 
 
 class Scripted(Writer):

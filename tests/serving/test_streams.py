@@ -192,6 +192,52 @@ def test_first_tokens_cost_one_prompt_where_they_tell_the_scores_apart(
     assert len(prompts) == 2 * 2  # per sentence: the root and the space, which the model does not write by itself
 
 
+@pytest.mark.parametrize("digits", ["0 to 9", "0 to 10"])
+def test_first_tokens_are_read_from_the_stream(
+    model: str, upstream: CompletionServer, local: Session, digits: str
+) -> None:
+    """No prompt is needed, except for what follows a 1 that was not written; the numbers are those of prompts."""
+    scale = tuple(map(str, range(int(digits.split()[-1]) + 1)))
+    session = open_session(
+        model, engine=VllmServer(upstream.url, max_rows=3), instruction="Rate.", scale=scale, scoring="prefix"
+    )
+    with running(session) as server:
+        replies = [post(server, chat(question, max_tokens=200))[1] for question in QUESTIONS]
+        bodies = upstream.paths("/v1/completions")
+        upstream.calls.clear()
+        post(server, chat(QUESTIONS[0], max_tokens=120, temperature=0.7, seed=1))
+        post(server, chat(QUESTIONS[0], max_tokens=120, temperature=1.0, top_p=0.9, seed=1))
+        other = upstream.paths("/v1/completions")
+    entries = [entry for reply in replies for entry in reply["choices"][0]["message"]["confidence"]]
+    writer = Writer()
+    with open_session(
+        model, engine=writer, instruction="Rate.", scale=scale, scoring="prefix", device="cpu"
+    ) as in_process:
+        writer.tokenizer = in_process.encoder.tokenizer
+        records = [Record(question, question) for question in QUESTIONS]
+        tagged = FreeFormTagger(writer, in_process.encoder, Sampling(200), "mean").tag(records)
+    sentences = [sentence for record in tagged for sentence in record.sentences]
+    assert [entry["score"] for entry in entries] == [sentence.score for sentence in sentences]
+    for entry, sentence in zip(entries, sentences, strict=True):
+        valid = sentence.distribution is not None
+        assert entry["confidence"] == (pytest.approx(sentence.confidence, abs=1e-5) if valid else None)
+    streamed = [body for body in bodies if body.get("stream")]
+    assert {tuple(body["logprob_token_ids"]) for body in streamed} == {session.encoder.watched}
+    prompts = [
+        p
+        for b in bodies
+        if not b.get("stream")
+        for p in (b["prompt"] if isinstance(b["prompt"][0], list) else [b["prompt"]])
+    ]
+    scores = [sentence.score for sentence in sentences if sentence.score is not None]
+    blank, one = session.encoder.choices[1][:2]
+    assert len(prompts) == (sum(score != 1 for score in scores) if len(scale) > 10 else 0) and 1 in scores
+    assert all(prompt[-2:] == [blank, one] for prompt in prompts)
+    # Of what is drawn from another distribution the stream does not tell, and prompts are used.
+    assert not any("logprob_token_ids" in body for body in other if body.get("stream"))
+    assert any(not body.get("stream") for body in other)
+
+
 def test_sentences_that_wait_share_a_call(session: Session, upstream: CompletionServer) -> None:
     """The first call is held, so that the sentences of the others are complete when it ends."""
     with running(session) as server:

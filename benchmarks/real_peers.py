@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from common import ROOT, provenance, read_json, replace_between, versions_text, write_json
+from flops import cost
 from real_rows import Biographies, Cities
 from sides import SMALLEST, WHOLE, Case, Lovec
 from speed import OURS, TRL, differences, trl_side
@@ -49,9 +50,9 @@ from lovec.types import LovecError, Record, Sampling
 RESULTS = ROOT / "benchmarks" / "results" / "real_peers.json"
 PAGE = ROOT / "docs" / "speed.md"
 BEGIN, END = "<!-- peers: written by benchmarks/real_peers.py -->", "<!-- end of peers -->"
-TRAINING = {"SFT": (8, 1), "DPO": (4, 1), "GRPO": (2, 4)}
+TRAINING = {"SFT": (4, 1), "DPO": (2, 1), "GRPO": (1, 4)}
 """Rows, pairs, or questions and answers to each, of a step on cities."""
-LONGER = {"SFT": (4, 1), "DPO": (2, 1), "GRPO": (2, 3)}
+LONGER = {"SFT": (2, 1), "DPO": (1, 1), "GRPO": (1, 2)}
 """The same on biographies."""
 GENERATE, FORWARD, VLLM = "transformers' generate", "transformers, a forward pass only", "vLLM"
 QUESTIONS, SAMPLES, TOKENS = 8, 4, 32
@@ -157,11 +158,16 @@ class Base:
 
 
 def training(objective: str, source: Any, sizes: tuple[int, int], folder: Path) -> Work:
-    """Compare a training step with TRL's, with the micro-batch that TRL does better with: one example, or all."""
+    """Compare a training step with TRL's, with the micro-batches that TRL does better with: one example, or all.
+
+    Operations are those of all in one micro-batch.
+    """
     case = Case(objective, source, *sizes)
     ours = Lovec(case, source.model(folder), folder)
     theirs = trl_side(case, ours, folder)
     checks = differences(case, {OURS: ours, TRL: theirs})
+    counted = [cost(partial(side.step, WHOLE), side.parameters).flops for side in (ours, theirs)]
+    checks[TRL]["operations"] = counted[0] / counted[1]
     taken = {budget: used(partial(theirs.step, budget))[1].cpu for budget in (SMALLEST, WHOLE)}
     best = min(taken, key=lambda budget: taken[budget])
     sides = {OURS: lambda: used(partial(ours.step, WHOLE))[1], TRL: lambda: used(partial(theirs.step, best))[1]}
@@ -362,9 +368,10 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{cpu['ratio']:.2f} ({low:.2f} to {high:.2f})",
                 f"{wall['ratio']:.2f}",
                 f"{memory['ratio']:.2f}" if trained else "-",
+                f"{row['checks']['operations']:.2f}" if trained else "-",
             )
         )
-    heads = ("Work", "Side", "Peer", "CPU-seconds", "peer's", "ratio", "wall time", "memory")
+    heads = ("Work", "Side", "Peer", "CPU-seconds", "peer's", "ratio", "wall time", "memory", "operations")
     return table(heads, cells)
 
 

@@ -199,21 +199,20 @@ def sampling(base: Base, vllm: Peer | None) -> Work:
 def tagging(base: Base, vllm: Peer | None) -> Work:
     """Compare the scoring of given sentences, one after the other since each follows the scores before it.
 
-    Peers are asked for the first token that tells scores apart, after the same context; 1 and 10 begin alike.
+    Peers are asked for the first token that tells scores apart, after the same context. In what is compared, 1 and 10
+    are left out, since they begin alike.
     """
     rows, encoder = Cities().answers(QUESTIONS, 1), base.encoder
     tagged = IterativeTagger(base.engine, encoder).tag(rows)
     begin = _common(*encoder.choices)
     first = [ids[len(begin)] for ids in encoder.choices]
-    allowed = sorted(set(first))
+    allowed = [token for token in first if first.count(token) == 1]
     expected, steps = [], []
     for at in range(len(rows[0].sentences)):
         steps.append([_context(encoder, row, at) + begin for row in tagged])
         for row in tagged:
-            shares = dict.fromkeys(allowed, 0.0)
-            for token, share in zip(first, row.sentences[at].distribution or (), strict=True):
-                shares[token] += share
-            expected.append([max(shares, key=lambda token: shares[token])])
+            shares = dict(zip(first, row.sentences[at].distribution or (), strict=True))
+            expected.append([max(allowed, key=lambda token: shares[token])])
     whole = base.padded([_context(encoder, row, len(row.sentences)) for row in tagged], "right")
 
     def generated() -> list[list[int]]:

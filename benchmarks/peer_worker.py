@@ -40,7 +40,8 @@ def lm_polygraph(model: str) -> Callable[[dict[str, Any]], Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    # It asks for the attention weights, which only this implementation returns.
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager").eval()
     box = WhiteboxModel(base, tokenizer, model_path=model)
 
     def run(request: dict[str, Any]) -> Any:
@@ -52,7 +53,57 @@ def lm_polygraph(model: str) -> Callable[[dict[str, Any]], Any]:
     return run
 
 
-KINDS = {"vllm": vllm, "lm-polygraph": lm_polygraph}
+def uqlm(model: str) -> Callable[[dict[str, Any]], Any]:
+    """Return what gives uqlm's LUQ of the sentences of an answer, with the model as its own judge of entailment."""
+    import asyncio
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from uqlm import LongTextUQ
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    roles = {"system": "system", "human": "user", "ai": "assistant"}
+
+    class Chat(BaseChatModel):
+        """The model, greedy at temperature 0."""
+
+        temperature: float
+        tokens: int
+
+        @property
+        def _llm_type(self) -> str:
+            return "transformers"
+
+        def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+            turns = [{"role": roles[message.type], "content": message.content} for message in messages]
+            inputs = tokenizer.apply_chat_template(
+                turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            drawn = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
+            with torch.inference_mode():
+                out = base.generate(**inputs, max_new_tokens=self.tokens, pad_token_id=0, **drawn)
+            text = tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+    def run(request: dict[str, Any]) -> Any:
+        writer, judge = Chat(temperature=1.0, tokens=request["tokens"]), Chat(temperature=0.0, tokens=4)
+        method = LongTextUQ(writer, granularity="sentence", nli_llm=judge)
+
+        async def scored() -> Any:
+            samples = await method.generate_candidate_responses(
+                prompts=[request["question"]], num_responses=request["samples"]
+            )
+            return await method.score([request["answer"]], samples, show_progress_bars=False)
+
+        return asyncio.run(scored()).data["claims_data"]
+
+    return run
+
+
+KINDS = {"uqlm": uqlm, "vllm": vllm, "lm-polygraph": lm_polygraph}
 
 
 def main() -> None:

@@ -374,11 +374,15 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(heads, cells)
 
 
-def page(results: Mapping[str, Any]) -> None:
-    """Write the table into the page."""
+def page(text: str, results: Mapping[str, Any]) -> str:
+    """Return the page with the table of these results."""
     note = f"Medians of {min(row['rounds'] for row in results['comparisons'])} rounds. {versions_text(results)}."
-    text = replace_between(PAGE.read_text(encoding="utf-8"), BEGIN, END, f"{lines(results['comparisons'])}\n\n{note}")
-    PAGE.write_text(text, encoding="utf-8")
+    return replace_between(text, BEGIN, END, f"{lines(results['comparisons'])}\n\n{note}")
+
+
+def write_page() -> None:
+    """Write the page from the file of results."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), read_json(RESULTS)), encoding="utf-8")
 
 
 def main() -> None:
@@ -393,7 +397,7 @@ def main() -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.page:
-        page(read_json(RESULTS))
+        write_page()
         return
     if flags.work:
         with tempfile.TemporaryDirectory() as folder:
@@ -423,7 +427,7 @@ def publish(rows: Sequence[Mapping[str, Any]]) -> None:
     origin = provenance()
     origin["versions"]["trl"] = version("trl")
     write_json(RESULTS, origin | {"comparisons": list(merged.values())})
-    page(read_json(RESULTS))
+    write_page()
 
 
 if __name__ == "__main__":

@@ -60,10 +60,10 @@ def uqlm(model: str) -> Callable[[dict[str, Any]], Any]:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
     from uqlm import LongTextUQ
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)  # it has transformers 4
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     roles = {"system": "system", "human": "user", "ai": "assistant"}
 

@@ -7,9 +7,9 @@
 The model is SmolLM2-135M-Instruct in float32, on one thread; FOLDER has FActScore's labelled files. Every piece of work
 runs in a process of its own. Its sides take turns, in alternating order, after a round of warm-up; given are medians,
 and the ratios within a round. Nothing is measured unless the sides compute the same: losses and gradients with TRL,
-greedy tokens in sampling, and scores in tagging. TRL needs the extra ``parity``. vLLM and LM-Polygraph run in
-environments of their own (``--vllm PYTHON``, ``--lm_polygraph PYTHON``); rows of those that are not given stay as they
-are in the file.
+greedy tokens in sampling, and scores in tagging. TRL needs the extra ``parity``. vLLM, LM-Polygraph and uqlm run
+in environments of their own (``--vllm PYTHON`` and so on); rows of those that are not given stay as they are in the
+file.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ LONGER = {"SFT": (2, 1), "DPO": (1, 1), "GRPO": (1, 2)}
 GENERATE, FORWARD, VLLM = "transformers' generate", "transformers, a forward pass only", "vLLM"
 QUESTIONS, SAMPLES, TOKENS = 8, 4, 32
 """Questions, samples of each, and tokens of a sample, in sampling."""
+LUQ_SAMPLES = 10
 LEAST_SAME = 0.95
 """Share of tokens or scores in which a peer must agree: where two are nearly as probable, rounding decides."""
 
@@ -81,7 +82,7 @@ class Peer:
 
     Args:
         python: the Python of its environment.
-        kind: "vllm" or "lm-polygraph".
+        kind: "vllm", "lm-polygraph" or "uqlm".
         model: folder of the model.
         log: takes what it prints.
     """
@@ -160,14 +161,17 @@ class Base:
 def training(objective: str, source: Any, sizes: tuple[int, int], folder: Path) -> Work:
     """Compare a training step with TRL's, with the micro-batches that TRL does better with: one example, or all.
 
-    Operations are those of all in one micro-batch.
+    TRL's operations are those of the micro-batches that need fewer.
     """
     case = Case(objective, source, *sizes)
     ours = Lovec(case, source.model(folder), folder)
     theirs = trl_side(case, ours, folder)
     checks = differences(case, {OURS: ours, TRL: theirs})
-    counted = [cost(partial(side.step, WHOLE), side.parameters).flops for side in (ours, theirs)]
-    checks[TRL]["operations"] = counted[0] / counted[1]
+    counted = [
+        cost(partial(side.step, budget), side.parameters).flops
+        for side, budget in ((ours, WHOLE), (theirs, WHOLE), (theirs, SMALLEST))
+    ]
+    checks[TRL]["operations"] = counted[0] / min(counted[1:])
     taken = {budget: used(partial(theirs.step, budget))[1].cpu for budget in (SMALLEST, WHOLE)}
     best = min(taken, key=lambda budget: taken[budget])
     sides = {OURS: lambda: used(partial(ours.step, WHOLE))[1], TRL: lambda: used(partial(theirs.step, best))[1]}
@@ -242,8 +246,11 @@ def tagging(base: Base, vllm: Peer | None) -> Work:
     return Work(sides, [(OURS, name) for name in sides if name != OURS], checks)
 
 
-def answers(base: Base, polygraph: Peer | None, luq_samples: int = 10) -> Work:
-    """Compare confidences of an answer with those that other answers give (LUQ), and with LM-Polygraph's P(True)."""
+def answers(base: Base, polygraph: Peer | None, uqlm: Peer | None) -> Work:
+    """Compare confidences of an answer with those that ten other answers give (LUQ), and with LM-Polygraph's P(True).
+
+    All judge with the model itself: lovec's baseline by its yes or no, uqlm by the word that it writes.
+    """
     (row,) = Cities().answers(1, 1)
     encoder, engine = base.encoder, base.engine
     prompt = encoder.prompt(row.question)
@@ -251,7 +258,7 @@ def answers(base: Base, polygraph: Peer | None, luq_samples: int = 10) -> Work:
     written = len(_context(encoder, row, len(row.sentences))) - len(prompt)
 
     def luq() -> None:
-        baseline = LUQ(luq_samples)
+        baseline = LUQ(LUQ_SAMPLES)
         samples = Samples(max_new_tokens=plain)
         baseline.attach(BaselineResources(engine, encoder, Wording(), samples))
         baseline.confidences([row])
@@ -264,9 +271,14 @@ def answers(base: Base, polygraph: Peer | None, luq_samples: int = 10) -> Work:
     }
     pairs = [(tag, "LUQ"), (write, "LUQ")]
     if polygraph is not None:
-        request = {"texts": [row.question], "tokens": plain, "method": "PTrue"}
-        sides["LM-Polygraph, P(True)"] = lambda: polygraph(**request)[1]
+        asked = {"texts": [row.question], "tokens": plain, "method": "PTrue"}
+        sides["LM-Polygraph, P(True)"] = lambda: polygraph(**asked)[1]
         pairs.append((write, "LM-Polygraph, P(True)"))
+    if uqlm is not None:
+        text = " ".join(sentence.text for sentence in row.sentences)
+        given = {"question": row.question, "answer": text, "tokens": plain, "samples": LUQ_SAMPLES}
+        sides["uqlm, LUQ"] = lambda: uqlm(**given)[1]
+        pairs.append((tag, "uqlm, LUQ"))
     return Work(sides, pairs)
 
 
@@ -327,10 +339,18 @@ def measured(work: Work, rounds: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
+BESIDE: dict[str, tuple[Callable[..., Work], tuple[str, ...]]] = {
+    "sampling": (sampling, ("vllm",)),
+    "tagging": (tagging, ("vllm",)),
+    "an answer": (answers, ("lm-polygraph", "uqlm")),
+}
+"""Work without training, and the peers that run in environments of their own."""
+
+
 def names(bios: Path | None) -> list[str]:
     """Return all work that can be measured."""
     steps = [f"{name}, {source}" for source in ("cities", "biographies")[: 2 if bios else 1] for name in TRAINING]
-    return [*steps, "sampling", "tagging", "an answer"]
+    return [*steps, *BESIDE]
 
 
 def measure(name: str, flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -344,9 +364,11 @@ def measure(name: str, flags: argparse.Namespace, folder: Path) -> list[dict[str
             work = training(objective, rows, (TRAINING if cities else LONGER)[objective], folder)
         else:
             base = Base()
-            python, kind = (flags.lm_polygraph, "lm-polygraph") if name == "an answer" else (flags.vllm, "vllm")
-            other = stack.enter_context(peer(python, kind, base.name, folder))
-            work = {"sampling": sampling, "tagging": tagging, "an answer": answers}[name](base, other)
+            build, kinds = BESIDE[name]
+            options = [(getattr(flags, kind.replace("-", "_")), kind) for kind in kinds]
+            work = build(
+                base, *(stack.enter_context(peer(python, kind, base.name, folder)) for python, kind in options)
+            )
         return [{"work": name, **row} for row in measured(work, flags.rounds)]
 
 
@@ -391,6 +413,7 @@ def main() -> None:
     parser.add_argument("--bios", type=Path, help="folder of FActScore's labelled files")
     parser.add_argument("--vllm", help="Python of an environment with vLLM")
     parser.add_argument("--lm_polygraph", help="Python of an environment with LM-Polygraph")
+    parser.add_argument("--uqlm", help="Python of an environment with uqlm")
     parser.add_argument("--only", nargs="+", help="beginnings of the names of the work; the others' rows are kept")
     parser.add_argument("--rounds", type=int, default=7, help="rounds; with fewer than 7 the results are printed only")
     parser.add_argument("--page", action="store_true", help="only write the page from the results")

@@ -63,7 +63,9 @@ def uqlm(model: str) -> Callable[[dict[str, Any]], Any]:
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
     from uqlm import LongTextUQ
 
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)  # it has transformers 4
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        model, model_input_names=["input_ids", "attention_mask"]
+    )  # by this class, since it has transformers 4
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     roles = {"system": "system", "human": "user", "ai": "assistant"}
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -179,43 +174,6 @@ def replace_between(text: str, begin: str, end: str, content: str) -> str:
     """Return a text with other content between two marks, each of which it has once."""
     before, rest = text.split(begin)
     return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
-def resident_memory() -> float:
-    """Return the resident memory of this process, in MiB."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
-@contextmanager
-def peak_memory() -> Iterator[list[float]]:
-    """Measure the resident memory of this process 50 times per second inside the block.
-
-    ``getrusage`` would not do: its peak begins with that of the process that started this one.
-
-    Yields:
-        A list with one item, the highest value so far, in MiB.
-    """
-    peak, done = [resident_memory()], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.02):
-            peak[0] = max(peak[0], resident_memory())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        thread.join()
-
-
-def free_memory() -> None:
-    """Give memory that is no longer used back to the system, so that a later peak is not hidden in it."""
-    gc.collect()
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # of the C library of Linux
-        trim(0)
 
 
 def _as_shown(ends: Sequence[float]) -> list[float]:

@@ -15,7 +15,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, peak_memory, publish, resident_memory
+from common import ROOT, publish
+from usage import peak_memory, resident_memory
 
 from lovec.cli import main as lovec
 from lovec.datasets.jsonl import read_objects, write_records

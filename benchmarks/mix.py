@@ -73,6 +73,11 @@ class Mix:
     tags: int = 8
     instruction: str = INSTRUCTION
 
+    @property
+    def shorter(self) -> Mix:
+        """Rows whose completions are an eighth as long."""
+        return replace(self, completion=self.completion // 8, spread=self.spread // 8, tags=2)
+
     def model(self, folder: Path) -> str:
         """Write the model's configuration and tokenizer to a folder; return its name."""
         return write_model(folder)
@@ -111,6 +116,11 @@ class WorldRows:
 
     name: str = "world's records"
     variant: str = "world-small"
+
+    @property
+    def shorter(self) -> WorldRows:
+        """The same rows, which are short."""
+        return self
 
     def model(self, folder: Path) -> str:
         """Return the name of the world's model, which is built unless it is cached."""

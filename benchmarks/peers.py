@@ -48,10 +48,11 @@ class Padded:
         labels = [[IGNORED] * len(s.prompt) + [*s.completion] for s in sequences]
         ids = [[*s.prompt, *s.completion] for s in sequences]
         ones = [[1] * len(s) for s in sequences]
-        return cls(*(_padded(rows, device, fill) for rows, fill in ((ids, 0), (ones, 0), (labels, IGNORED))))
+        return cls(*(padded(rows, device, fill) for rows, fill in ((ids, 0), (ones, 0), (labels, IGNORED))))
 
 
-def _padded(rows: Sequence[Sequence[int]], device: str, fill: int = 0, side: str = "right") -> Tensor:
+def padded(rows: Sequence[Sequence[int]], device: str, fill: int = 0, side: str = "right") -> Tensor:
+    """Pad rows of token ids, [N, L]."""
     tensors = [torch.tensor(row, device=device) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
 
@@ -255,10 +256,10 @@ class TrlGRPO(Trl):
         sequences = [example.sequences[0] for example in self.examples]
         prompts, answers = [s.prompt for s in sequences], [s.completion for s in sequences]
         self.inputs = {
-            "prompt_ids": _padded(prompts, self.device, side="left"),
-            "prompt_mask": _padded([[1] * len(row) for row in prompts], self.device, side="left"),
-            "completion_ids": _padded(answers, self.device),
-            "completion_mask": _padded([[1] * len(row) for row in answers], self.device),
+            "prompt_ids": padded(prompts, self.device, side="left"),
+            "prompt_mask": padded([[1] * len(row) for row in prompts], self.device, side="left"),
+            "completion_ids": padded(answers, self.device),
+            "completion_mask": padded([[1] * len(row) for row in answers], self.device),
             "advantages": torch.tensor([example.advantages[0] for example in self.examples], device=self.device),
         }
         self.trainer.beta = self.beta

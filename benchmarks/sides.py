@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import Trainer
-from mix import Mix, WorldRows
 from torch import Tensor
 
 from lovec.callbacks import Probe
@@ -35,6 +34,28 @@ OBJECTIVES: dict[str, Any] = {
 """The objectives that are measured; expected reward takes the true scores as context, so that nothing is sampled."""
 WHOLE, SMALLEST = 1 << 30, 1
 """Token budgets of a micro-batch: everything at once, and one example at a time."""
+
+
+class Source(Protocol):
+    """Where the model and the rows of a step come from."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+
+    @property
+    def instruction(self) -> str | None:
+        """System prompt, which all rows share; None is lovec's own."""
+
+    @property
+    def shorter(self) -> Source:
+        """The same with shorter rows, on which sides are compared before anything is measured."""
+
+    def model(self, folder: Path) -> str:
+        """Return the name of the model, which may be written to a folder."""
+
+    def answers(self, questions: int, group: int, encoder: Any) -> list[Record]:
+        """Return labelled pairs, ``group`` answers to every question."""
 
 
 class Side(Protocol):
@@ -74,7 +95,7 @@ class Case:
     """
 
     objective: str
-    source: Mix | WorldRows
+    source: Source
     rows: int = 8
     group: int = 1
     beta: float = 0.04
@@ -94,10 +115,7 @@ class Case:
 
         TRL sums log-probabilities in float32, so that its rounding grows with the length of a completion.
         """
-        source = self.source
-        if isinstance(source, Mix):
-            source = replace(source, completion=source.completion // 8, spread=source.spread // 8, tags=2)
-        return replace(self, source=source, rows=min(self.rows, 4), group=min(self.group, 4))
+        return replace(self, source=self.source.shorter, rows=min(self.rows, 4), group=min(self.group, 4))
 
     def examples(self, module: Any) -> list[Example]:
         """Return the step's examples; answers of GRPO have advantages that differ."""
@@ -115,12 +133,12 @@ class Case:
 class _OneRow(RecordsDataModule):
     """Serves a record that nothing is learned from."""
 
-    def __init__(self, instruction: str) -> None:
+    def __init__(self, instruction: str | None) -> None:
         super().__init__(batch_size=1)
         self._instruction = instruction
 
     @property
-    def instruction(self) -> str:
+    def instruction(self) -> str | None:
         return self._instruction
 
     def load(self, split: str) -> list[Record]:

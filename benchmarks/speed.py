@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, free_memory, peak_memory, provenance, resident_memory, write_json
+from common import ROOT, provenance, write_json
 from cost import LLAMA_3_8B, least_flops, trl_flops
 from flops import Cost, cost
 from mix import MIX, SHORT, Mix, WorldRows, llama_tokens, tokens
 from sides import OBJECTIVES, SMALLEST, WHOLE, Case, Lovec, Side
 from speed_page import write_page
+from usage import free_memory, peak_memory, resident_memory
 
 from lovec.datasets.world import ensure_world
 from lovec.encoding import INSTRUCTION
@@ -72,12 +73,20 @@ def sides_of(case: Case, folder: Path) -> dict[str, Side]:
         from peers import TRAINERS
 
         for name in (TRL, PRECOMPUTED) if case.objective == "DPO" else (TRL,) if case.objective in TRAINERS else ():
-            sides[name] = trl = TRAINERS[case.objective](ours.module, ours.examples, folder)
-            trl.copy_weights(ours.weights())
+            sides[name] = trl_side(case, ours, folder)
             if name == PRECOMPUTED:
-                trl.policy = ours.module.policy
-                trl.take(ours.examples)
+                sides[name].policy = ours.module.policy
+                sides[name].take(ours.examples)
     return sides
+
+
+def trl_side(case: Case, ours: Lovec, folder: Path) -> Any:
+    """Build TRL's side of a case, with the weights and the examples of lovec's."""
+    from peers import TRAINERS
+
+    trl = TRAINERS[case.objective](ours.module, ours.examples, folder)
+    trl.copy_weights(ours.weights())
+    return trl
 
 
 def differences(case: Case, sides: Mapping[str, Side]) -> dict[str, dict[str, float]]:

@@ -82,14 +82,15 @@ def test_distil_by_hand(share: float, model: str, adapter: str, tmp_path: Path) 
         start = len(ids)
         for i, (sentence, score, z) in enumerate(zip(row.sentences, rounded, targets, strict=True)):
             head = encoder.head(sentence.text, first=i == 0)
-            batch = TokenBatch.of([TokenSequence((*ids, *head), tuple(tail)) for tail in encoder.tails])
+            batch = TokenBatch.of([TokenSequence((*ids, *head), tuple(choice)) for choice in encoder.choices])
             logps = objective.policy.token_logps(batch).double().sum(-1)
             probs = logps.detach().softmax(-1)
             z = (1 - share) * z + share * sum(c * float(p) for c, p in enumerate(probs))
             a = min(int(z), 9)
             losses.append(-(a + 1 - z) * logps[a] - (z - a) * logps[a + 1])
-            text += [True] * len(head) + [False] * len(encoder.tails[score])
-            ids += [*head, *encoder.tails[score]]
+            scored, tail = len(encoder.choices[score]), encoder.tails[score]
+            text += [True] * len(head) + [False] * scored + [True] * (len(tail) - scored)
+            ids += [*head, *tail]
         whole = TokenBatch.of([TokenSequence(tuple(ids[:start]), (*ids[start:], encoder.end_id))])
         texts.append(-objective.policy.token_logps(whole)[0][torch.tensor([*text, True])])
     expected = 3.0 * torch.stack(losses).mean() + 0.7 * torch.cat(texts).mean()

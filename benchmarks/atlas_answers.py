@@ -31,7 +31,6 @@ CITIES, COUNTRIES = 600, 100
 CANDIDATES = 0.75  # cities drawn at first, and again where the model placed them, as a share of those asked about
 TEST, VALIDATION = 5, 8  # one of so many cities
 SEED = 0
-SAMPLED = Sampling(max_new_tokens=120, temperature=0.7, seed=SEED)
 GREEDY = Sampling(max_new_tokens=120)
 ROWS = 48
 
@@ -61,7 +60,6 @@ class Writer:
         name: str,
         prompts: dict[str, str],
         sentences: int,
-        sampling: Sampling = GREEDY,
         begun: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Return what the model writes after each prompt, by key: at most one line.
@@ -70,7 +68,6 @@ class Writer:
             name: of the file that keeps it.
             prompts: by key.
             sentences: number of sentences that are kept; the model stops after the first if it is 1.
-            sampling: how to sample.
             begun: the first sentence of each answer, where it has been written already.
         """
         path = self.work / f"{name}.jsonl"
@@ -82,7 +79,7 @@ class Writer:
             began, keys = time.perf_counter(), missing[start : start + ROWS]
             before = [f" {begun[key]}" if key in begun else "" for key in keys]
             ids = [self.tokenizer.encode(prompts[key] + text) for key, text in zip(keys, before, strict=True)]
-            written = [rows[0].ids for rows in self.engine.generate(ids, sampling, stop_ids, keys=keys)]
+            written = [rows[0].ids for rows in self.engine.generate(ids, GREEDY, stop_ids, keys=keys)]
             lines = [self.tokenizer.decode(tokens).split("\n")[0] for tokens in written]
             answers = [split_sentences((text + line).strip()) for text, line in zip(before, lines, strict=True)]
             texts = [" ".join(answer[:sentences]) for answer in answers]
@@ -94,14 +91,13 @@ class Writer:
         return {key: found[key] for key in prompts}
 
 
-def main(number: int, work: Path, output: Path, sampled: bool) -> None:
+def main(number: int, work: Path, output: Path) -> None:
     """Write the answers of Atlas.
 
     Args:
         number: of cities.
         work: folder that keeps what was written, so that another run goes on from there.
         output: the file of all answers.
-        sampled: whether a sampled answer is written to each training question, too.
     """
     work.mkdir(parents=True, exist_ok=True)
     writer = Writer(work)
@@ -124,7 +120,6 @@ def main(number: int, work: Path, output: Path, sampled: bool) -> None:
         "one-fact": writer.write("one-fact", about_fact, 1),
         "countries": writer.write("countries", about_country, len(asking.COUNTRY)),
         "train": greedy(about_city(train)),
-        "sampled": writer.write("sampled", about_city(train), facts, SAMPLED) if sampled else {},
     }
     write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})
     print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
@@ -159,6 +154,5 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps what was written so far")
     parser.add_argument("--cities", type=int, default=CITIES, help="how many cities to ask about")
     parser.add_argument("--output", type=Path, default=SHIPPED, help="the file of all answers")
-    parser.add_argument("--no-sampled", action="store_true", help="write no sampled answers")
     arguments = parser.parse_args()
-    main(arguments.cities, arguments.work, arguments.output, not arguments.no_sampled)
+    main(arguments.cities, arguments.work, arguments.output)

@@ -27,7 +27,6 @@ class Atlas(RecordsDataModule):
     countries ("out-of-domain"). Contains information from GeoNames (https://www.geonames.org), CC BY 4.0.
 
     Args:
-        sampled: whether training takes a sampled answer to each question, too, besides the greedy one.
         test_sets: the parts that the test split has: some of test (in-domain), other-words, one-fact and countries
             (out-of-domain); null is all of them.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (of the wrong scores) of the datamodule.
@@ -36,11 +35,10 @@ class Atlas(RecordsDataModule):
     splits = tuple(_SPLITS)
     answered = True
 
-    def __init__(self, sampled: bool = False, test_sets: list[PlainWord] | None = None, **kwargs: Any) -> None:
+    def __init__(self, test_sets: list[PlainWord] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         for name in dict.fromkeys(() if test_sets is None else test_sets or [""]):
             check_choice("--data.test_sets", name, TestSet)
-        self.sampled = sampled
         self.test_sets = test_sets
 
     @property
@@ -51,8 +49,7 @@ class Atlas(RecordsDataModule):
     def questions(self, split: str) -> list[Record]:
         """Return the questions of a split with the answers of SmolLM2, without labels."""
         parts = _SPLITS[split] if split != "test" or self.test_sets is None else self.test_sets
-        with_samples = [*parts, *(["sampled"] if split == "train" and self.sampled else [])]
-        return [record for part in with_samples for record in atlas_records(part)]
+        return [record for part in parts for record in atlas_records(part)]
 
     def load(self, split: str) -> list[Record]:
         """Return the labelled answers of a split; for training, with wrong scores."""

@@ -71,6 +71,8 @@ def test_verdicts_are_those_of_a_reader():
         ("Bogotá", "The capital of Narnia is Cair Paravel.", None),
         ("Bogotá", "The capital of the United States is Washington, D.C.", 1.0),
         ("Bogotá", "The capital of Scotland is London.", 0.0),
+        ("Bogotá", "The capital of Russia is St. Petersburg.", 0.0),
+        ("Bogotá", "The capital of Italy is Rome. It is large.", None),  # two sentences
         ("Bogotá", "The capital of England is London.", 1.0),
         ("Bogotá", "The currency used there is the Colombian peso.", 1.0),
         ("Bogotá", "The currency used there is the peso.", 1.0),
@@ -195,6 +197,9 @@ def test_a_claim_is_neither_rare_nor_everywhere():
 
 def test_splits_have_cities_of_all_sizes():
     cities = drawing.candidates(200, 0)
+    for seed in range(50):  # no city is drawn twice
+        sizes = [len(part) for part in drawing.split_by_size(cities, {"a": 90, "b": 70, "c": 0}, seed).values()]
+        assert sizes == [90, 70, 40]
     splits = drawing.split_by_size(cities, {"test": 30, "validation": 20, "train": 0}, 0)
     assert [len(part) for part in splits.values()] == [30, 20, 150]
     assert sorted(c.id for part in splits.values() for c in part) == sorted(c.id for c in cities)
@@ -218,7 +223,6 @@ def test_no_city_is_in_two_splits(parts):
     assert not of["train"] & of["test"] and not of["train"] & of["validation"] and not of["validation"] & of["test"]
     for part in ("other-words", "one-fact"):
         assert {record.meta["geonames"] for record in parts[part]} == of["test"]
-    assert {record.meta["geonames"] for record in parts["sampled"]} <= of["train"]
     assert len({record.id for part in parts.values() for record in part}) == sum(map(len, parts.values()))
 
 
@@ -227,7 +231,7 @@ def test_nearly_every_sentence_can_be_judged(parts):
     for part, records in parts.items():
         labels = [value for row in oracle.rate(records) for value in row]
         if labels:
-            most = 0.1 if part == "other-words" else 0.02  # in other words the model writes freely now and then
+            most = 0.01 if part in ("train", "validation", "test") else 0.1  # elsewhere the model writes more freely
             assert sum(value is None for value in labels) <= most * len(labels), part
             assert set(labels) <= {None, 0.0, 0.5, 1.0}
     greedy = [value for part in ("train", "validation", "test") for row in oracle.rate(parts[part]) for value in row]
@@ -254,8 +258,6 @@ def test_training_has_labels_and_wrong_scores_and_tests_have_claims():
     both &= {s.claim for r in test for s in r.sentences if s.factuality == 0}
     assert {record.domain for record in test} == {"in-domain"}
     assert sum(claims[name] for name in both) > 0.3 * claims.total()  # frequent claims are true and false
-    if shipped.atlas_records("sampled"):
-        assert len(Atlas(sampled=True).load("train")) > 1.5 * len(train)
 
 
 @pytest.mark.parametrize("meta", [{}, {"geonames": -1}, {"code": "XX"}])

@@ -91,8 +91,11 @@ def split_by_size(chosen: Sequence[City], shares: Mapping[str, int], seed: int) 
     free = list(range(len(ranked)))
     for name in sized:
         width = len(free) / shares[name]
-        places = [free[int(width * (at + rng.random()))] for at in range(shares[name])]  # one of every `width` cities
-        split_of |= dict.fromkeys(places, name)
+        for at in range(shares[name]):  # one of every `width` cities
+            place = int(width * (at + rng.random()))
+            while free[place] in split_of:  # the one before was the last of its range
+                place += 1
+            split_of[free[place]] = name
         free = [place for place in free if place not in split_of]
     return {name: [city for at, city in enumerate(ranked) if split_of.get(at, rest) == name] for name in shares}
 

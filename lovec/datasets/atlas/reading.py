@@ -102,9 +102,9 @@ def _forms() -> Iterator[tuple[Kind, str]]:
 
 
 def _pattern(form: str) -> re.Pattern[str]:
-    """Return a form as a pattern; "about" may be missing, and a value is any text without a full stop and a space."""
+    """Return a form as a pattern; and a value is any text of one sentence."""
     parts = []
     for literal, slot, _, _ in Formatter().parse(form):
         parts.append(re.escape(literal))
-        parts.append(f"(?P<{slot}>(?:(?![.] ).)+?)" if slot else "")
+        parts.append(f"(?P<{slot}>(?:St[.] |(?![.] ).)+?)" if slot else "")
     return re.compile("".join(parts))

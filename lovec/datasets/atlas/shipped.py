@@ -25,9 +25,8 @@ from lovec.types import LovecError, Record, Sentence
 SHIPPED = Path(__file__).with_name("answers.json.gz")
 """The file of all answers."""
 
-Part: TypeAlias = Literal["train", "sampled", "validation", "test", "other-words", "one-fact", "countries"]
-"""What the answers are grouped by. "sampled" has a second answer to each question of "train"; "other-words" and
-"one-fact" are about the cities of "test"."""
+Part: TypeAlias = Literal["train", "validation", "test", "other-words", "one-fact", "countries"]
+"""What the answers are grouped by. "other-words" and "one-fact" are about the cities of "test"."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 

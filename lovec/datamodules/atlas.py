@@ -48,7 +48,9 @@ class Atlas(RecordsDataModule):
 
     def questions(self, split: str) -> list[Record]:
         """Return the questions of a split with the answers of SmolLM2, without labels."""
-        parts = _SPLITS[split] if split != "test" or self.test_sets is None else self.test_sets
+        parts = _SPLITS[split]
+        if split == "test" and self.test_sets is not None:
+            parts = tuple(part for part in parts if part in self.test_sets)
         return [record for part in parts for record in atlas_records(part)]
 
     def load(self, split: str) -> list[Record]:

@@ -27,8 +27,9 @@ NUMBERS = {"int", "float", "int | None", "float | None"}
 
 RESULTS = set(
     "Activity Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
-    "Cell ChatReply Chunk CorpCurve Entity Estimate Example Extent Fitted FittedOn Gain GroupedPairs GrowingTensor "
-    "Guarantee Histogram Interval Kept Labelled Lead LeadPlace Left LoggedRow Matched Measured Measurement "
+    "Cell ChatReply Chunk City CorpCurve Country Entity Estimate Example Extent Fitted FittedOn Gain "
+    "GroupedPairs GrowingTensor Guarantee Histogram Interval Kept Labelled Lead LeadPlace Left LoggedRow "
+    "Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout Pending Piece PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "

@@ -96,7 +96,7 @@ def run_lovec(words: Sequence[str], log: Path, say: str | None = None) -> dict[s
         spoken = [begin]
 
         def remind() -> None:
-            while not ended.wait(1.0):
+            while not ended.wait(min(_SILENT, 1.0)):
                 now = time.monotonic()
                 if now - spoken[0] >= _SILENT:
                     spoken[0] = now

@@ -146,25 +146,27 @@ class Benchmark:
     def fit(self, seed: int, run: str) -> None:
         """Train a method, unless that is done, after the run that it starts from; then calibrate it."""
         training, folder = TRAININGS[run], self.folder(seed, run, training=True)
-        if "fit" in (note := _note(folder)):
-            return
-        if training.after:
-            self.fit(seed, training.after)
-        words = ["fit", *self._recipe(seed, run), *self.common(seed, training=True)]
-        words += ["--trainer.default_root_dir", str(folder), "--trainer.limit_val_batches", "0"]
-        words += ["--ckpt_path", "auto"]
-        resumed = any(folder.glob("logs/*/checkpoints/*.ckpt"))
-        about = provenance() | {"settings": self.settings["methods"].get(run, {})}
-        spent = run_lovec(words, folder / "fit.log", self._name(seed, run, "fits"))
-        note = {**about, "fit": spent | ({"resumed": True} if resumed else {})}
-        if training.tags:
+        note = _note(folder)
+        if "fit" not in note:
+            if training.after:
+                self.fit(seed, training.after)
+            words = ["fit", *self._recipe(seed, run), *self.common(seed, training=True)]
+            words += ["--trainer.default_root_dir", str(folder), "--trainer.limit_val_batches", "0"]
+            words += ["--ckpt_path", "auto"]
+            resumed = any(folder.glob("logs/*/checkpoints/*.ckpt"))
+            about = provenance() | {"settings": self.settings["methods"].get(run, {})}
+            spent = run_lovec(words, folder / "fit.log", self._name(seed, run, "fits"))
+            note = {**about, "fit": spent | ({"resumed": True} if resumed else {})}
+            write_json(folder / NOTE, note)
+        if training.tags and "calibrate" not in note:
+            # The recipe is our own: files of data named in it may be read.
+            words = ["calibrate", str(folder), "--config", str(_last_recipe(folder))]
             try:
-                note["calibrate"] = run_lovec(
-                    ["calibrate", str(folder)], folder / "calibrate.log", self._name(seed, run, "is calibrated")
-                )
+                note["calibrate"] = run_lovec(words, folder / "calibrate.log", self._name(seed, run, "is calibrated"))
             except SystemExit as failure:  # too few answers: the run has no deployed confidences
+                note["calibrate"] = {"failed": str(failure)}
                 print(f"{self._name(seed, run, 'is not calibrated')}: {failure}", flush=True)
-        write_json(folder / NOTE, note)
+            write_json(folder / NOTE, note)
 
     def test(self, seed: int, run: str) -> bool:
         """Test a run, unless that is done; return whether anything was to do."""
@@ -250,6 +252,11 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     """Return options as words of a command line."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return [word for name, text in texts.items() for word in (f"--{name}", text)]
+
+
+def _last_recipe(folder: Path) -> Path:
+    """Return the recipe that a run was last trained with, as it has kept it."""
+    return max(folder.glob("logs/version_*/config.yaml"), key=lambda path: int(path.parent.name.rpartition("_")[2]))
 
 
 def _note(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Train and test all methods on a real language model, on things with an exact oracle and on people's labels.
 
     python benchmarks/real.py --data atlas --seeds 0,1,2                      # every method of benchmarks/real.yaml
-    python benchmarks/real.py --data bios --methods baselines --labels DATA    # five folds by person
+    python benchmarks/real.py --data bios --methods words --labels DATA        # five folds by person
     python benchmarks/real.py --data bios:wikibio --methods sft --labels DATA  # trained on one set, tested on another
     python benchmarks/real.py --data atlas --methods sft --validate            # fit, and print validation metrics only
     python benchmarks/real.py --page    # only write docs/results/real.md and README from benchmarks/results/real.json
@@ -28,7 +28,7 @@ from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
 
 from lovec.results import read_results
-from lovec.types import LovecError
+from lovec.types import ITERATIVE, LovecError
 
 RESULTS = ROOT / "benchmarks" / "results" / "real.json"
 SETTINGS = Path(__file__).with_suffix(".yaml")
@@ -37,6 +37,8 @@ LABELS = "LOVEC_SHARED_DATA"
 NOTE = "real.json"
 """File in the folder of a run that says how it was trained and tested."""
 CONSTANT = "Best constant"
+ANSWERS = "Answers"
+"""What times call the plain answers of the bare model, which have no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +210,11 @@ class Benchmark:
         rows = read_results(tested / "results.json").rows
         times = json.loads((tested / "times.json").read_text(encoding="utf-8"))
         methods = [TRAININGS[run].method] if run in TRAININGS else self.settings["tests"][run]
-        for method in (CONSTANT, *methods):
+        for method in (CONSTANT, ANSWERS, *methods):
             place = {"data": self.data, "method": method, "seed": seed, "model": self.model}
-            yield entry_of(place, note, rows, times)
+            entry = entry_of(place, note, rows, times)
+            if entry["rows"] or entry["times"]:
+                yield entry
 
     def tested(self) -> dict[str, dict[int, Path]]:
         """Return the folders with the results of finished runs, by run and seed."""
@@ -239,7 +243,9 @@ def comparison_recipe(names: Sequence[str]) -> dict[str, Any]:
     unknown = [name for name in names if name not in BASELINES and name != "Vanilla"]
     if unknown:
         raise LovecError(f"there is no baseline {unknown[0]!r}, expected some of Vanilla, {', '.join(BASELINES)}")
-    evaluation = {"vanilla": "Vanilla" in names, "recalibrated_baselines": True}
+    evaluation: dict[str, Any] = {"vanilla": "Vanilla" in names, "recalibrated_baselines": True}
+    if not evaluation["vanilla"]:  # baselines judge given texts; only where others are written, plain ones are timed
+        evaluation["modes"] = [ITERATIVE]
     baselines = [BASELINES[name] for name in names if name != "Vanilla"]
     model = {
         "class_path": "lovec.evaluation.Comparison",
@@ -269,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help=f"atlas, one of {', '.join(SETS)}, or two with a colon: TRAIN:TEST")
     parser.add_argument("--seeds", help="seeds, or folds of people's labels, such as 0,1,2; default: 0, or all folds")
-    parser.add_argument("--methods", help="runs of the settings, such as baselines,sft; default: all of them")
+    parser.add_argument("--methods", help="runs of the settings, such as words,sft; default: all of them")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "real", help="folder of the runs")
     parser.add_argument("--labels", type=Path, default=os.environ.get(LABELS), help="folder of people's labels")
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="settings of the methods")

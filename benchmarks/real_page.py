@@ -283,13 +283,13 @@ def _seconds(results: Mapping[str, Any], data: str) -> list[str]:
         "### Seconds per answer",
         "",
         "One thread; of the clock, and of the processor, which other programs on the machine change less. Free-form "
-        "times hold the writing of the answer; methods on given texts wait for that of others. *LUQ takes*: how many "
-        "times as much processor time LUQ takes, with ten samples.",
+        "times hold the writing of the answer; methods on given texts wait for that of others (*Answers*: plain ones "
+        "of the bare model). *LUQ takes*: how many times as much processor time LUQ takes, with ten samples.",
         "",
         "| Method | Mode | s | CPU-s | LUQ takes |",
         "|---|---|---|---|---|",
     ]
-    for method in ORDER:
+    for method in (*ORDER, "Answers"):
         for mode, heading in MODES.items():
             if timed := found.get((method, mode)):
                 wall, cpu = (mean(entry[clock] for entry in timed) for clock in ("seconds", "cpu_seconds"))

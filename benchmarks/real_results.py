@@ -8,13 +8,17 @@ different people each, and are pooled: there every answer is measured once.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
 from common import CALIBRATION, interval_values
+from torch import Tensor
 
 from lovec.datasets.jsonl import read_records
 from lovec.metrics.bootstrap import Resampled, resample
@@ -23,7 +27,7 @@ from lovec.results import read_results
 from lovec.types import FREE_FORM, Record, ResultRow
 
 METRICS = (*CALIBRATION, "order")
-"""Metrics that tables show; "order" only where the data know which claims are equal."""
+"""Metrics that tables show; order only where sentences name what they claim."""
 COLUMNS = (
     "method",
     "domain",
@@ -204,23 +208,88 @@ def _intervals(data: str, found: Found, folded: bool) -> Iterator[dict[str, Any]
     drawn: dict[tuple[str, str, str, str], Resampled] = {}
     for place, files in found.files.items():
         domain = place[1]
-        runs = [pairs_of(records_in(path, domain), stored) for _, (path, stored) in sorted(files.items())]
+        answers = [(records_in(path, domain), stored) for _, (path, stored) in sorted(files.items())]
+        runs = [pairs_of(records, stored) for records, stored in answers]
         if folded:
             runs = [{name: pairs for run in runs for name, pairs in run.items()}]
         if any(confidences for run in runs for confidences, _ in run.values()):
             print(f"intervals of {data}: {', '.join(place)}", flush=True)
             drawn[place] = resample(runs, bases=[data] * len(runs))
+            orders = [claim_pairs(records, stored) for records, stored in answers]
+            if all(orders) and not folded:
+                order = order_draws(orders, drawn[place].questions, len(drawn[place].metrics["brier"]) - 1)
+                drawn[place] = replace(drawn[place], metrics={**drawn[place].metrics, "order": order})
     for place in drawn:
         method, domain, mode, readout = place
         others = [other for other in REFERENCES if other != method]
         others += [other for first, other in CLAIMS if first == method and other not in others]
-        yield _entry(data, found, place, None, interval_values(drawn[place], names=CALIBRATION))
+        yield _entry(data, found, place, None, interval_values(drawn[place]))
         for other in others:
             against = (other, domain, mode, readout)
             if against not in drawn:  # a confidence without a distribution is compared with every readout
                 against = (other, domain, mode, "stated")
             if against in drawn and drawn[against].questions == drawn[place].questions:
-                yield _entry(data, found, place, other, interval_values(drawn[place], drawn[against], CALIBRATION))
+                yield _entry(data, found, place, other, interval_values(*_alike(drawn[place], drawn[against])))
+
+
+def _alike(*methods: Resampled) -> list[Resampled]:
+    """Return draws with the metrics that all of them have."""
+    names = [name for name in methods[0].metrics if all(name in method.metrics for method in methods)]
+    return [replace(method, metrics={name: method.metrics[name] for name in names}) for method in methods]
+
+
+def claim_pairs(records: Iterable[Record], readout: str) -> list[tuple[str, str, float]]:
+    """Return all pairs of sentences that claim the same and are not equally true.
+
+    Args:
+        records: tagged and labelled answers, whose sentences may name what they claim.
+        readout: see ``lovec.metrics.records.confidence_of``.
+
+    Returns:
+        The questions of both sentences, and 1 where the truer one has the higher confidence, 0.5 where both have the
+        same, else 0.
+    """
+    claims: dict[str, list[tuple[str, float, float]]] = {}
+    for record in records:
+        for s in record.sentences:
+            confidence = confidence_of(s, readout)
+            if s.claim is not None and s.factuality is not None and confidence is not None:
+                claims.setdefault(s.claim, []).append((question_of(record), s.factuality, confidence))
+    pairs = (pair for sentences in claims.values() for pair in combinations(sentences, 2))
+    return [(a, b, 0.5 if c == d else float((c > d) == (f > g))) for (a, f, c), (b, g, d) in pairs if f != g]
+
+
+def order_draws(
+    runs: Sequence[Sequence[tuple[str, str, float]]], questions: Sequence[str], draws: int, seed: int = 0
+) -> Tensor:
+    """Return order among equal claims on all questions and on draws of questions and of training seeds, [1 + draws].
+
+    A pair counts as often as both of its questions were drawn. The draws are the same for all methods.
+
+    Args:
+        runs: pairs of every training seed, see `claim_pairs`.
+        questions: all questions, in an order that all methods share.
+        draws: number of draws.
+        seed: seed of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.ones(1 + draws, len(questions), dtype=torch.float64)
+    chosen = torch.randint(len(questions), (draws, len(questions)), generator=generator)
+    counts[1:] = torch.zeros_like(counts[1:]).scatter_add_(1, chosen, torch.ones_like(counts[1:]))
+    at = {question: number for number, question in enumerate(questions)}
+    values = []
+    for pairs in runs:
+        weights = counts[:, [at[a] for a, _, _ in pairs]] * counts[:, [at[b] for _, b, _ in pairs]]
+        right = torch.tensor([value for _, _, value in pairs], dtype=torch.float64)
+        values.append(weights @ right / weights.sum(1))
+    of_run, rng = torch.stack(values, dim=1), random.Random(f"{seed}/runs")
+    picked = [range(len(runs)), *(rng.choices(range(len(runs)), k=len(runs)) for _ in range(draws))]
+    return torch.stack([of_run[row, list(members)].mean() for row, members in enumerate(picked)])
+
+
+def question_of(record: Record) -> str:
+    """Return what is drawn again with all its sentences: a person with all answers about it, or an answer."""
+    return str(record.meta.get("person", record.id))
 
 
 def _entry(
@@ -238,10 +307,10 @@ def records_in(path: Path, domain: str) -> list[Record]:
 
 
 def pairs_of(records: Iterable[Record], readout: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Return confidences and factualities by what is drawn again: a person with all answers about it, or an answer."""
+    """Return confidences and factualities by what is drawn again, see `question_of`."""
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for record in records:
-        confidences, factualities = pairs.setdefault(str(record.meta.get("person", record.id)), ([], []))
+        confidences, factualities = pairs.setdefault(question_of(record), ([], []))
         found = sentence_pairs([record], readout)
         confidences += found[0]
         factualities += found[1]
@@ -253,7 +322,7 @@ def _population(data: str, found: Found) -> Iterator[dict[str, Any]]:
     for (method, domain, mode, readout), files in found.files.items():
         if method in DRAWN and (domain, readout) == ("in-domain", "stated"):
             records = [record for path, _ in files.values() for record in records_in(path, domain)]
-            if all("population" in record.meta for record in records):
+            if all("inhabitants" in record.meta for record in records):
                 place = {"data": data, "method": method, "mode": mode, "seeds": sorted(files)}
                 yield {**place, "tenths": by_population(records)}
 
@@ -262,19 +331,19 @@ def by_population(records: Sequence[Record], parts: int = TENTHS) -> list[dict[s
     """Return truth and confidences by population, from the smallest part of the places to the largest.
 
     Args:
-        records: tagged and labelled answers with ``meta["population"]``; several about a place count to one part.
+        records: tagged and labelled answers with ``meta["inhabitants"]``; several about a place count to one part.
         parts: number of equally large parts.
 
     Returns:
         Mappings with ``population`` (the median), ``truth``, ``stated``, ``mean`` (of the distributions) and ``n``
         sentences; a part in which no sentence has such a confidence lacks it.
     """
-    places = sorted({(float(record.meta["population"]), record.question) for record in records})
+    places = sorted({(float(record.meta["inhabitants"]), record.question) for record in records})
     part_of = {place: at * parts // len(places) for at, place in enumerate(places)}
     found = []
     for part in range(parts):
         members = [place for place in places if part_of[place] == part]
-        inside = [r for r in records if part_of[float(r.meta["population"]), r.question] == part]
+        inside = [r for r in records if part_of[float(r.meta["inhabitants"]), r.question] == part]
         sentences = [s for record in inside for s in record.sentences if s.factuality is not None]
         if not sentences:
             continue

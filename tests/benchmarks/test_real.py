@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.results import write_results
@@ -302,9 +303,36 @@ def test_intervals_of_more_seeds_than_are_at_hand_stay(tmp_path):
     assert found.collect(fewer, "bios", tested, folded=True)["intervals"] == before
 
 
+def claiming(confidences):
+    """Answers about ten cities: even ones are in A, which is true of every second; the others are in B."""
+    return [
+        Record(f"{i}", f"Tell me about C{i}.", answer="One.", sentences=(
+            Sentence("One.", float(i % 4 < 2), confidence, claim="in A" if i % 2 == 0 else "in B"),))
+        for i, confidence in enumerate(confidences)
+    ]  # fmt: skip
+
+
+def test_order_among_equal_claims_is_that_of_the_metric_and_its_draws_lie_around_it():
+    from lovec.metrics.ranking import order_within
+    from lovec.metrics.records import claim_numbers, sentence_claims, sentence_pairs
+
+    runs = [claiming([0.1 * ((3 * i + shift) % 7) for i in range(12)]) for shift in (0, 2)]
+    expected = []
+    for records in runs:
+        confidence, factuality, _ = sentence_pairs(records, "stated")
+        claims = claim_numbers(sentence_claims(records, "stated"))
+        expected.append(float(order_within(torch.tensor(confidence), torch.tensor(factuality), claims)))
+    pairs = [found.claim_pairs(records, "stated") for records in runs]
+    draws = found.order_draws(pairs, sorted(record.id for record in runs[0]), 200)
+    assert len(draws) == 201 and float(draws[0]) == pytest.approx(sum(expected) / 2)
+    assert draws[1:].std() > 0.03 and draws[1:].min() < draws[0] < draws[1:].max()
+    again = found.order_draws(pairs, sorted(record.id for record in runs[0]), 200)
+    assert torch.equal(draws, again)
+
+
 def test_truth_and_confidence_by_population():
     records = [
-        Record(f"{i}/{take}", f"Tell me about C{i}.", answer="A.", meta={"population": 1000 * (i + 1)},
+        Record(f"{i}/{take}", f"Tell me about C{i}.", answer="A.", meta={"inhabitants": 1000 * (i + 1)},
                sentences=(Sentence("A.", float(i >= 10), 0.05 * i), Sentence("B.", None, 1.0)))
         for i in range(20) for take in range(2)
     ]  # fmt: skip

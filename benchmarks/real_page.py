@@ -52,6 +52,13 @@ ABOUT = (
     "the sentence, its place and the thing that the answer names, without any model: what another method adds to it is "
     "what the model knows."
 )
+SHORT = {
+    "atlas": "SmolLM2-135M-Instruct on Atlas, questions about real cities. *Words* uses no model, only the words of "
+    "the sentence; *order* compares sentences that claim the same of different cities, where words tell nothing:",
+    "bios": "SmolLM2-135M-Instruct on FActScore's biographies, which three other systems wrote and people judged. "
+    "*Words* uses no model, only the words of the sentence:",
+}
+"""What stands above README's table."""
 FREE_TEXT = "The answers are other models': the tagger reads them and writes none."
 LUQ = "LUQ"
 """The method that seconds are compared with: ten sampled answers, as in the paper."""
@@ -73,12 +80,14 @@ def readme_table(results: Mapping[str, Any]) -> str:
     data = next((name for name in ("atlas", "bios") if _entries(results, name)), None)
     if data is None:
         return "Nothing has been run yet."
-    lines = [f"| {TITLES[data]} | BS | ECE-M | SC | order |", "|---|---|---|---|---|"]
+    metrics = _metrics(results, data)
+    lines = [SHORT[data], "", f"| Method | {' | '.join(INFO[name].heading for name in metrics)} |"]
+    lines.append("|---" * (len(metrics) + 1) + "|")
     for mode, heading in MODES.items():
         rows = _table(results, data, domain_of(results, data), mode, "stated", variants=False)
         if rows:
-            lines.append(f"| **{heading}** | | | | |")
-            lines += [f"| {name} | {' | '.join(_mean(group, metric) for metric in METRICS)} |" for name, group in rows]
+            lines.append(f"| **{heading}** |" + " |" * len(metrics))
+            lines += [f"| {name} | {' | '.join(_mean(group, metric) for metric in metrics)} |" for name, group in rows]
     return "\n".join([*lines, "", _caption(results, data)])
 
 
@@ -87,8 +96,8 @@ def page(results: Mapping[str, Any]) -> str:
     lines = [
         "# A real language model",
         "",
-        "Written by `benchmarks/real.py`; the numbers are in `benchmarks/results/real.json`, the settings, chosen on "
-        "validation answers, in `benchmarks/real.yaml`. The model is SmolLM2-135M-Instruct (`smollm2`), on CPUs. What "
+        "Written by `benchmarks/real.py`; the numbers are in `benchmarks/results/real.json`, the settings, and how "
+        "they were chosen, in `benchmarks/real.yaml`. The model is SmolLM2-135M-Instruct (`smollm2`), on CPUs. What "
         "has not been run is not in the tables. Percent; in brackets 95 % intervals: questions (of people's labels: "
         "the people asked about) are drawn again with all their sentences, and training seeds, 2000 times, the same "
         "ones for all methods. Other values are means over seeds or folds.",
@@ -187,16 +196,23 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
 def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str) -> list[str]:
     """Return the section of a domain and readout at sentence level, with intervals."""
     lines: list[str] = []
+    metrics = _metrics(results, data)
+    seeds = "folds" if data in SETS else "seeds"
     for mode, heading in MODES.items():
         if rows := _table(results, data, domain, mode, readout, variants=True):
-            lines += ["", f"**{heading}**", "", f"| Method | {' | '.join(_headings())} | malformed | c | f | seeds |"]
-            lines.append("|---" * (len(METRICS) + 5) + "|")
+            lines += [
+                "",
+                f"**{heading}**",
+                "",
+                f"| Method | {' | '.join(INFO[name].heading for name in metrics)} | malformed | c | f | {seeds} |",
+            ]
+            lines.append("|---" * (len(metrics) + 5) + "|")
             for name, group in rows:
                 place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": readout}
                 ends = _interval(results, **place, against=None)
                 cells = [
                     interval_text(ends[metric], signed=False) if ends.get(metric) else _mean(group, metric)
-                    for metric in METRICS
+                    for metric in metrics
                 ]
                 cells += [_mean(group, metric) for metric in ("malformed", "mean_confidence", "mean_factuality")]
                 lines.append(f"| {' | '.join([name, *cells, _seeds(group)])} |")
@@ -316,8 +332,10 @@ def _trainings(results: Mapping[str, Any], data: str) -> list[str]:
     return ["", "### Training", "", "Without the training that a method starts from.", "", *head, *lines]
 
 
-def _headings() -> list[str]:
-    return [INFO[name].heading if name in INFO else name for name in METRICS]
+def _metrics(results: Mapping[str, Any], data: str) -> list[str]:
+    """Return the metrics that a data set has; only some know which claims are equal."""
+    rows = list(_rows(results, data))
+    return [name for name in METRICS if name in CALIBRATION or any(row[name] is not None for row in rows)]
 
 
 def _seeds(rows: Sequence[Row]) -> str:

@@ -47,32 +47,22 @@ VARIANT = "isotonic"
 """The map whose rows are kept."""
 REFERENCES = ("SFT", "Words", "Best constant")
 """Methods that every other one is compared with, where they were measured on the same answers."""
+TRAINED = ("SFT", "SFT-2", "SFT-regression", "ORPO", "DPO", "GRPO", "ExpectedReward", "Distil")
+"""Methods that are trained to state scores."""
+WITHOUT = ("Words", "Likelihood", "Probe")
+"""What they have to beat: the words alone, the base model's likelihood and its hidden states."""
 CLAIMS = (
-    ("SFT", "Vanilla"),
-    ("DPO", "Vanilla"),
-    ("GRPO", "Vanilla"),
+    *((method, other) for method in TRAINED for other in ("Vanilla", "Best constant")),
     ("DPO", "SFT"),
     ("DPO", "SFT-2"),
     ("GRPO", "SFT"),
     ("GRPO", "SFT-2"),
-    ("DPO", "LUQ"),
-    ("DPO", "Self-Cons"),
-    ("DPO", "p(true)"),
-    ("DPO", "p(true)-ft"),
-    ("DPO", "Verb-Conf"),
-    ("DPO", "Best constant"),
-    ("ExpectedReward", "SFT-2"),
-    ("ExpectedReward", "DPO"),
-    ("ExpectedReward", "Best constant"),
-    ("ExpectedReward", "Words"),
-    ("ExpectedReward", "Likelihood"),
-    ("ExpectedReward", "Probe"),
-    ("Distil", "SFT-2"),
-    ("Distil", "DPO"),
-    ("Distil", "ExpectedReward"),
-    ("Distil", "Best constant"),
-    ("Distil", "Words"),
-    ("Distil", "Probe"),
+    *(("DPO", other) for other in ("p(true)", "p(true)-ft", "Verb-Conf", "Self-Cons", "LUQ")),
+    *(("ExpectedReward", other) for other in ("SFT-2", "DPO", *WITHOUT)),
+    *(("Distil", other) for other in ("SFT-2", "DPO", "ExpectedReward", *WITHOUT)),
+    ("Words", "Best constant"),
+    ("Likelihood", "Best constant"),
+    ("Probe", "Best constant"),
     ("Probe", "Words"),
 )
 """Pairs of methods of which the first is claimed to be better, by the paper and by us."""

@@ -375,8 +375,8 @@ def test_the_tables_have_means_intervals_claims_and_seconds():
     lines = pages.page(small()).splitlines()
     difference = "**-10.0 (-12.0 to -8.0)** | **-2.0 (-3.0 to -1.0)** | +10.0 (-10.0 to +20.0)"
     assert f"| DPO, SFT | Text given | {difference} | holds |" in lines
-    assert "| SFT | 21.0 | 5.0 | - | - | 0.0 | 50.0 | 40.0 | 0, 1 |" in lines
-    assert "| DPO | 11.0 (10.0 to 12.0) | 5.0 | 60.0 (50.0 to 70.0) | - | 0.0 | 50.0 | 40.0 | 0, 1 |" in lines
+    assert "| SFT | 21.0 | 5.0 | - | 0.0 | 50.0 | 40.0 | 0, 1 |" in lines
+    assert "| DPO | 11.0 (10.0 to 12.0) | 5.0 | 60.0 (50.0 to 70.0) | 0.0 | 50.0 | 40.0 | 0, 1 |" in lines
     assert (
         "| DPO | Text given | 4.00 | 2.00 | 20.0 |" in lines and "| LUQ | Text given | 80.00 | 40.00 | 1.0 |" in lines
     )
@@ -395,11 +395,20 @@ def test_readme_has_what_was_run(tmp_path, monkeypatch):
         pages.write_pages(small())
         text = copy.read_text()
         assert "old" not in text and text.startswith("a\n") and text.endswith(f"{pages.END}\nb\n")
-        assert "\n| SFT | 21.0 | 5.0 | - | - |\n" in text and "isotonic" not in text
+        assert "\n| SFT | 21.0 | 5.0 | - |\n" in text and "isotonic" not in text
         assert "2 seeds, 60 test sentences. 2026-11-25, commit abc, torch 2; a machine." in text
     drawn = (tmp_path / "p.svg").read_text()
     assert "DPO" in drawn and "inhabitants" in drawn
     assert (tmp_path / "real.md").read_text() == pages.page(small())
+
+
+def test_order_has_a_column_where_claims_are_known():
+    results = small()
+    results["entries"][2]["rows"][0][9] = 0.7
+    lines = pages.page(results).splitlines()
+    assert "| Method | BS | ECE-M | SC | order | malformed | c | f | seeds |" in lines
+    assert "| SFT | 21.0 | 5.0 | - | 70.0 | 0.0 | 50.0 | 40.0 | 0, 1 |" in lines
+    assert "| SFT | 21.0 | 5.0 | - | 70.0 |" in pages.readme_table(results)
 
 
 def test_folds_are_named_and_people_s_sets_have_their_titles():

@@ -112,8 +112,8 @@ def run_lovec(words: Sequence[str], log: Path, say: str | None = None) -> dict[s
                     spoken[0] = time.monotonic()
                     print(f"{say}: {line.rstrip()}", flush=True)
             _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
+        except BaseException:  # such as Ctrl-C: the command may keep what it has so far
+            process.terminate()
             process.wait()
             raise
         finally:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +286,7 @@ def main() -> None:
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
     parser.add_argument("--page", action="store_true", help="only write the page and README from the file")
     flags = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the command that runs, too
     if not flags.page:
         if flags.data is None:
             parser.error("--data must be given, such as --data atlas")

@@ -6,8 +6,10 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -425,6 +427,24 @@ def test_a_command_prints_its_lines_and_what_it_took(tmp_path, capsys):
     assert 0 < spent["cpu_seconds"] and 0 < spent["seconds"]
     printed = capsys.readouterr().out
     assert printed.startswith("the version: ") and (tmp_path / "log").read_text().strip() in printed
+
+
+def test_a_command_ends_with_the_benchmark(tmp_path, monkeypatch):
+    started = []
+
+    def start(*args, **kwargs):
+        started.append(subprocess.Popen(*args, **kwargs))
+        return started[0]
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    pipes = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT}
+    monkeypatch.setattr(common, "subprocess", SimpleNamespace(Popen=start, **pipes))
+    monkeypatch.setattr(common, "print", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        common.run_lovec(["--version"], tmp_path / "log", "the version")
+    assert started[0].poll() is not None
 
 
 def test_a_silent_command_is_reported_and_a_failed_one_named(tmp_path, capsys, monkeypatch):

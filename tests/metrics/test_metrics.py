@@ -373,6 +373,7 @@ def test_suite_by_hand():
             "auroc": 1.0,
             "auprc": 1.0,
             "c_index": 1.0,
+            "order": math.nan,
             "auarc": ((1 + 0.75) / 2 + (0.75 + 0.5) / 2) / 2,
             "prr": 1.0,
             "miscalibration": 0.05 / 3,

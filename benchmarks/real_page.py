@@ -351,6 +351,7 @@ def draw(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _figure(entries: Sequence[Mapping[str, Any]]) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     from lovec.reports.style import BLUE, HALVES, INK, SIDE
 
@@ -362,6 +363,7 @@ def _figure(entries: Sequence[Mapping[str, Any]]) -> Figure:
         stated = [(tenth["population"], tenth["stated"]) for tenth in entry["tenths"] if "stated" in tenth]
         ax.plot(*zip(*stated, strict=True), color=BLUE, marker="o", label="stated")
         ax.set(title=entry["method"], xscale="log", ylim=(0, 1), xlabel="inhabitants", **HALVES)
-        if at == 0:
-            ax.legend(loc="lower right")
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return figure

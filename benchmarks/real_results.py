@@ -312,9 +312,9 @@ def _population(data: str, found: Found) -> Iterator[dict[str, Any]]:
     for (method, domain, mode, readout), files in found.files.items():
         if method in DRAWN and (domain, readout) == ("in-domain", "stated"):
             records = [record for path, _ in files.values() for record in records_in(path, domain)]
-            if all("inhabitants" in record.meta for record in records):
-                place = {"data": data, "method": method, "mode": mode, "seeds": sorted(files)}
-                yield {**place, "tenths": by_population(records)}
+            known = all("inhabitants" in record.meta for record in records)
+            if known and (tenths := by_population(records)):  # none where nothing that was written can be judged
+                yield {"data": data, "method": method, "mode": mode, "seeds": sorted(files), "tenths": tenths}
 
 
 def by_population(records: Sequence[Record], parts: int = TENTHS) -> list[dict[str, float]]:

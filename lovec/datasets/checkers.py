@@ -12,8 +12,8 @@ lines of ``{"prompt", "canary"}``.
 
 Factcheck-GPT (Wang et al. 2023, repository yuxiaw/Factcheck-GPT): answers with people's labels. ``Factbench.jsonl`` has
 ``claims`` and ``claim_labels``, one each; the benchmark has ``sentences``, an object of ``{"text",
-"sentence_factuality_label", ...}`` by "sentence1" and so on. ``source`` says where an answer of ``Factbench.jsonl`` comes
-from, such as "felm-wk" (FELM, Chen et al. 2023).
+"sentence_factuality_label", ...}`` by "sentence1" and so on. ``source`` says where an answer of ``Factbench.jsonl``
+comes from, such as "felm-wk" (FELM, Chen et al. 2023).
 
 HaluEval 2.0 (Li et al. 2024, repository RUCAIBox/HaluEval-2.0): ChatGPT's answers with claims in ``chatgpt_fact`` and a
 verdict each, of people in ``human_judge`` or of a model in ``chatgpt_judge``: "true", "false" (a model's goes on with a

@@ -17,10 +17,9 @@ class Comparison(EvaluationModule):
     """Loads a base model once and measures it bare, with every adapter, and with every baseline.
 
     Beside ``results.json``, ``times.json`` and the tagged records it writes ``tokens.json``: the most probable tokens
-    of the base model and of each adapter after an opening tag word. Where free-form answers are measured, ``times.json``
-    also says how long plain answers take to write, since a baseline that judges answers has to wait for them first. It
-    can be tested, not trained;
-    validation and prediction use the base model.
+    of the base model and of each adapter after an opening tag word. Where free-form answers are measured,
+    ``times.json`` also says how long plain answers take to write, since a baseline that judges answers has to wait for
+    them first. It can be tested, not trained; validation and prediction use the base model.
 
     Args:
         adapters: folder of a PEFT adapter by the name of its method in tables; "" leaves a method out.

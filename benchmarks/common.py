@@ -7,12 +7,16 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lovec.metrics.bootstrap import Resampled, intervals
 from lovec.metrics.table import METRICS
 from lovec.results import row_from_dict, row_to_dict
 from lovec.types import LovecError, ResultRow
@@ -23,6 +27,7 @@ CALIBRATION = tuple(name for name, info in METRICS.items() if info.bootstrapped 
 """Metrics that pages give with intervals: Brier score, ECE-M and Spearman's correlation."""
 HEADINGS = " | ".join(METRICS[name].heading for name in CALIBRATION)
 """Headings of their columns in a Markdown table."""
+_SILENT = 8.0  # seconds after which a running command is reported
 
 
 def provenance() -> dict[str, Any]:
@@ -59,6 +64,91 @@ def test_folder(run: Path) -> Path:
     if len(folders) > 1:
         raise LovecError(f"{home} holds results on {len(folders)} data sets, expected one; move the others away")
     return folders[0] if folders else home
+
+
+def run_lovec(words: Sequence[str], log: Path, say: str | None = None) -> dict[str, float]:
+    """Run a lovec command offline with one thread in a process of its own, and wait for its end.
+
+    Args:
+        words: the command without its first word, such as ["fit", "--config", "sft.yaml"].
+        log: file to which its output goes.
+        say: what to call the command in the lines that are printed: its own ones, and every few seconds without one how
+            long it has been running. None prints nothing.
+
+    Returns:
+        ``seconds`` of the clock, and ``cpu_seconds`` of the processor, of all threads and of processes it waited for.
+
+    Raises:
+        SystemExit: the command failed; the message names the log.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "lovec.cli", *words]
+    begin, ended = time.monotonic(), threading.Event()
+    with log.open("w", encoding="utf-8") as lines:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        spoken = [begin]
+
+        def remind() -> None:
+            while not ended.wait(min(_SILENT, 1.0)):
+                now = time.monotonic()
+                if now - spoken[0] >= _SILENT:
+                    spoken[0] = now
+                    print(f"{say}: {now - begin:.0f} s", flush=True)
+
+        if say is not None:
+            threading.Thread(target=remind, daemon=True).start()
+        try:
+            for line in process.stdout or ():
+                lines.write(line)
+                lines.flush()
+                if say is not None and line.strip():
+                    spoken[0] = time.monotonic()
+                    print(f"{say}: {line.rstrip()}", flush=True)
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:  # such as Ctrl-C: the command may keep what it has so far
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            ended.set()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"lovec {words[0]} failed with status {process.returncode}; see {log}")
+    return {"seconds": time.monotonic() - begin, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+
+
+def interval_values(
+    first: Resampled, second: Resampled | None = None, names: Sequence[str] | None = None
+) -> dict[str, list[float] | None]:
+    """Return [value, low, high] of every metric, or of its difference to another method; None where it is undefined.
+
+    Args:
+        first: draws of a method.
+        second: draws of the method that is subtracted; None subtracts nothing.
+        names: the metrics to return; None is all that were drawn.
+    """
+    ends = intervals(first, second)
+    return {
+        name: None if (i := ends[name]) is None else [i.value, i.low, i.high]
+        for name in (ends if names is None else names)
+    }
+
+
+def verdict(entry: Mapping[str, Any]) -> str:
+    """Return whether a method is better than another by BS and ECE-M, of the entry with their difference.
+
+    "holds" needs both intervals below 0, "the opposite" one above.
+    """
+    names = CALIBRATION[:2]
+    sides = [side(entry[name]) for name in names]
+    if sides == [-1, -1]:
+        return "holds"
+    if 1 in sides:
+        return "the opposite"
+    return f"{METRICS[names[sides.index(-1)]].heading} only" if -1 in sides else "not shown"
 
 
 def base_recipe() -> dict[str, Any]:

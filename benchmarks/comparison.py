@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,12 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import CALIBRATION, ROOT, provenance, read_json, replace_between, test_folder, write_json
+from common import (
+    CALIBRATION,
+    ROOT,
+    interval_values,
+    provenance,
+    read_json,
+    replace_between,
+    run_lovec,
+    test_folder,
+    write_json,
+)
 from comparison_page import baseline_table, page
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.measurement import NO_SCORES
-from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+from lovec.metrics.bootstrap import Resampled, by_question, resample
 from lovec.metrics.table import METRICS
 from lovec.results import read_results
 from lovec.types import ResultRow
@@ -76,14 +83,14 @@ def run(seed: int, runs: Path, out: Path, part: float) -> None:
     tuned = folder / "p-true"
     if not (tuned / "adapter").exists():
         fit = ["fit", "--config", "p-true.yaml", "--trainer.limit_val_batches", "0"]
-        _lovec(*fit, *common, "--trainer.default_root_dir", str(tuned), log=folder / "p-true.log")
+        run_lovec([*fit, *common, "--trainer.default_root_dir", str(tuned)], folder / "p-true.log")
     recipe = folder / "comparison.yaml"
     recipe.write_text(yaml.safe_dump(_with_adapters(yaml.safe_load(RECIPE.read_text()), runs / f"seed-{seed}", tuned)))
     test = ["test", "--config", str(recipe), *common, "--trainer.default_root_dir", str(folder)]
-    tested = time.monotonic()
-    _lovec(*test, "--trainer.limit_test_batches", str(part), "--data.eval_batch_size", "8", log=folder / "test.log")
-    now = time.monotonic()
-    write_json(folder / NOTE, note | {"part": part, "seconds": round(now - begin, 1), "test": round(now - tested, 1)})
+    test += ["--trainer.limit_test_batches", str(part), "--data.eval_batch_size", "8"]
+    tested = run_lovec(test, folder / "test.log")["seconds"]
+    seconds = time.monotonic() - begin
+    write_json(folder / NOTE, note | {"part": part, "seconds": round(seconds, 1), "test": round(tested, 1)})
 
 
 def _with_adapters(value: Any, trained: Path, tuned: Path) -> Any:
@@ -97,15 +104,6 @@ def _with_adapters(value: Any, trained: Path, tuned: Path) -> Any:
         adapter = (tuned if name == "p-true" else trained / name).resolve() / "adapter"
         return str(adapter) if adapter.exists() else ""
     return value
-
-
-def _lovec(*words: str, log: Path) -> None:
-    """Run a lovec command with one thread; its output goes to a file."""
-    with log.open("w") as lines:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "lovec.cli", *words]
-        if subprocess.run(command, cwd=ROOT, env=environment, stdout=lines, stderr=lines).returncode:
-            raise SystemExit(f"{words[0]} failed; see {log}")
 
 
 def collect(seeds: Sequence[int], out: Path) -> dict[str, Any]:
@@ -163,8 +161,7 @@ def _intervals(folders: Sequence[Path], rows: Sequence[ResultRow]) -> Iterator[d
             if (method, mode, domain) in drawn and (other, mode, domain) in drawn:
                 pairs.append(((method, mode, domain), (other, mode, domain)))
     for place, against in pairs:
-        ends = intervals(drawn[place], None if against is None else drawn[against])
-        values = {name: None if (i := ends[name]) is None else [i.value, i.low, i.high] for name in CALIBRATION}
+        values = interval_values(drawn[place], None if against is None else drawn[against], CALIBRATION)
         method, mode, domain = place
         yield {"method": method, "against": against and against[0], "mode": mode, "domain": domain, **values}
 

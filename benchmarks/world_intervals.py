@@ -11,13 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, test_folder
+from common import CALIBRATION, interval_values, test_folder
 from world_tables import DOMAINS, METHODS
 
 from lovec.cli.demo_methods import METHODS as RUNS
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.evaluator import MODES, tagged_file
-from lovec.metrics.bootstrap import Resampled, by_question, intervals, resample
+from lovec.metrics.bootstrap import Resampled, by_question, resample
 from lovec.metrics.records import READOUTS
 from lovec.types import Record
 
@@ -39,8 +39,7 @@ def interval_entries(folders: Sequence[Path]) -> list[dict[str, Any]]:
     for domain, mode, readout in product(DOMAINS, MODES, READOUTS):
         drawn = dict(_resampled(folders, domain, mode, readout))
         for method, against in [*((method, None) for method in drawn), *comparisons(drawn)]:
-            ends = intervals(drawn[method], None if against is None else drawn[against])
-            values = {name: None if i is None else [i.value, i.low, i.high] for name, i in ends.items()}
+            values = interval_values(drawn[method], None if against is None else drawn[against])
             place = {"domain": domain, "mode": mode, "readout": readout}
             entries.append({"method": method, "against": against, **place, **values})
     return entries

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, world_text
+from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, verdict, world_text
 
-from lovec.metrics.table import METRICS
 from lovec.types import ResultRow
 
 METHODS = (
@@ -136,11 +135,7 @@ def _claims(results: Mapping[str, Any]) -> list[str]:
     for method, other in CLAIMS:
         for mode in MODES:
             for entry in _comparison(results, method, other, mode):
-                sides = [side(entry[name]) for name in names]
-                verdict = "holds" if sides == [-1, -1] else "the opposite" if 1 in sides else "not shown"
-                if verdict == "not shown" and -1 in sides:
-                    verdict = f"{METRICS[names[sides.index(-1)]].heading} only"
-                cells = [f"{method}, {other}", mode, *(_interval(entry[name], True) for name in names), verdict]
+                cells = [f"{method}, {other}", mode, *(_interval(entry[name], True) for name in names), verdict(entry)]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
 _MANY = 100_000  # rows of which a reader is told that they take a while
-_LAYOUTS = ("lovec", "uqlm", "lm-polygraph", "factscore", "safe", "veriscore", "factcheck-gpt", "rlcr", "conformal")
+_LAYOUTS = (
+    "lovec",
+    "uqlm",
+    "lm-polygraph",
+    "factscore",
+    "safe",
+    "veriscore",
+    "factcheck-gpt",
+    "halueval",
+    "rlcr",
+    "conformal",
+)
 _MARK = "Written by lovec"
 
 

@@ -1,4 +1,4 @@
-"""Measure the wall time that named phases take."""
+"""Measure the wall time and the processor time that named phases take."""
 
 from __future__ import annotations
 
@@ -19,25 +19,34 @@ class Stopwatch:
     Attributes:
         seconds: wall time of each phase so far. Time inside an inner phase counts for that one only, so the values sum
             to the time spent in any phase at all.
+        cpu_seconds: the same in processor time of this process, of all its threads together; unlike wall time it does
+            not grow where other programs use the machine.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._inner: list[float] = []
+        self.cpu_seconds: dict[str, float] = {}
+        self._inner: list[tuple[float, float]] = []
+
+    def add(self, name: str, seconds: float, cpu_seconds: float) -> None:
+        """Add time to a phase that was measured elsewhere."""
+        for clock, spent in ((self.seconds, seconds), (self.cpu_seconds, cpu_seconds)):
+            clock[name] = clock.get(name, 0.0) + spent
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time that the block takes to a phase; phases may be nested."""
-        begin = time.monotonic()
-        self._inner.append(0.0)
+        begin, cpu_begin = time.monotonic(), time.process_time()
+        self._inner.append((0.0, 0.0))
         try:
             yield
         finally:
-            spent = time.monotonic() - begin
-            outside_inner = spent - self._inner.pop()
-            self.seconds[name] = self.seconds.get(name, 0.0) + outside_inner
+            spent, cpu_spent = time.monotonic() - begin, time.process_time() - cpu_begin
+            inner, cpu_inner = self._inner.pop()
+            self.add(name, spent - inner, cpu_spent - cpu_inner)
             if self._inner:
-                self._inner[-1] += spent
+                outer, cpu_outer = self._inner[-1]
+                self._inner[-1] = outer + spent, cpu_outer + cpu_spent
 
     def timed(self, name: str, steps: Generator[None, None, T]) -> Generator[None, None, T]:
         """Run a generator step by step, and add the time that its steps take, not the time in between, to a phase."""

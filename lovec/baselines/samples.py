@@ -39,7 +39,7 @@ class Samples:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self._cache: dict[tuple[str, int], tuple[list[str], float]] = {}
+        self._cache: dict[tuple[str, int], tuple[list[str], float, float]] = {}
         self._fewer = DoublingWarning(
             log, "%d records so far bring fewer samples than a baseline asks for, and are compared with those: %s"
         )
@@ -80,8 +80,8 @@ class Samples:
             if record.id in brought:
                 texts = brought[record.id][:n]
             else:
-                texts, seconds = self._cache[record.id, n]
-                watch.seconds[_PHASE] = watch.seconds.get(_PHASE, 0.0) + seconds
+                texts, seconds, cpu_seconds = self._cache[record.id, n]
+                watch.add(_PHASE, seconds, cpu_seconds)
             answers.append([strip(text, encoder.tags) for text in texts])
         return answers
 
@@ -99,8 +99,9 @@ class Samples:
                 record_id: [encoder.written(completion.ids, completion.finished).strip() for completion in samples]
                 for record_id, samples in zip(prompts, completions, strict=True)
             }
+        seconds, cpu_seconds = (clock[_PHASE] / len(records) for clock in (watch.seconds, watch.cpu_seconds))
         for record in records:
-            self._cache[record.id, n] = texts.get(record.id, []), watch.seconds[_PHASE] / len(records)
+            self._cache[record.id, n] = texts.get(record.id, []), seconds, cpu_seconds
             if record.id not in prompts:
                 self._no_room.add(record.id)
 

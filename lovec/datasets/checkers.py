@@ -1,4 +1,4 @@
-"""Results of other fact-checkers, read as records: VeriScore, SAFE and Factcheck-GPT.
+"""Results of other fact-checkers, read as records: VeriScore, SAFE, Factcheck-GPT and HaluEval 2.0.
 
 VeriScore (Song et al. 2024, repository Yixiao-Song/VeriScore): ``verify_claims`` writes a line per answer with the
 claims of it in ``claim_list``, one list per sentence that it does not name, and, in ``claim_verification_result``, a
@@ -12,7 +12,12 @@ lines of ``{"prompt", "canary"}``.
 
 Factcheck-GPT (Wang et al. 2023, repository yuxiaw/Factcheck-GPT): answers with people's labels. ``Factbench.jsonl`` has
 ``claims`` and ``claim_labels``, one each; the benchmark has ``sentences``, an object of ``{"text",
-"sentence_factuality_label", ...}`` by "sentence1" and so on.
+"sentence_factuality_label", ...}`` by "sentence1" and so on. ``source`` says where an answer of ``Factbench.jsonl``
+comes from, such as "felm-wk" (FELM, Chen et al. 2023).
+
+HaluEval 2.0 (Li et al. 2024, repository RUCAIBox/HaluEval-2.0): ChatGPT's answers with claims in ``chatgpt_fact`` and a
+verdict each, of people in ``human_judge`` or of a model in ``chatgpt_judge``: "true", "false" (a model's goes on with a
+correction) or "unknown". The list of verdicts is empty where nobody has judged.
 """
 
 from __future__ import annotations
@@ -92,7 +97,8 @@ def factbench(row: Row, reading: Reading) -> Iterator[Record]:
     claims, labels = row["claims"] or (), row["claim_labels"] or ()
     if len(claims) != len(labels):
         raise LovecError(f"there are {len(claims)} claims and {len(labels)} claim_labels, expected one label per claim")
-    yield _answer(row, reading, tuple(map(Sentence, claims, map(label_of, labels))), unit="claim")
+    source = {"source": row["source"]} if row.get("source") else {}
+    yield _answer(row, reading, tuple(map(Sentence, claims, map(label_of, labels))), unit="claim", **source)
 
 
 def is_factcheck_gpt(row: Row) -> bool:
@@ -114,6 +120,27 @@ def _answer(row: Row, reading: Reading, sentences: tuple[Sentence, ...], **meta:
     return Record(record_id, row["prompt"], answer=row["response"] or "", sentences=sentences, meta=meta)
 
 
+def halueval(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with its claims: true 1, false 0; an unknown one, and one that nobody has judged, has no label.
+
+    Raises:
+        LovecError: there are verdicts, but not one for each claim.
+    """
+    claims = row["chatgpt_fact"]
+    judges = "human_judge" if "human_judge" in row else "chatgpt_judge"
+    verdicts = row[judges] or [None] * len(claims)
+    if len(verdicts) != len(claims):
+        raise LovecError(f"there are {len(claims)} claims and {len(verdicts)} verdicts in {judges}, expected one each")
+    question = row["user_query"].strip()
+    yield Record(
+        id=reading.ids.of(question[:60]),
+        question=question,
+        answer=row["chatgpt_response"],
+        sentences=tuple(Sentence(c.strip(), _halueval(v)) for c, v in zip(claims, verdicts, strict=True)),
+        meta={"unit": "claim", "judged by": judges.partition("_")[0]},
+    )
+
+
 def longfact(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt of LongFact as a question; ``meta`` keeps the canary that marks benchmark data."""
     yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], meta={"canary": row["canary"]})
@@ -121,6 +148,13 @@ def longfact(row: Row, reading: Reading) -> Iterator[Record]:
 
 def _verdict(result: str | None) -> float | None:
     return float(result.strip(" .").lower() == "supported") if result else None
+
+
+def _halueval(verdict: str | None) -> float | None:
+    word = (verdict or "unknown").partition(",")[0].strip().lower()
+    if word not in ("true", "false", "unknown"):
+        raise LovecError(f"a verdict is {verdict!r}, expected true, false or unknown")
+    return None if word == "unknown" else float(word == "true")
 
 
 def _checked_sentences(result: dict[str, Any]) -> Iterator[Sentence]:

@@ -138,6 +138,13 @@ LAYOUTS = (
         short="factcheck-gpt",
     ),
     Layout(
+        "HaluEval 2.0: claims",
+        ("user_query", "chatgpt_response", "chatgpt_fact", "human_judge|chatgpt_judge"),
+        checkers.halueval,
+        "answers with their claims as sentences, labelled by people or by a model",
+        short="halueval",
+    ),
+    Layout(
         "conformal factuality: claims",
         ("prompt", "claims"),
         uncertainty.subclaims,

@@ -10,16 +10,16 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
-from lovec.types import LovecError, PlainWord, Record
+from lovec.types import FREE_FORM, LovecError, PlainWord, Record
 
 
 class Comparison(EvaluationModule):
     """Loads a base model once and measures it bare, with every adapter, and with every baseline.
 
     Beside ``results.json``, ``times.json`` and the tagged records it writes ``tokens.json``: the most probable tokens
-    of the base model and of each adapter after an opening tag word. ``times.json`` also says how long plain answers
-    take to write, since a baseline that judges answers has to wait for them first. It can be tested, not trained;
-    validation and prediction use the base model.
+    of the base model and of each adapter after an opening tag word. Where free-form answers are measured,
+    ``times.json`` also says how long plain answers take to write, since a baseline that judges answers has to wait for
+    them first. It can be tested, not trained; validation and prediction use the base model.
 
     Args:
         adapters: folder of a PEFT adapter by the name of its method in tables; "" leaves a method out.
@@ -86,7 +86,8 @@ class Comparison(EvaluationModule):
             with measurement.using_adapter(None):
                 tokens += measurement.next_tokens(VANILLA)
         measurement.measure_constant()
-        measurement.time_answers()
+        if FREE_FORM in measurement.evaluator.modes:
+            measurement.time_answers()
         measurement.measure_baselines(self.baselines)
         for name, path in self.adapters.items():
             rank_zero_info(f"{name} tags")

@@ -46,6 +46,7 @@ CONSTANT = "Best constant"
 CALIBRATORS: dict[str, type[Isotonic] | type[Platt]] = {"isotonic": Isotonic, "Platt": Platt}
 NO_SCORES = "no previous scores"
 PREFILL = "prefill_tokens"
+CPU = "cpu "  # before the name of a phase
 
 
 @dataclass
@@ -67,9 +68,9 @@ class Measurement:
         keep: names of methods whose iterative tagging ``measure_hybrid`` needs.
         records: this process's share of the test records.
         results: rows so far.
-        times: running times so far: ``method``, ``mode``, ``kind``, ``seconds`` by phase and ``prefill_tokens`` (of all
-            processes together), ``records``, ``sentences``, and ``processes``, how many of the same command shared the
-            machine. Only taggers with a ``watch`` have times.
+        times: running times so far: ``method``, ``mode``, ``kind``, ``seconds`` and ``cpu_seconds`` by phase and
+            ``prefill_tokens`` (of all processes together), ``records``, ``sentences``, and ``processes``, how many of
+            the same command shared the machine. Only taggers with a ``watch`` have times.
     """
 
     policy: Policy
@@ -89,7 +90,7 @@ class Measurement:
     def __post_init__(self) -> None:
         self._kept: dict[str, list[Record]] = {}
         self._tagged: dict[str, list[Record]] = {}
-        self._spent: dict[str, Counter[str]] = {}  # seconds by phase, and prefill tokens
+        self._spent: dict[str, Counter[str]] = {}  # seconds by phase, wall and processor, and prefill tokens
         if self.trainer.is_global_zero:
             self.place.begin()
         self._failure: str | None = None  # why a file could not be written
@@ -313,10 +314,10 @@ class Measurement:
     def _timed(self, mode: str, watch: Stopwatch) -> Iterator[None]:
         """Count the seconds of a watch, and the context tokens of the engine, for a mode; use the test's precision."""
         engine, spent = self.resources.engine, self._spent.setdefault(mode, Counter())
-        spent.subtract({**watch.seconds, PREFILL: engine.prefill_tokens})
+        spent.subtract({**_clocks(watch), PREFILL: engine.prefill_tokens})
         with self.trainer.precision_plugin.test_step_context():
             yield
-        spent.update({**watch.seconds, PREFILL: engine.prefill_tokens})
+        spent.update({**_clocks(watch), PREFILL: engine.prefill_tokens})
 
     def _finish(
         self,
@@ -353,14 +354,16 @@ class Measurement:
         """Add what a mode took, in all processes, to ``times``."""
         spent = sum(gather(self.trainer, self._spent.get(mode, Counter())), Counter())
         prefilled = spent.pop(PREFILL, 0)
-        if not spent:
+        seconds = {name: value for name, value in spent.items() if not name.startswith(CPU)}
+        if not seconds:
             return
         self.times.append(
             {
                 "method": method,
                 "mode": mode,
                 "kind": kind,
-                "seconds": dict(spent),
+                "seconds": seconds,
+                "cpu_seconds": {name: spent[CPU + name] for name in seconds},
                 "records": len(records),
                 "sentences": sum(len(record.sentences) for record in records),
                 PREFILL: prefilled,
@@ -375,6 +378,11 @@ class Measurement:
 def _tag_answered(tagger: Tagger, records: Sequence[Record], mode: str) -> list[Record]:
     """Tag the records that have an answer; their labels are those of the data."""
     return tagger.tag(answered(records))
+
+
+def _clocks(watch: Stopwatch) -> dict[str, float]:
+    """Return the seconds of a watch by phase, those of the processor under ``CPU`` and the name."""
+    return {**watch.seconds, **{CPU + name: spent for name, spent in watch.cpu_seconds.items()}}
 
 
 def _watch(tagger: Tagger) -> Stopwatch:

@@ -359,7 +359,9 @@ def test_samples_are_drawn_once_for_all_methods(llama: Model) -> None:
 
 def test_the_time_of_sampling_is_measured_once(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr("lovec.stopwatch.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(
+        "lovec.stopwatch.time", SimpleNamespace(monotonic=lambda: next(ticks), process_time=lambda: 0.0)
+    )
     baseline = attached(LUQ(samples=2), llama.resources(judge=Words()))
     baseline.tag(RECORDS)
     assert baseline.watch.seconds == {"sampling": 1.0, "judging": 1}  # a tick between two looks at the clock

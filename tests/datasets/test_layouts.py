@@ -198,6 +198,16 @@ EXPECTED = {
         "1 rows read as Factcheck-GPT: sentences: 1 records, 2 sentences, 1 labels, 0 confidences; of these "
         "1 sentences without a label",
     ),
+    "halueval.json": (
+        [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam. She flew.",
+                [("Ada wrote.", 1.0), ("Ada swam.", 0.0), ("Ada flew.", None)],
+                unit="claim", **{"judged by": "human"}),
+         answer("who-was-bo", "Who was Bo?", "Bo ran.", [("Bo ran.", None)], unit="claim", **{"judged by": "human"}),
+         answer("who-was-cy", "Who was Cy?", "Cy sang.", [("Cy sang.", 0.0)],
+                unit="claim", **{"judged by": "chatgpt"})],
+        "3 rows read as HaluEval 2.0: claims: 3 records, 5 sentences, 3 labels, 0 confidences; of these 2 sentences "
+        "without a label",
+    ),
     "answered.jsonl": (
         [answer("who-was-ada", "Who was Ada?", "Ada wrote. She swam.", question_id=1),
          answer("who-was-bo", "Who was Bo?", "", question_id=2)],
@@ -390,6 +400,8 @@ def test_the_nearest_layout_is_named(row, said):
             {"claim_labels": [True]},
             "there are 3 claims and 1 claim_labels, expected one label per cl",
         ),
+        ("halueval.json", {"human_judge": ["true"]}, "there are 3 claims and 1 verdicts in human_judge, expected one"),
+        ("halueval.json", {"human_judge": ["maybe"] * 3}, "a verdict is 'maybe', expected true, false or unknown"),
         ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),
     ],
 )

@@ -391,6 +391,8 @@ def test_broken_passages_are_named(tmp_path, change, said):
         for name, counts in {
             "conformal_bios/factscore_processed.json": (421, 9709, 5880),
             "factcheck_gpt/Factbench.jsonl": (328, 1034, 362),
+            "halueval2/human-Open-Domain.json": (200, 18, 276),
+            "halueval2/human-Science.json": (200, 504, 492),
             "conformal_subclaims/factscore.jsonl": (50, 287, 121),
             "conformal_subclaims/nq.jsonl": (50, 276, 18),
         }.items()

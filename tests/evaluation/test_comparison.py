@@ -324,6 +324,8 @@ def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison,
         ("B", "iterative"): {"scoring"}, ("B", "free-form"): phases["B", "free-form"],
         ("A, no previous scores", "iterative"): {"scoring"}, ("B, no previous scores", "iterative"): {"scoring"},
     }  # fmt: skip
+    assert all(row["cpu_seconds"].keys() == row["seconds"].keys() for row in times)
+    assert all(sum(row["cpu_seconds"].values()) > 0 for row in times if sum(row["seconds"].values()) > 0.1)
     assert all(phases[name, "free-form"] <= written and "writing" in phases[name, "free-form"] for name in ("A", "B"))
     spent = sum(
         row["seconds"]["scoring"]
@@ -469,6 +471,12 @@ def test_what_is_mistyped_is_one_line(
     assert main([*words(model), *flags]) > 0
     errors = [text for text in capsys.readouterr().err.splitlines() if text.startswith("lovec: error: ")]
     assert len(errors) == 1 and errors[0].startswith(f"lovec: error: {line}")
+
+
+def test_no_answers_are_written_where_only_given_texts_are_measured(model: str, tmp_path: Path) -> None:
+    made = comparison(model, baselines=[Length()], evaluation={"vanilla": False, "modes": ["iterative"]})
+    trainer(tmp_path).test(made, Rows(), verbose=False)
+    assert [entry["method"] for entry in made.measurement.times] == ["Length"]
 
 
 # ---------------------------------------------------------------- processes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -253,6 +253,8 @@ class Sentence:
         token_logps: log-probability of each token of the sentence, without its tag, under the model that tagged it;
             None where it is not known.
         kind: what it is; only statements are scored and labelled.
+        claim: name of what it claims, the same for sentences that claim the same of different things, such as
+            "capital: FR" of cities that answers place in France; None where it is not known.
     """
 
     text: str
@@ -263,6 +265,7 @@ class Sentence:
     levels: int = DEFAULT_SCALE.size
     token_logps: tuple[float, ...] | None = None
     kind: PartKind = STATEMENT
+    claim: str | None = None
 
     @property
     def is_statement(self) -> bool:
@@ -323,6 +326,15 @@ class Record:
         """
         pairs = zip(self.sentences, values, strict=True)
         return replace(self, sentences=tuple(replace(sentence, factuality=value) for sentence, value in pairs))
+
+    def with_claims(self, names: Sequence[str | None]) -> Record:
+        """Return a copy whose sentences have these names of what they claim.
+
+        Raises:
+            ValueError: there are more or fewer names than sentences.
+        """
+        pairs = zip(self.sentences, names, strict=True)
+        return replace(self, sentences=tuple(replace(sentence, claim=name) for sentence, name in pairs))
 
     def statements(self) -> Record:
         """Return a copy without the parts of the answer that state nothing; the answer itself stays whole."""
@@ -495,6 +507,14 @@ class Oracle(Protocol):
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Factuality in [0, 1] or None for every sentence of every record, aligned with ``record.sentences``."""
+
+
+@runtime_checkable
+class ClaimReader(Protocol):
+    """What an oracle may also be able to do: name what sentences claim."""
+
+    def claims(self, records: Sequence[Record]) -> list[list[str | None]]:
+        """Name of what every sentence of every record claims, see ``Sentence.claim``; None where it is not known."""
 
 
 def checked_ratings(oracle: Oracle, records: Sequence[Record]) -> list[list[float | None]]:

@@ -14,6 +14,7 @@ from lovec.baselines.ptrue import PTrue
 from lovec.baselines.recalibration import recalibrate
 from lovec.baselines.samples import Samples
 from lovec.baselines.verbal import VerbalConfidence
+from lovec.baselines.words import Words
 
 __all__ = [
     "LUQ",
@@ -33,6 +34,7 @@ __all__ = [
     "SentenceLikelihood",
     "VerbalConfidence",
     "Wording",
+    "Words",
     "YesNoJudge",
     "average_confidences",
     "best_constant",

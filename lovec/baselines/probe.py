@@ -40,18 +40,19 @@ class Ridge:
     intercept: Tensor
 
     @classmethod
-    def path(cls, x: Tensor, y: Tensor, penalties: Sequence[float]) -> list[Ridge]:
+    def path(cls, x: Tensor, y: Tensor, penalties: Sequence[float], scaled: bool = True) -> list[Ridge]:
         """Fit a map for every penalty, from one eigenvalue decomposition.
 
         Args:
-            x: [N, D]; every column is centred and scaled to a standard deviation of 1 (constant ones are left out).
+            x: [N, D]; every column is centred, and constant ones are left out.
             y: [N].
-            penalties: of the squared weights of scaled columns, per row.
+            penalties: of the squared weights, per row.
+            scaled: whether the penalty is that of columns scaled to a standard deviation of 1.
         """
         x, y = x.double(), y.double()
         mean, centre = x.mean(0), y.mean()
         scale = x.std(0, correction=0)
-        inverse = torch.where(scale > 1e-8, 1.0 / scale.clamp(min=1e-8), 0.0)
+        inverse = torch.where(scale > 1e-8, 1.0 / scale.clamp(min=1e-8) if scaled else torch.ones_like(scale), 0.0)
         z = (x - mean) * inverse
         values, vectors = torch.linalg.eigh(z.T @ z / len(z))
         projected = vectors.T @ (z.T @ (y - centre) / len(z))
@@ -165,7 +166,9 @@ class LinearProbe(Baseline):
         ]
 
 
-def cross_validated(x: Tensor, y: Tensor, parts: Tensor, penalties: Sequence[float]) -> list[float]:
+def cross_validated(
+    x: Tensor, y: Tensor, parts: Tensor, penalties: Sequence[float], scaled: bool = True
+) -> list[float]:
     """Return the mean squared error of ridge regression for every penalty, each part predicted from the others.
 
     Args:
@@ -173,11 +176,12 @@ def cross_validated(x: Tensor, y: Tensor, parts: Tensor, penalties: Sequence[flo
         y: [N], in [0, 1].
         parts: [N], number of the part that each row belongs to; there are at least two.
         penalties: see ``Ridge.path``.
+        scaled: see ``Ridge.path``.
     """
     errors = torch.zeros(len(penalties), dtype=torch.float64)
     for part in sorted(set(parts.tolist())):
         held = parts == part
-        for number, fitted in enumerate(Ridge.path(x[~held], y[~held], penalties)):
+        for number, fitted in enumerate(Ridge.path(x[~held], y[~held], penalties, scaled)):
             errors[number] += ((fitted(x[held]) - y[held]) ** 2).sum()
     mean: list[float] = (errors / len(y)).tolist()
     return mean

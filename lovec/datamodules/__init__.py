@@ -1,5 +1,6 @@
 """LightningDataModules: the data sets, and the user's files, as batches for training, validation and test."""
 
+from lovec.datamodules.atlas import Atlas
 from lovec.datamodules.base import RecordBatch, RecordsDataModule
 from lovec.datamodules.factscore import FActScore
 from lovec.datamodules.files import FilesDataModule
@@ -9,6 +10,7 @@ from lovec.datamodules.testsets import Bios, PopQA, QuestionSet, TriviaQA, WikiB
 from lovec.datamodules.world import World
 
 __all__ = [
+    "Atlas",
     "Bios",
     "Demonstrations",
     "FActScore",

@@ -2,8 +2,8 @@
 
 A line holds ``{"id", "question", "evidence", "answer", "sentences": [{"text", "factuality", "confidence", "score",
 "distribution"}], "meta"}``; pairs add ``"rejected"``, and sentences scored on another scale than 0..10 their number of
-``"levels"``, sentences with known log-probabilities of their tokens ``"token_logps"``, and parts of the answer that are
-no statements their ``"kind"``. Only ``question`` is required.
+``"levels"``, sentences with known log-probabilities of their tokens ``"token_logps"``, parts of the answer that are no
+statements their ``"kind"``, and sentences whose claim is known its name, ``"claim"``. Only ``question`` is required.
 """
 
 from __future__ import annotations
@@ -283,6 +283,8 @@ def _sentence_to_dict(sentence: Sentence) -> dict[str, Any]:
         del data["levels"]
     if sentence.is_statement:
         del data["kind"]
+    if sentence.claim is None:
+        del data["claim"]
     if sentence.token_logps is None:
         del data["token_logps"]
     else:
@@ -313,6 +315,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
     kind = data.get("kind", STATEMENT)
     if kind not in _KINDS:
         raise LovecError(f"{place} has kind {short_json(kind)}, expected one of {', '.join(_KINDS)}")
+    claim = _value(data, "claim", lambda value: isinstance(value, str | None), "a text or null", place)
     if factuality is not None:
         _value(data, "factuality", _is_share, expected, place)
     if confidence is not None:
@@ -326,6 +329,7 @@ def _sentence_from_dict(data: Any, index: int) -> Sentence:
         levels=levels,
         token_logps=None if logps is None else tuple(map(float, logps)),
         kind=kind,
+        claim=claim,
     )
 
 

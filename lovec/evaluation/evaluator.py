@@ -16,7 +16,14 @@ from torchmetrics import Metric
 
 from lovec.abstentions import is_abstention
 from lovec.imports import import_function
-from lovec.metrics.records import READOUTS, answer_statistics, passage_pairs, sentence_pairs
+from lovec.metrics.records import (
+    READOUTS,
+    answer_statistics,
+    claim_numbers,
+    passage_pairs,
+    sentence_claims,
+    sentence_pairs,
+)
 from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
 from lovec.taggers.scoring import History
@@ -24,6 +31,7 @@ from lovec.types import (
     ITERATIVE,
     MODES,
     N_SCORES,
+    ClaimReader,
     Embedder,
     Kind,
     LovecError,
@@ -177,12 +185,14 @@ class Evaluator(nn.Module):
             answers = answer_statistics(in_domain, self._declines, self.embedder, written=mode != ITERATIVE)
             for (level, pairs), readout in product(LEVELS.items(), READOUTS):
                 confidence, factuality, malformed = pairs(in_domain, readout)
+                claims = sentence_claims(in_domain, readout) if level == "sentence" else []
                 suite: Any = self.suites[self._keys.index((domain, mode, level, readout))]
                 suite.update(
                     torch.tensor(confidence, dtype=torch.float64),
                     torch.tensor(factuality, dtype=torch.float64),
                     malformed,
                     answers,
+                    claim_numbers(claims) if any(claims) else None,
                 )
 
     def rows(
@@ -231,10 +241,13 @@ def answered(records: Iterable[Record]) -> list[Record]:
 
 
 def label(records: Sequence[Record], oracle: Oracle) -> list[Record]:
-    """Return the records with an oracle's factuality, or None, on every sentence.
+    """Return the records with an oracle's factuality, or None, on every sentence, and what it claims where it can say.
 
     Raises:
         LovecError: the oracle did not return one number in [0, 1], or None, per sentence.
     """
     ratings = checked_ratings(oracle, records)
-    return [record.with_factuality(row) for record, row in zip(records, ratings, strict=True)]
+    labelled = [record.with_factuality(row) for record, row in zip(records, ratings, strict=True)]
+    if not isinstance(oracle, ClaimReader):
+        return labelled
+    return [record.with_claims(row) for record, row in zip(labelled, oracle.claims(labelled), strict=True)]

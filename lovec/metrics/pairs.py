@@ -39,6 +39,7 @@ from lovec.metrics.ranking import (
     auroc_of,
     c_index,
     c_index_of,
+    order_within,
     prr,
     prr_of,
 )
@@ -353,6 +354,45 @@ class AllPairMetrics(PairMetric):
         }
         values = {name: value[0] for name, value in by_draw.items()}
         return values | {"spearman": spearman(confidence, factuality), "aurc": aurc(confidence, factuality)}
+
+
+class OrderWithinClaims(PairMetric):
+    """Order among sentences that claim the same, see ``lovec.metrics.ranking.order_within``.
+
+    Args:
+        kwargs: options of ``torchmetrics.Metric``.
+    """
+
+    higher_is_better = True
+
+    claim: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("claim", [], dist_reduce_fx="cat")
+
+    def update(self, confidence: Tensor, factuality: Tensor, claim: Tensor | None = None) -> None:
+        """Add pairs.
+
+        Args:
+            confidence: [N], in [0, 1].
+            factuality: [N], in [0, 1].
+            claim: [N], int64: what each sentence claims, -1 where it is not known; None where no claim is known.
+
+        Raises:
+            LovecError: see ``lovec.metrics.functional.checked_pair``.
+        """
+        if claim is None or not len(known := (claim >= 0).nonzero()[:, 0]):
+            return  # so that data without claims keep nothing
+        super().update(confidence[known], factuality[known])
+        self.claim.append(claim[known].double().to(self.device))
+
+    def compute(self) -> Tensor:
+        """Return the order of all pairs: scalar, float64; NaN where none can be compared."""
+        confidence, factuality = self.pairs()
+        if not len(confidence):
+            return confidence.new_tensor(float("nan"))
+        return order_within(confidence, factuality, dim_zero_cat(self.claim).long())
 
 
 class LogScore(RatioMetric):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lovec.metrics.functional import Values
+from lovec.metrics.functional import Values, checked_pair
 from lovec.metrics.weighted import PairLayout, WeightedPairs
 from lovec.types import check_range
 
@@ -124,6 +124,36 @@ def c_index_of(pairs: WeightedPairs) -> Tensor:
         start = torch.searchsorted(group, group)
         above += (weight * one * (zeros[:, 1:] - zeros[:, start])).sum(1)
     return (above + tied / 2) / comparable
+
+
+def order_within(confidence: Values, factuality: Values, group: Tensor) -> Tensor:
+    """Compute the concordance index within groups: only two sentences of the same group are compared.
+
+    Among all pairs of sentences of the same group with different factualities, the share in which the truer one has
+    more confidence; equal confidences count half. Groups are sentences that claim the same, so that a confidence which
+    has only learned how often such claims are true has 0.5, like one that knows nothing.
+
+    Args:
+        confidence: [N], in [0, 1].
+        factuality: [N], in [0, 1].
+        group: [N], integers: the group of each sentence; a negative number stands for none.
+
+    Returns:
+        Scalar in [0, 1], float64; NaN where no group has two factualities.
+
+    Raises:
+        LovecError: see ``lovec.metrics.functional.checked_pair``.
+    """
+    confidence, factuality = checked_pair(confidence, factuality)
+    right = total = confidence.new_zeros(())
+    for number in torch.unique(group[group >= 0]).tolist():
+        inside = group == number
+        levels = torch.unique(factuality[inside], return_counts=True)[1].double()
+        comparable = (levels.sum().square() - levels.square().sum()) / 2
+        if comparable:
+            right = right + comparable * c_index(confidence[inside], factuality[inside])
+            total = total + comparable
+    return right / total
 
 
 def auarc(confidence: Values, factuality: Values) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TypeAlias, get_args
 
 import torch
@@ -65,6 +66,27 @@ def sentence_pairs(records: Iterable[Record], readout: str) -> tuple[list[float]
     pairs = [(confidence_of(s, readout), s.factuality) for s in sentences if s.factuality is not None]
     valid = [(confidence, factuality) for confidence, factuality in pairs if confidence is not None]
     return [c for c, _ in valid], [f for _, f in valid], len(pairs) - len(valid)
+
+
+def sentence_claims(records: Iterable[Record], readout: str) -> list[str | None]:
+    """Return what every sentence claims that has both confidence and factuality, in the order of ``sentence_pairs``.
+
+    Args:
+        records: tagged and labelled records.
+        readout: see ``confidence_of``.
+
+    Raises:
+        LovecError: see ``confidence_of``.
+    """
+    sentences = [sentence for record in records for sentence in record.sentences]
+    return [s.claim for s in sentences if s.factuality is not None and confidence_of(s, readout) is not None]
+
+
+def claim_numbers(claims: Sequence[str | None]) -> torch.Tensor:
+    """Return a number below 2**52 for each name of a claim, the same on every process; -1 for none. [N], int64."""
+    digests = {claim: sha256(claim.encode()).digest()[:8] for claim in set(claims) if claim is not None}
+    numbers = {claim: int.from_bytes(digest) >> 12 for claim, digest in digests.items()}
+    return torch.tensor([-1 if claim is None else numbers[claim] for claim in claims], dtype=torch.int64)
 
 
 def passage_pairs(records: Iterable[Record], readout: str) -> tuple[list[float], list[float], int]:

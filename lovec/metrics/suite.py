@@ -22,6 +22,7 @@ from lovec.metrics.pairs import (
     MalformedShare,
     MeanConfidence,
     MeanFactuality,
+    OrderWithinClaims,
     PairCount,
     RatioMetric,
 )
@@ -195,6 +196,7 @@ class CalibrationSuite(MetricCollection):
                 "log_score": LogScore(),
                 "graded": GradedShare(),
                 "_all_pairs": AllPairMetrics(),
+                "order": OrderWithinClaims(),
                 "malformed": MalformedShare(),
                 "mean_confidence": MeanConfidence(),
                 "mean_factuality": MeanFactuality(),
@@ -208,7 +210,12 @@ class CalibrationSuite(MetricCollection):
         )
 
     def update(  # type: ignore[override]
-        self, confidence: Tensor, factuality: Tensor, malformed: int = 0, answers: AnswerStatistics = NO_ANSWERS
+        self,
+        confidence: Tensor,
+        factuality: Tensor,
+        malformed: int = 0,
+        answers: AnswerStatistics = NO_ANSWERS,
+        claim: Tensor | None = None,
     ) -> None:
         """Add pairs of sentences, or of passages, and the answers they are from; nothing is added if they are refused.
 
@@ -217,6 +224,7 @@ class CalibrationSuite(MetricCollection):
             factuality: [N], in [0, 1].
             malformed: number of items with a factuality but without a valid confidence.
             answers: see ``lovec.metrics.records.answer_statistics``.
+            claim: [N], int64: see ``lovec.metrics.records.claim_numbers``; None where no claim is known.
 
         Raises:
             LovecError: see ``lovec.metrics.functional.checked_pair``.
@@ -224,4 +232,4 @@ class CalibrationSuite(MetricCollection):
         device = self["n"].device
         pair = (values.to(device) for values in checked_pair(confidence, factuality))
         named = dict(zip(("confidence", "factuality"), pair, strict=True))
-        super().update(**named, malformed=malformed, answers=answers)
+        super().update(**named, malformed=malformed, answers=answers, claim=claim)

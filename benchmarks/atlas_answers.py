@@ -1,0 +1,160 @@
+"""Lets SmolLM2 write the answers of Atlas, which come with the package.
+
+    python benchmarks/atlas_answers.py --work FOLDER       # about an hour on one core; goes on where it was stopped
+
+The model sees plain text, four worked examples and the question, and completes it until the end of the line. Which
+cities are asked about depends on the country that it names for each of half as many candidates more, and on no verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from lovec.datasets.atlas import asking, drawing
+from lovec.datasets.atlas.facts import City
+from lovec.datasets.atlas.reading import named_country
+from lovec.datasets.atlas.shipped import SHIPPED, write_answers
+from lovec.engines import TransformersEngine
+from lovec.gguf import SMOLLM2, ensure_dequantised
+from lovec.imports import without_progress_bars
+from lovec.sentences import split_sentences
+from lovec.types import Sampling
+
+CITIES, COUNTRIES = 900, 100
+CANDIDATES = 0.75  # cities drawn at first, and again where the model placed them, as a share of those asked about
+TEST, VALIDATION = 7, 10  # one of so many cities
+SEED = 0
+SAMPLED = Sampling(max_new_tokens=120, temperature=0.7, seed=SEED)
+GREEDY = Sampling(max_new_tokens=120)
+ROWS = 48
+
+
+class Writer:
+    """SmolLM2, with what it wrote so far.
+
+    Args:
+        work: folder that keeps what was written, so that another run goes on from there.
+    """
+
+    def __init__(self, work: Path) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = ensure_dequantised(SMOLLM2)
+        self.work = work
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.engine = TransformersEngine(ROWS)
+        with without_progress_bars():
+            self.engine.sync(SimpleNamespace(model=AutoModelForCausalLM.from_pretrained(folder)))
+        words = self.tokenizer.get_vocab()
+        self.line_end = [number for word, number in words.items() if "Ċ" in word] + [self.tokenizer.eos_token_id]
+        self.sentence_end = [words["."], *self.line_end]
+
+    def write(
+        self,
+        name: str,
+        prompts: dict[str, str],
+        sentences: int,
+        sampling: Sampling = GREEDY,
+        begun: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """Return what the model writes after each prompt, by key: at most one line.
+
+        Args:
+            name: of the file that keeps it.
+            prompts: by key.
+            sentences: number of sentences that are kept; the model stops after the first if it is 1.
+            sampling: how to sample.
+            begun: the first sentence of each answer, where it has been written already.
+        """
+        path = self.work / f"{name}.jsonl"
+        found = dict(map(json.loads, path.read_text(encoding="utf-8").splitlines())) if path.exists() else {}
+        missing = [key for key in prompts if key not in found]
+        stop_ids = self.sentence_end if sentences == 1 else self.line_end
+        begun = begun or {}
+        for start in range(0, len(missing), ROWS):
+            began, keys = time.perf_counter(), missing[start : start + ROWS]
+            before = [f" {begun[key]}" if key in begun else "" for key in keys]
+            ids = [self.tokenizer.encode(prompts[key] + text) for key, text in zip(keys, before, strict=True)]
+            written = [rows[0].ids for rows in self.engine.generate(ids, sampling, stop_ids, keys=keys)]
+            lines = [self.tokenizer.decode(tokens).split("\n")[0] for tokens in written]
+            answers = [split_sentences((text + line).strip()) for text, line in zip(before, lines, strict=True)]
+            texts = [" ".join(answer[:sentences]) for answer in answers]
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps([k, t], ensure_ascii=False) + "\n" for k, t in zip(keys, texts, strict=True))
+            found |= zip(keys, texts, strict=True)
+            done, seconds = start + len(keys), time.perf_counter() - began
+            print(f"{name}: {done} of {len(missing)}, {seconds:.0f} s for {len(keys)}", file=sys.stderr, flush=True)
+        return {key: found[key] for key in prompts}
+
+
+def main(number: int, work: Path, output: Path, sampled: bool) -> None:
+    """Write the answers of Atlas.
+
+    Args:
+        number: of cities.
+        work: folder that keeps what was written, so that another run goes on from there.
+        output: the file of all answers.
+        sampled: whether a sampled answer is written to each training question, too.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    writer = Writer(work)
+    chosen = choose(writer, number)
+    shares = {"test": len(chosen) // TEST, "validation": len(chosen) // VALIDATION, "train": 0}
+    splits = drawing.split_by_size(chosen, shares, SEED)
+    train, test = splits["train"], splits["test"]
+    countries = drawing.asked_countries(COUNTRIES, SEED)
+    kinds = {city: asking.KINDS[at % len(asking.KINDS)] for at, city in enumerate(test)}
+    about_city = _by_key(asking.city_prompt, asking.city_question)
+    about_fact = {str(c.id): asking.one_fact_prompt(asking.one_fact_question(c, k), k) for c, k in kinds.items()}
+    about_country = {c.code: asking.country_prompt(asking.country_question(c)) for c in countries}
+    begun = writer.write("candidates", about_city(chosen), 1)
+    facts, other = len(asking.KINDS), _by_key(asking.other_prompt, asking.other_question)
+    answers = {
+        **{name: writer.write("greedy", about_city(splits[name]), facts, begun=begun) for name in splits},
+        "other-words": writer.write("other-words", other(test), facts),
+        "one-fact": writer.write("one-fact", about_fact, 1),
+        "countries": writer.write("countries", about_country, len(asking.COUNTRY)),
+        "sampled": writer.write("sampled", about_city(train), facts, SAMPLED) if sampled else {},
+    }
+    write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})
+    print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
+
+
+def choose(writer: Writer, number: int) -> list[City]:
+    """Return so many cities to ask about, by the country that the model names for more candidates."""
+    about_city = _by_key(asking.city_prompt, asking.city_question)
+
+    def named(cities: Sequence[City]) -> dict[City, str]:
+        written = writer.write("candidates", about_city(cities), 1)
+        found = {city: named_country(city.name, written[str(city.id)]) for city in cities}
+        return {city: code for city, code in found.items() if code is not None}
+
+    share = round(CANDIDATES * number)
+    first = drawing.candidates(share, SEED)
+    claims = named(first)
+    second = drawing.candidates_where_named(claims.values(), share, first, SEED)
+    claims |= named(second)
+    order = [city for pair in zip(first, second, strict=False) for city in pair]  # of both kinds in turn
+    return drawing.chosen_by_claim({city: claims[city] for city in order if city in claims}, number)
+
+
+def _by_key(
+    prompt: Callable[[str], str], question: Callable[[City], str]
+) -> Callable[[Sequence[City]], dict[str, str]]:
+    return lambda cities: {str(city.id): prompt(question(city)) for city in cities}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder that keeps what was written so far")
+    parser.add_argument("--cities", type=int, default=CITIES, help="how many cities to ask about")
+    parser.add_argument("--output", type=Path, default=SHIPPED, help="the file of all answers")
+    parser.add_argument("--no-sampled", action="store_true", help="write no sampled answers")
+    arguments = parser.parse_args()
+    main(arguments.cities, arguments.work, arguments.output, not arguments.no_sampled)

@@ -1,0 +1,111 @@
+"""Words: how true a sentence is, guessed from its words and those of the answer's first sentence, without any model."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lovec.baselines.base import Baseline
+from lovec.baselines.probe import Ridge, cross_validated
+from lovec.types import LovecError, PlainWord, Record, check_count
+
+_PENALTIES = tuple(10.0**power for power in (-4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
+_PLACES = 10  # that are told apart: first, second, ... sentence of an answer
+_WORD = re.compile(r"\w+")
+
+
+class Words(Baseline):
+    """Ridge regression from the words of a sentence to its factuality.
+
+    What it sees of a sentence: its words, its place in the answer, and the words of the answer's first sentence, which
+    names the thing that the answer is about. It shows how far one comes by knowing which claims are mostly true,
+    whatever they are about, so that one sees what a model adds. It is fitted on labelled training records; the penalty
+    is that with the lowest Brier score in cross-validation over questions.
+
+    Args:
+        least: number of training sentences that a word must occur in to count.
+        folds: number of parts in cross-validation.
+        name: its name in tables.
+
+    Attributes:
+        penalty: the penalty that was chosen; None before ``fit``.
+
+    Raises:
+        LovecError: a count is out of range; when fitting, the labelled sentences belong to fewer than two questions.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    def __init__(self, least: int = 3, folds: int = 5, name: PlainWord = "Words") -> None:
+        super().__init__(name)
+        check_count("least", least)
+        check_count("folds", folds, at_least=2)
+        self.least = least
+        self.folds = folds
+        self.penalty: float | None = None
+        self._columns: dict[str, int] = {}
+        self._map: Ridge | None = None
+
+    def fit(self, records: Sequence[Record]) -> None:
+        """Fit the weights of words to the labelled sentences of records.
+
+        Raises:
+            LovecError: the labelled sentences belong to fewer than two questions.
+        """
+        labelled = [
+            (record.question, sentence.factuality, names)
+            for record in records
+            for sentence, names in zip(record.sentences, _features(record), strict=True)
+            if sentence.factuality is not None
+        ]
+        questions = list(dict.fromkeys(question for question, _, _ in labelled))
+        if len(questions) < 2:
+            raise LovecError(
+                f"the baseline {self.name!r} got labelled sentences of {len(questions)} questions, expected at least "
+                "two; give training records with labels, or leave it out of --model.baselines"
+            )
+        count = Counter(name for _, _, names in labelled for name in names)
+        kept = sorted(name for name, uses in count.items() if uses >= self.least)
+        self._columns = {name: column for column, name in enumerate(kept)}
+        x = self._matrix([names for _, _, names in labelled])
+        y = torch.tensor([factuality for _, factuality, _ in labelled], dtype=torch.float64)
+        part = {question: number % self.folds for number, question in enumerate(questions)}
+        parts = torch.tensor([part[question] for question, _, _ in labelled])
+        errors = cross_validated(x, y, parts, _PENALTIES, scaled=False)
+        self.penalty = _PENALTIES[errors.index(min(errors))]
+        [self._map] = Ridge.path(x, y, [self.penalty], scaled=False)
+
+    def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
+        """Return the fitted value of every sentence.
+
+        Raises:
+            LovecError: nothing is fitted.
+        """
+        if self._map is None:
+            raise LovecError(f"the baseline {self.name!r} is not fitted; call fit(records) with labelled records first")
+        with self.watch.phase("scoring"):
+            return [self._map(self._matrix(list(_features(record)))).tolist() for record in records]
+
+    def _matrix(self, rows: Sequence[set[str]]) -> Tensor:
+        """Return which words every sentence has, [N, D], float64."""
+        x = torch.zeros(len(rows), len(self._columns), dtype=torch.float64)
+        for row, names in enumerate(rows):
+            x[row, [self._columns[name] for name in names if name in self._columns]] = 1.0
+        return x
+
+
+def _features(record: Record) -> Iterator[set[str]]:
+    """Yield what is seen of each sentence: its words and place, and the words of the first sentence."""
+    texts = [sentence.text for sentence in record.sentences]
+    first = {f"first: {word}" for word in _words(texts[0])} if texts else set()
+    for place, text in enumerate(texts):
+        yield {f"place: {min(place, _PLACES)}", *_words(text), *first}
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))

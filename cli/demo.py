@@ -175,13 +175,16 @@ def run(words: list[str]) -> None:
         f"{MOST_JOBS}, and otherwise one that uses all of them"
     )
     parser.add_argument("--jobs", type=int, help=at_a_time)
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
+    parser.add_argument(
+        "--out", type=Path, help="folder for what the runs write; runs/demo, or runs/demo-world of a world"
+    )
     parser.add_argument("--redo", action="store_true", help="begin anew, in place of what an earlier demo has left")
     options = parser.read(words)
     check_seed("--seed", options.seed)
     check_count("--jobs", 1 if options.jobs is None else options.jobs)
-    check_folder_name(options.out)
     data = options.world or ATLAS
+    options.out = options.out or Path("runs/demo" if data == ATLAS else "runs/demo-world")
+    check_folder_name(options.out)
     methods = chosen(options.methods, options.full, data)
     jobs = options.jobs or (1 if data == ATLAS else min(MOST_JOBS, cores()))
     begin = time.monotonic()

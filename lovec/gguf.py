@@ -82,7 +82,7 @@ def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.Pa
     """
     from filelock import FileLock
 
-    file = _found(name)
+    file = gguf_file(name)
     digest = _digest(file)
     stem = SMOLLM2 if name == SMOLLM2 else file.stem
     exact, rounded = _folders(f"{stem}-{digest[:_SHORT]}", cache_dir)
@@ -110,11 +110,15 @@ def check_gguf(name: str) -> None:
         LovecError: there is none.
     """
     if _OF_HUB.fullmatch(name) is None:
-        _found(name)
+        gguf_file(name)
 
 
-def _found(name: str) -> Path:
-    """Return the GGUF file that a name stands for."""
+def gguf_file(name: str) -> Path:
+    """Return the GGUF file that a name stands for; one of the hub is fetched.
+
+    Raises:
+        LovecError: there is none.
+    """
     if name == SMOLLM2:
         return _packaged()
     if (path := Path(name)).is_file():

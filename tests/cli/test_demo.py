@@ -155,7 +155,7 @@ def test_the_demo_runs_on_real_things(demo_calls, capsys):
     assert main(["demo", "--out", "d"]) == 0
     assert stages(demo_calls) == [] and demo_calls[-1][0] == "answers"
     code, error = error_of(capsys, "demo", "--out", "d", "--world")
-    assert code == 1 and error.startswith("d holds a demo with data atlas, seed 0, and this one has data world;")
+    assert code == 1 and error.startswith("d holds a demo with data atlas, and this one has data world;")
 
 
 def test_without_the_model_the_demo_says_what_to_install(here, capsys, monkeypatch):

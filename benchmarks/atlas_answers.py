@@ -9,6 +9,7 @@ cities are asked about depends on the country that it names for each of half as 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -26,9 +27,9 @@ from lovec.imports import without_progress_bars
 from lovec.sentences import split_sentences
 from lovec.types import Sampling
 
-CITIES, COUNTRIES = 900, 100
+CITIES, COUNTRIES = 600, 100
 CANDIDATES = 0.75  # cities drawn at first, and again where the model placed them, as a share of those asked about
-TEST, VALIDATION = 7, 10  # one of so many cities
+TEST, VALIDATION = 5, 8  # one of so many cities
 SEED = 0
 SAMPLED = Sampling(max_new_tokens=120, temperature=0.7, seed=SEED)
 GREEDY = Sampling(max_new_tokens=120)
@@ -115,11 +116,14 @@ def main(number: int, work: Path, output: Path, sampled: bool) -> None:
     about_country = {c.code: asking.country_prompt(asking.country_question(c)) for c in countries}
     begun = writer.write("candidates", about_city(chosen), 1)
     facts, other = len(asking.KINDS), _by_key(asking.other_prompt, asking.other_question)
+    greedy = functools.partial(writer.write, "greedy", sentences=facts, begun=begun)
     answers = {
-        **{name: writer.write("greedy", about_city(splits[name]), facts, begun=begun) for name in splits},
+        "test": greedy(about_city(test)),
+        "validation": greedy(about_city(splits["validation"])),
         "other-words": writer.write("other-words", other(test), facts),
         "one-fact": writer.write("one-fact", about_fact, 1),
         "countries": writer.write("countries", about_country, len(asking.COUNTRY)),
+        "train": greedy(about_city(train)),
         "sampled": writer.write("sampled", about_city(train), facts, SAMPLED) if sampled else {},
     }
     write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})

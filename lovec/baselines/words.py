@@ -14,7 +14,7 @@ from lovec.baselines.base import Baseline
 from lovec.baselines.probe import Ridge, cross_validated
 from lovec.types import LovecError, PlainWord, Record, check_count
 
-_PENALTIES = tuple(10.0**power for power in (-4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
+_PENALTIES = tuple(10.0**power for power in (-6, -5.5, -5, -4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
 _PLACES = 10  # that are told apart: first, second, ... sentence of an answer
 _WORD = re.compile(r"\w+")
 

@@ -72,10 +72,12 @@ def has_hard_labels(row: ResultRow) -> bool:
 
 
 def _columns(rows: Sequence[ResultRow], metrics: Mapping[str, MetricInfo]) -> list[MetricInfo]:
-    """Return the main metrics, AUROC where the labels of a row are 0 and 1, and users' own."""
+    """Return the main metrics, AUROC and the order where a row has such labels and claims, and users' own."""
     names = [name for name, info in METRICS.items() if info.main]
     if any(map(has_hard_labels, rows)):
         names.append("auroc")
+    if any(row.metrics.get("order") is not None for row in rows):
+        names.append("order")
     return [metrics[name] for name in names] + custom_metrics(rows, metrics)
 
 

@@ -25,7 +25,7 @@ def tensors(rows):
 
 
 def test_pairs_by_hand():
-    # Group 0: the true one (0.9) against two false ones (0.2 and 0.9): right, and a tie. Group 1: wrong. Group 2: equal.
+    # Group 0: a true one (0.9) against two false ones (0.2, 0.9): right, and a tie. Group 1: wrong. Group 2: equal.
     c = [0.9, 0.2, 0.9, 0.1, 0.8, 0.3, 0.7]
     f = [1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0]
     group = torch.tensor([0, 0, 0, 1, 1, 2, 2])
@@ -117,7 +117,7 @@ def test_a_claim_stays_with_its_sentence_in_files():
     assert "claim" not in stored["sentences"][1]
     assert record_from_dict(stored) == known
     stored["sentences"][0]["claim"] = 7
-    with pytest.raises(LovecError, match="'claim' in 'sentences\\[0\\]'|claim"):
+    with pytest.raises(LovecError, match="claim"):
         record_from_dict(stored)
     with pytest.raises(ValueError):
         replace(known).with_claims(["one"])

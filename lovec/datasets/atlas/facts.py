@@ -57,6 +57,7 @@ class City:
         country: two letters of ISO 3166.
         inhabitants: number of people.
         longitude: in degrees, east is positive.
+        latitude: in degrees, north is positive.
     """
 
     id: int
@@ -64,6 +65,7 @@ class City:
     country: str
     inhabitants: int
     longitude: float
+    latitude: float
 
 
 def folded(text: str) -> str:
@@ -105,7 +107,12 @@ def cities() -> dict[int, City]:
     rows = sorted(_geonames().get_cities().values(), key=lambda row: (-row["population"], row["geonameid"]))
     return {
         row["geonameid"]: City(
-            row["geonameid"], row["name"], row["countrycode"], int(row["population"]), float(row["longitude"])
+            row["geonameid"],
+            row["name"],
+            row["countrycode"],
+            int(row["population"]),
+            float(row["longitude"]),
+            float(row["latitude"]),
         )
         for row in rows
         if row["countrycode"] in countries()

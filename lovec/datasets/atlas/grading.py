@@ -13,6 +13,7 @@ from lovec.datasets.atlas.names import (
     country_named,
     is_currency_of,
     languages_named,
+    lies_in,
     lies_on,
     official_languages,
 )
@@ -39,7 +40,7 @@ def verdict(thing: City | Country, sentence: str) -> float | None:
         return _closeness(number(claim.value), thing.inhabitants)
     if claim.kind == "country":
         named = country_named(claim.value)
-        return None if named is None else float(named == own.code)
+        return None if named is None else float(lies_in(named, own.code))
     if claim.country is not None and city is not None:
         return _of_country(claim, claim.country)
     return _verdict(claim, own, own.name, city)

@@ -13,8 +13,6 @@ import yaml
 from lovec.datasets.atlas.facts import CONTINENTS, City, Country, countries, folded
 from lovec.types import LovecError
 
-_EAST_OF_EUROPE = 60.0  # degrees of longitude; the Ural lies near it
-_BOSPORUS = 29.5
 _TABLE = Path(__file__).with_name("table.yaml")
 
 
@@ -29,6 +27,11 @@ def country_named(text: str) -> str | None:
     return next((known[end] for end in ends if end in known), None)
 
 
+def lies_in(named: str, code: str) -> bool:
+    """Return whether a country, or the territory of another one, is what a text names; both by their codes."""
+    return named in (code, _table()["part_of"].get(code))
+
+
 def capitals(code: str, named: str) -> set[str]:
     """Return the folded names of a country's capital, by the name that a text has for the country."""
     if (parts := _table()["parts"].get(named)) is not None:
@@ -39,14 +42,14 @@ def capitals(code: str, named: str) -> set[str]:
 def continents(country: Country, city: City | None = None) -> set[str]:
     """Return the codes of the continents that a country, or a city in it, lies on.
 
-    Both count where sources differ. Cities of Russia and Turkey are told apart by their longitude.
+    Both count where sources differ. Cities of countries on two continents are told apart by where they lie.
     """
-    both = set(_table()["two_continents"].get(country.code, [country.continent]))
-    if city is not None and country.code == "RU" and not 55 < city.longitude < 62:
-        return {"AS" if city.longitude > _EAST_OF_EUROPE else "EU"}
-    if city is not None and country.code == "TR" and city.longitude > _BOSPORUS:
-        return {"AS"}
-    return both
+
+    def others(part: str) -> set[str]:
+        boxes: dict[str, list[float]] = _table()[part].get(country.code, {})
+        return {code for code, box in boxes.items() if city is None or _is_within(city, *box)}
+
+    return (others("only_on") if city is not None else set()) or {country.continent} | others("also_on")
 
 
 def lies_on(text: str, country: Country, city: City | None = None) -> bool | None:
@@ -71,16 +74,10 @@ def is_currency_of(text: str, code: str) -> bool:
     """
     words = _singular(_plain(text))
     currency = countries()[code].currency
-    for noun in _nouns(currency):
-        if words == noun or (words.endswith(f" {noun}") and set(words.removesuffix(noun).split()) <= _before(currency)):
-            return True
-    return False
-
-
-def is_currency(text: str) -> bool:
-    """Return whether a text names a currency of any country, wherever it is used."""
-    words = _singular(_plain(text))
-    return any(words == noun or words.endswith(f" {noun}") for noun in _all_nouns())
+    return any(
+        words == noun or (words.endswith(f" {noun}") and words.removesuffix(f" {noun}") in _before(currency))
+        for noun in _nouns(currency)
+    )
 
 
 def languages_named(text: str) -> list[str] | None:
@@ -105,6 +102,10 @@ def _listed_languages(country: Country) -> list[str]:
 def _language(code: str) -> str:
     found = _pycountry().languages.get(**{f"alpha_{len(code)}": code})
     return code if found is None else re.sub(r"\s*\(.*\)", "", str(found.name))
+
+
+def _is_within(city: City, west: float, east: float, south: float, north: float) -> bool:
+    return west <= city.longitude <= east and south <= city.latitude <= north
 
 
 def _plain(text: str) -> str:
@@ -156,16 +157,15 @@ def _all_nouns() -> set[str]:
 
 @cache
 def _before(currency: str) -> set[str]:
-    """Return the words that may stand before the noun of a currency."""
+    """Return what may stand before the noun of a currency: words of ISO 4217, or those for a country that uses it."""
     found = _pycountry().currencies.get(alpha_3=currency)
-    words = set(_table()["money_words"].get(currency, ())) | (
-        set() if found is None else set(folded(found.name).split())
-    )
+    phrases = list(_table()["money_words"].get(currency, ()))
+    if found is not None:
+        phrases.append(found.name.rpartition(" ")[0])
     for country in countries().values():
         if country.currency == currency and not (currency == "USD" and country.code != "US"):
-            for name in (country.name, *_table()["demonyms"].get(country.code, ())):
-                words |= set(folded(name).split())
-    return words
+            phrases += [country.name, *_table()["demonyms"].get(country.code, ())]
+    return set(map(folded, phrases))
 
 
 @cache

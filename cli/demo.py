@@ -22,7 +22,7 @@ from lovec.types import ITERATIVE, LovecError, check_count, check_seed
 from .children import children, end_children, lines_of
 from .console import check_folder_name, locked, quiet, say, say_next
 from .demo_atlas import check_real, show_answers
-from .demo_methods import ATLAS, FIRST, METHODS, ORDER, TRAINED, Method, chosen, minutes, overlay
+from .demo_methods import ATLAS, FIRST, METHODS, ORDER, TRAINED, Method, announced, announced_test, chosen, overlay
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def run(words: list[str]) -> None:
     with locked(options.out, folder=True):
         check_writable(options.out)
         state = State.of(options.out, {"data": data, "seed": options.seed}, options.redo)
-        _prepare_data(data, methods)
+        _prepare_data(data)
         _run_stages(methods, state, options.full, jobs)
         say(f"{_STEPS}/{_STEPS}  the report")
         for method in methods:
@@ -235,8 +235,8 @@ def _check_data(data: str) -> None:
         spec_of(data)
 
 
-def _prepare_data(data: str, methods: Sequence[Method]) -> None:
-    """Make model and data, and say what will be run on them."""
+def _prepare_data(data: str) -> None:
+    """Make the model of a data set."""
     from lovec.models import resolve_model
 
     if data != ATLAS:
@@ -244,8 +244,6 @@ def _prepare_data(data: str, methods: Sequence[Method]) -> None:
         resolve_model(data)
         return
     say(f"1/{_STEPS}  the model SmolLM2-135M-Instruct, and what it says of real cities")
-    trained = ", then ".join(f"{method.name} for {method.steps} steps" for method in methods)
-    _note(f"{trained}: about {minutes(methods, cores())} minutes of training on the {cores()} processors here")
     resolve_model("smollm2")
 
 
@@ -273,7 +271,8 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
         waiting += missing
     waiting.sort(key=lambda stage: (stage.command == "test", stage.method != FIRST, -of_name[stage.method].seconds))
     first = Stage("fit", FIRST, full)
-    say(f"2/{_STEPS}  {of_name[FIRST].description}")
+    data = str(state.settings["data"])
+    say(f"2/{_STEPS}  {announced(of_name[FIRST], data, cores())}")
     if first not in waiting:
         _note(earlier.pop(FIRST))
         _announce_rest(of_name, earlier, jobs)
@@ -288,12 +287,11 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
                 waiting.remove(stage)
                 begun = stage.name in state.begun
                 if stage.command == "test":
-                    beside = ", the untrained model and the best constant" * (stage.method == FIRST)
-                    _note(f"test of {stage.method}{beside}")
+                    _note(announced_test(of_name[stage.method], data, cores()))
                 else:
                     state.add(begun=stage.name)
                     if stage != first:
-                        _note(of_name[stage.method].description)
+                        _note(announced(of_name[stage.method], data, cores()))
                 running[executor.submit(_work, stage, state.folder, state.settings, begun, jobs > 1)] = stage
             ended = wait(running, return_when=FIRST_COMPLETED).done
             for future in sorted(ended, key=lambda future: future.exception() is not None):  # done is recorded first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import unknown
@@ -108,12 +107,15 @@ TRAINED = {method.rows[0] if method.name != FIRST else "SFT": method.name for me
 """The run of every trained method, by the method of its rows."""
 
 
+# Probes write answers: minutes with a real model; of SFT they warn, rightly, that it is too sure, as its test shows.
+_UNPROBED = ("--trainer.callbacks+", "lovec.callbacks.Probe", "--trainer.callbacks.every", "0")
 _ATLAS_FIT = ("--model.policy.scoring", "prefix", "--trainer.log_every_n_steps", "1")
 _ATLAS_TEST = (  # some of the test cities, and given texts only
     *("--model.policy.scoring", "prefix"),
     *("--model.evaluation.modes", "[iterative]", "--model.evaluation.recalibrated", "false"),
     *("--trainer.limit_test_batches", "3"),
 )
+_TEST = 70  # processor time of a test of one model on Atlas, roughly, in seconds
 _ATLAS_OF = {"expected": ("--model.score_weight", "5.0")}
 
 
@@ -125,17 +127,33 @@ def overlay(data: str, method: Method, fit: bool) -> list[str]:
         method: the method.
         fit: whether it is trained, and not tested.
     """
+    unprobed = [*_UNPROBED] if fit and (data == ATLAS or method.name == FIRST) else []
     if data == ATLAS:
-        words = ["--config", "atlas.yaml", *(_ATLAS_FIT if fit else _ATLAS_TEST)]
+        words = ["--config", "atlas.yaml", *(_ATLAS_FIT if fit else _ATLAS_TEST), *unprobed]
         return words + [*_ATLAS_OF.get(method.name, ()), "--trainer.max_steps", str(method.steps)] * fit
     if data == "world-small":
-        return ["--config", "world-small.yaml"]
-    return [] if data == "world" else ["--model.policy.model", data, "--data.variant", data]
+        return ["--config", "world-small.yaml", *unprobed]
+    return unprobed if data == "world" else ["--model.policy.model", data, "--data.variant", data, *unprobed]
 
 
-def minutes(methods: Sequence[Method], processors: int) -> int:
-    """Return how long trainings on Atlas take, roughly, in minutes."""
-    return max(1, round(sum(method.step * method.steps for method in methods) / processors / 60))
+def announced(method: Method, data: str, processors: int) -> str:
+    """Return the line that announces a training, on Atlas with how long it takes."""
+    if data != ATLAS:
+        return method.description
+    return f"{method.description} ({method.steps} steps, about {_minutes(method.step * method.steps, processors)})"
+
+
+def announced_test(method: Method, data: str, processors: int) -> str:
+    """Return the line that announces a test, on Atlas with how long it takes."""
+    first = method.name == FIRST
+    line = f"test of {method.name}{', the untrained model and the best constant' * first}"
+    return line if data != ATLAS else f"{line} (about {_minutes(_TEST * (1 + first), processors)})"
+
+
+def _minutes(seconds: int, processors: int) -> str:
+    """Return processor time as the minutes that it takes, at least one."""
+    count = max(1, round(seconds / processors / 60))
+    return f"{count} minute{'s' * (count > 1)}"
 
 
 def chosen(names: str | None, full: bool, data: str) -> list[Method]:

@@ -150,7 +150,9 @@ def test_the_demo_runs_on_real_things(demo_calls, capsys):
     assert {value_of(call, "--data.test_sets") for call in runs if call[0] == "test"} == {"[test]"}
     said = capsys.readouterr()
     assert "lovec demo: atlas, seed 0" in said.out
-    assert re.search(r"sft for \d+ steps, then expected for \d+ steps: about \d+ minutes of training", said.err)
+    assert len(re.findall(r"\(\d+ steps, about \d+ minutes?\)", said.err)) == 2
+    assert len(re.findall(r"test of (?:sft, .*|expected) \(about \d+ minutes?\)", said.err)) == 2
+    assert all(value_of(call, "--trainer.callbacks.every") == ("0" if call[0] == "fit" else None) for call in runs)
     demo_calls.clear()
     assert main(["demo", "--out", "d"]) == 0
     assert stages(demo_calls) == [] and demo_calls[-1][0] == "answers"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES
 
-from lovec.encoding import Encoder
 from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
-from lovec.models import offline_model, resolve_model
-from lovec.policy import Policy, PolicyConfig, check_adapter, load_tokenizer
+from lovec.models import resolve_model
+from lovec.policy import Policy, PolicyConfig, check_adapter
 from lovec.policy.adapters import same_base
 from lovec.policy.loading import load_base
 from lovec.provenance import provenance_of
@@ -180,61 +177,3 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
 def test_names() -> None:
     assert all(map(is_gguf, (SMOLLM2, "a/b.gguf", "org/name:file.gguf", "org/name@main:folder/file.gguf")))
     assert not any(map(is_gguf, ("world", "org/name", "smollm", "a/gguf")))
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> str:
-    """The real model's folder; tests are skipped where its package is not installed."""
-    pytest.importorskip("gguf", reason="the extra real is not installed")
-    try:
-        return resolve_model(SMOLLM2)
-    except LovecError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.real
-def test_the_real_model_is_known_by_its_folder(smollm2: str) -> None:
-    assert offline_model(smollm2) == SMOLLM2
-    assert offline_model(f"/elsewhere/{Path(smollm2).name}") == SMOLLM2
-
-
-@pytest.mark.real
-def test_the_row_of_its_family_is_true_of_the_real_tokenizer(smollm2: str) -> None:
-    encoder = Encoder(load_tokenizer(PolicyConfig(smollm2)), "Rate it.")
-    family = next(family for family in FAMILIES if family.arch == "smollm2")
-    prompt = encoder.tokenizer.decode(encoder.prompt("Who?"))
-    assert prompt.endswith(f"Who?{family.before}") and "Rate it." in prompt
-    assert encoder.tokenizer.decode(encoder.completion(["A."], [10])).endswith(f"10 </confidence>{family.end}")
-    assert [len(encoder.pieces(f" {score}")) for score in (1, 10)] == [2, 3]  # the space is a token, too
-
-
-@pytest.mark.real
-def test_fit_and_tag_with_the_real_model(smollm2: str, tmp_path: Path) -> None:
-    import lovec
-    from lovec.cli import main
-
-    records: list[dict[str, Any]] = [
-        {
-            "id": f"{at}",
-            "question": f"What is {at} and {at}?",
-            "sentences": [{"text": f"It is {2 * at}.", "factuality": 1.0}, {"text": "It is odd.", "factuality": 0.0}],
-        }
-        for at in range(4)
-    ]
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    options = {
-        "data": "Demonstrations",
-        "data.path": data,
-        "data.batch_size": 2,
-        "model.policy.model": SMOLLM2,
-        "trainer.max_steps": 2,
-        "trainer.default_root_dir": tmp_path / "run",
-        "trainer.limit_val_batches": 0,
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    main(["fit", "--config", "sft.yaml", *words])
-    tagged = lovec.tag("It is 4.", question="What is 2 and 2?", adapter=str(tmp_path / "run"))
-    assert 0 < tagged["sentences"][0]["confidence"] < 1
-    named = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())["base_model_name_or_path"]
-    assert offline_model(named) == SMOLLM2

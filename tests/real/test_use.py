@@ -92,8 +92,8 @@ def test_its_own_answers_are_labelled(smollm2: str, tmp_path: Path) -> None:
     with endpoint() as url:
         words = ["label", "--questions", str(questions), "--model", "smollm2", "--max_new_tokens", "40"]
         words += ["--oracle", "OpenAIOracle", "--oracle.model", "judge", "--oracle.base_url", url]
-        assert main([*words, "--out", str(tmp_path / "labels"), "--stages", "answers,sentences,labels", "--yes"]) == 0
-    records = list(read_records(str(tmp_path / "labels" / "labels.jsonl")))
+        assert main([*words, "--out", str(tmp_path / "labels"), "--stages", "answers,sentences,label", "--yes"]) == 0
+    records = list(read_records(str(tmp_path / "labels" / "labelled.jsonl")))
     assert len(records) == 2 and all(record.labelled and record.sentences for record in records)
 
 
@@ -104,7 +104,7 @@ def test_it_is_measured_calibrated_and_exported(run: Any, tmp_path: Path, capsys
     assert main([*words, "--model.evaluation.vanilla", "false"]) == 0
     (path,) = (run.folder / "test").glob("*/results.json")
     rows = [row for row in read_results(path).rows if row.method == "SFT" and row.level == "sentence"]
-    assert {row.sentences for row in rows} == {60}
+    assert {row.n for row in rows} == {60}
     capsys.readouterr()
     assert main(["report", str(run.folder)]) == 0
     assert "SFT" in (run.folder / "report" / "index.html").read_text()

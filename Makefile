@@ -35,8 +35,8 @@ demo: $(READY)  ## train SmolLM2 on real cities; ARGS=--world for the embedded w
 WORKERS ?= 2
 PYTEST = $(OFFLINE) $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: $(READY)  ## offline tests on the CPU without the slow ones, in WORKERS processes (2); ARGS="-k name" picks some
-	$(PYTEST) -m "not slow and not wheel" $(ARGS)
+test: $(READY)  ## offline tests on the CPU without the slow and real ones, in WORKERS processes (2); ARGS="-k name" picks some
+	$(PYTEST) -m "not slow and not wheel and not real" $(ARGS)
 
 test-slow: $(READY)  ## the others: what takes long and rarely finds something
 	$(PYTEST) -m "slow and not wheel" $(ARGS)

@@ -110,10 +110,10 @@ TRAINED = {method.rows[0] if method.name != FIRST else "SFT": method.name for me
 # Probes write answers: minutes with a real model; of SFT they warn, rightly, that it is too sure, as its test shows.
 _UNPROBED = ("--trainer.callbacks+", "lovec.callbacks.Probe", "--trainer.callbacks.every", "0")
 _ATLAS_FIT = ("--model.policy.scoring", "prefix", "--trainer.log_every_n_steps", "1")
-_ATLAS_TEST = (  # some of the test cities, and given texts only
+_ATLAS_TEST = (  # a fifth of the test cities, from large to small, and given texts only
     *("--model.policy.scoring", "prefix"),
     *("--model.evaluation.modes", "[iterative]", "--model.evaluation.recalibrated", "false"),
-    *("--trainer.limit_test_batches", "3"),
+    *("--data.test_every", "5", "--data.eval_batch_size", "12"),
 )
 _TEST = 70  # processor time of a test of one model on Atlas, roughly, in seconds
 _ATLAS_OF = {"expected": ("--model.score_weight", "5.0")}

@@ -108,9 +108,15 @@ def test_it_is_measured_calibrated_and_exported(run: Any, tmp_path: Path, capsys
     capsys.readouterr()
     assert main(["report", str(run.folder)]) == 0
     assert "SFT" in (run.folder / "report" / "index.html").read_text()
-    (tagged,) = path.parent.glob("**/*.jsonl")
+    tagged = sorted(path.parent.glob("*.iterative.jsonl"))[-1]
     assert main(["score", str(tagged), "--out", str(tmp_path / "score"), "--draws", "20"]) == 0
-    assert main(["calibrate", run.adapter, "--data", str(CITIES)]) == 0
+    others = tmp_path / "others.jsonl"  # calibration leaves out what training has seen
+    lines = CITIES.read_text().replace("Tell me about the city of", "What do you know about").splitlines()
+    rows = [{**json.loads(line), "id": f"{turn}-{at}"} for turn in range(2) for at, line in enumerate(lines)]
+    for at, row in enumerate(rows):
+        row["sentences"] = row["sentences"][at // len(lines) :]
+    others.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["calibrate", run.adapter, "--data", str(others)]) == 0
     assert set(read_calibrations(Path(run.adapter)))
     for more in ([], ["--merged", "--dtype", "bfloat16"]):
         out = tmp_path / ("merged" if more else "adapter")

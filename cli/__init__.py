@@ -42,7 +42,7 @@ _OTHERS = {
     "report": "write tables, plots and one HTML page of what tests measured",
     "curves": "print and plot how trainings went, by step",
     "world": "print where the embedded world's tiny model is; build it where it is missing",
-    "demo": "train, test and compare on the embedded world, offline",
+    "demo": "train, test and compare on real cities or on the embedded world, offline",
 }
 COMMANDS = _TRAINING | _OTHERS
 """Every command, and what it does in one line."""
@@ -143,7 +143,7 @@ Train language models to end each sentence with a confidence, and measure how we
 
 first steps, offline and on a CPU:
   lovec demo --quick                           train and compare small models; ends with a report
-  lovec tag page.txt --adapter runs/demo/sft   what the demo has trained gives each sentence a confidence
+  lovec tag page.txt --adapter runs/demo-world/sft   what the demo has trained gives each sentence a confidence
 
 commands:
 {commands}

@@ -1,4 +1,4 @@
-"""``lovec demo``: the whole method on the embedded world, by the same recipes and commands that users run."""
+"""``lovec demo``: the whole method on real things or the embedded world, by the recipes and commands of users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from lovec.types import ITERATIVE, LovecError, check_count, check_seed
 
 from .children import children, end_children, lines_of
 from .console import check_folder_name, locked, quiet, say, say_next
-from .demo_methods import FIRST, METHODS, ORDER, TRAINED, Method, chosen
+from .demo_atlas import check_real, show_answers
+from .demo_methods import ATLAS, FIRST, METHODS, ORDER, TRAINED, Method, announced, announced_test, chosen, overlay
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MOST_JOBS = 4
 """Processes that run at a time unless the user says otherwise: after SFT there are about as many trainings."""
 
 _STATE = "demo.json"
-_STEPS = 4  # that are announced: world, first training, the other trainings and all tests, report
+_STEPS = 4  # that are announced: data and model, first training, the other trainings and all tests, report
 
 
 @dataclass
@@ -118,7 +119,7 @@ class Stage:
     Attributes:
         command: "fit" or "test".
         method: name of the method.
-        full: whether a test measures all test sets of the world, and not the one of its first domain only.
+        full: whether a test measures all test sets of the data set, and not the one of its first domain only.
     """
 
     command: str
@@ -135,7 +136,7 @@ class Stage:
         folder = state.folder / self.method
         if self.command == "fit":
             return folder / "adapter" / "adapter_model.safetensors"
-        return folder / "test" / str(state.settings["world"]) / "results.json"
+        return folder / "test" / str(state.settings["data"]) / "results.json"
 
 
 def run(words: list[str]) -> None:
@@ -147,8 +148,15 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: the folder holds something else, or a stage failed.
     """
-    parser = OneLineParser("demo", "Train and compare on the embedded world, offline, on a CPU.")
-    parser.add_argument("--world", default="world", metavar="NAME", help="the embedded world: world, world-1, world-2")
+    parser = OneLineParser("demo", "Train and compare on real cities with SmolLM2, or on the embedded world, offline.")
+    parser.add_argument(
+        "--world",
+        nargs="?",
+        const="world",
+        metavar="NAME",
+        help="the embedded world in place of real things, which needs no download: world (the default), world-1, "
+        "world-2",
+    )
     parser.add_argument(
         "--quick",
         action="store_const",
@@ -162,35 +170,38 @@ def run(words: list[str]) -> None:
     names = ", ".join(method.name for method in METHODS)
     parser.add_argument("--methods", help=f"comma list of {names}; {FIRST} always runs")
     parser.add_argument("--seed", type=int, default=0, help="seed of training; the world itself stays the same")
-    jobs = (
-        f"trainings and tests at a time, each in a process of its own; as many as there are cores, at most {MOST_JOBS}"
+    at_a_time = (
+        "trainings and tests at a time, each in a process of its own; on a world as many as there are cores, at most "
+        f"{MOST_JOBS}, and otherwise one that uses all of them"
     )
-    parser.add_argument("--jobs", type=int, default=min(MOST_JOBS, cores()), help=jobs)
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for what the runs write")
+    parser.add_argument("--jobs", type=int, help=at_a_time)
+    parser.add_argument(
+        "--out", type=Path, help="folder for what the runs write; runs/demo, or runs/demo-world of a world"
+    )
     parser.add_argument("--redo", action="store_true", help="begin anew, in place of what an earlier demo has left")
     options = parser.read(words)
     check_seed("--seed", options.seed)
-    check_count("--jobs", options.jobs)
+    check_count("--jobs", 1 if options.jobs is None else options.jobs)
+    data = options.world or ATLAS
+    options.out = options.out or Path("runs/demo" if data == ATLAS else "runs/demo-world")
     check_folder_name(options.out)
-    methods = chosen(options.methods, options.full)
+    methods = chosen(options.methods, options.full, data)
+    jobs = options.jobs or (1 if data == ATLAS else min(MOST_JOBS, cores()))
     begin = time.monotonic()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on matrices this small more threads mostly wait
-    from lovec.datasets.world import ensure_world
-    from lovec.datasets.world.variants import spec_of
+    # Before torch: on matrices as small as those of a world more threads mostly wait.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs) if data == ATLAS else 1))
     from lovec.files import check_writable
     from lovec.reports import print_results
     from lovec.reports.texts import MAIN_READOUT
     from lovec.results import read_results, write_results
 
-    variant = options.world
-    spec_of(variant)
     rows: list[ResultRow] = []
+    _check_data(data)
     with locked(options.out, folder=True):
         check_writable(options.out)
-        state = State.of(options.out, {"world": variant, "seed": options.seed}, options.redo)
-        say(f"1/{_STEPS}  the world and its model ({variant})")
-        ensure_world(variant)
-        _run_stages(methods, state, options.full, options.jobs)
+        state = State.of(options.out, {"data": data, "seed": options.seed}, options.redo)
+        _prepare_data(data)
+        _run_stages(methods, state, options.full, jobs)
         say(f"{_STEPS}/{_STEPS}  the report")
         for method in methods:
             measured = read_results(Stage("test", method.name, options.full).result(state)).rows
@@ -200,16 +211,40 @@ def run(words: list[str]) -> None:
         report = _report(options.out)
 
     shown = [row for row in main_rows(rows) if row.level == "sentence" and row.readout == MAIN_READOUT]
-    print_results(shown, title=f"\nlovec demo: {variant}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
+    print_results(shown, title=f"\nlovec demo: {data}, seed {options.seed}, {time.monotonic() - begin:.0f} s")
     print("\n" + textwrap.fill(story(shown), 80) + "\n")
     print(f"the report, with every table, plot and tagged answer: {report}")
     print(f"adapters, logs and tagged answers: {options.out}")
     best = options.out / TRAINED.get(best_method(shown) or "SFT", FIRST)
+    if data == ATLAS:
+        show_answers(best)
     say_next(
         (f"lovec serve --adapter {best}", "a page to try it, and an endpoint"),
         (f"lovec tag page.txt --adapter {best}", "a confidence for each sentence of a text"),
         (f"lovec calibrate {best}", "fit confidences to how often sentences are true"),
     )
+
+
+def _check_data(data: str) -> None:
+    """Refuse, before anything is written, a world that is none, and real things where a package is missing."""
+    if data == ATLAS:
+        check_real()
+    else:
+        from lovec.datasets.world.variants import spec_of
+
+        spec_of(data)
+
+
+def _prepare_data(data: str) -> None:
+    """Make the model of a data set."""
+    from lovec.models import resolve_model
+
+    if data != ATLAS:
+        say(f"1/{_STEPS}  the world and its model ({data})")
+        resolve_model(data)
+        return
+    say(f"1/{_STEPS}  the model SmolLM2-135M-Instruct, and what it says of real cities")
+    resolve_model("smollm2")
 
 
 def cores() -> int:
@@ -236,7 +271,8 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
         waiting += missing
     waiting.sort(key=lambda stage: (stage.command == "test", stage.method != FIRST, -of_name[stage.method].seconds))
     first = Stage("fit", FIRST, full)
-    say(f"2/{_STEPS}  {of_name[FIRST].description}")
+    data = str(state.settings["data"])
+    say(f"2/{_STEPS}  {announced(of_name[FIRST], data, cores())}")
     if first not in waiting:
         _note(earlier.pop(FIRST))
         _announce_rest(of_name, earlier, jobs)
@@ -251,12 +287,11 @@ def _run_stages(methods: Sequence[Method], state: State, full: bool, jobs: int) 
                 waiting.remove(stage)
                 begun = stage.name in state.begun
                 if stage.command == "test":
-                    beside = ", the untrained model and the best constant" * (stage.method == FIRST)
-                    _note(f"test of {stage.method}{beside}")
+                    _note(announced_test(of_name[stage.method], data, cores()))
                 else:
                     state.add(begun=stage.name)
                     if stage != first:
-                        _note(of_name[stage.method].description)
+                        _note(announced(of_name[stage.method], data, cores()))
                 running[executor.submit(_work, stage, state.folder, state.settings, begun, jobs > 1)] = stage
             ended = wait(running, return_when=FIRST_COMPLETED).done
             for future in sorted(ended, key=lambda future: future.exception() is not None):  # done is recorded first
@@ -335,11 +370,9 @@ def _work(stage: Stage, folder: Path, settings: dict[str, Any], begun: bool, nam
 
 def _words(stage: Stage, folder: Path, settings: dict[str, Any]) -> list[str]:
     """Return the options of a stage's command."""
-    name, variant = stage.method, settings["world"]
-    words = ["--config", f"{name}.yaml", *(["--config", "world-small.yaml"] if variant == "world-small" else [])]
+    name, (method,) = stage.method, (method for method in METHODS if method.name == stage.method)
+    words = ["--config", f"{name}.yaml", *overlay(str(settings["data"]), method, stage.command == "fit")]
     words += ["--trainer.default_root_dir", str(folder / name), "--seed_everything", str(settings["seed"])]
-    if variant not in ("world", "world-small"):
-        words += ["--model.policy.model", variant, "--data.variant", variant]
     if stage.command == "test":
         words += ["--model.evaluation.vanilla", str(name == FIRST).lower()]
         return words + ([] if stage.full else ["--data.test_sets", "[test]"])

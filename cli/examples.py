@@ -85,6 +85,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec world --variant world-small", "that of the smaller one"),
     ),
     "demo": (
+        ("lovec demo --world", "on an embedded world of invented things"),
         ("lovec demo --quick", "on a smaller world: half as long"),
         ("lovec demo --methods sft,dpo --out runs/mine", "some of the methods"),
     ),

@@ -50,6 +50,8 @@ def run(words: list[str]) -> None:
     if options.results is not None and not options.results.is_file():
         raise LovecError(f"there are no results at {options.results}; `lovec test` writes them")
     from lovec.exporting import ExportSource, export_adapter, export_merged
+    from lovec.gguf import is_gguf
+    from lovec.models import resolve_model
     from lovec.uploading import check_upload, upload
 
     name = None if options.push is None else check_upload(options.push)  # before a model is merged in vain
@@ -62,12 +64,13 @@ def run(words: list[str]) -> None:
     else:
         export_adapter(source, options.out, table, options.redo)
         changed = None
-    print(f"{'merged model' if options.merged else 'adapter'} of {source.base} and model card written to {options.out}")
+    base = source.base_for_others
+    print(f"{'merged model' if options.merged else 'adapter'} of {base} and model card written to {options.out}")
     if changed is not None:
         print(changed)
     if name is not None:
-        if not options.merged and Path(source.base).exists():
-            print(f"lovec: warning: the base model is {source.base}, which others do not have", file=sys.stderr)
+        if not options.merged and Path(base).exists():
+            print(f"lovec: warning: the base model is {base}, which others do not have", file=sys.stderr)
         try:
             address = upload(options.out, name, options.public)
         except LovecError as error:
@@ -77,10 +80,11 @@ def run(words: list[str]) -> None:
         say_next((f"lovec tag page.txt --{'model' if options.merged else 'adapter'} {name}", "on any machine"))
         return
     folder = shlex.quote(str(options.out))
-    base = f"--model {folder}" if options.merged else f"--adapter {folder}"
-    vllm = folder if options.merged else f"{source.base} --enable-lora --lora-modules lovec={folder}"
+    given = f"--model {folder}" if options.merged else f"--adapter {folder}"
+    stored = resolve_model(source.base) if is_gguf(source.base) else source.base
+    vllm = folder if options.merged else f"{stored} --enable-lora --lora-modules lovec={folder}"
     say_next(
-        (f"lovec tag page.txt {base}", "a confidence for each sentence of a text"),
+        (f"lovec tag page.txt {given}", "a confidence for each sentence of a text"),
         (f"vllm serve {vllm}", "serve it with vLLM"),
     )
 

@@ -15,6 +15,7 @@ import torch
 from lovec.calibration import Calibration, read_calibrations, weights_digest, write_calibrations
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder, check_output, check_unused
+from lovec.gguf import is_gguf
 from lovec.hub import ADAPTER_FILES, HubName
 from lovec.imports import without_progress_bars
 from lovec.models import resolve_model
@@ -30,6 +31,7 @@ from lovec.taggers.session import (
     policy_provenance,
     prompt_format,
     settings_file,
+    shared_gguf,
     trained_quantization,
 )
 from lovec.templates import load_template
@@ -82,6 +84,11 @@ class ExportSource:
             raise LovecError(f"{adapter} does not name its base model; give it with --model")
         check_adapter(str(adapter), resolve_model(base), any_base)
         return cls(adapter, adapter.parent if adapter.name == "adapter" else None, base, any_base)
+
+    @property
+    def base_for_others(self) -> str:
+        """Name of the base model that means the same on other machines, where it has one; else ``base``."""
+        return shared_gguf(str(self.adapter)) or self.base
 
     def recipe(self) -> Path | None:
         """Return the newest recipe, with all settings, that the run has logged; None without one."""
@@ -182,8 +189,10 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
     """Write the card, the settings of prompts and tags, the calibrations and the recipe beside the weights."""
     encoder = Encoder(tokenizer, *_prompting(source))
     quantization = None if merged else trained_quantization(str(source.adapter))
-    base = None if quantization is None else {"name": source.base, "quantization": quantization}
-    for name, text in settings_file(encoder, base).items():
+    base: dict[str, str] = {"quantization": quantization} if quantization else {}
+    if not merged and (quantization or is_gguf(source.base_for_others)):
+        base["name"] = source.base_for_others
+    for name, text in settings_file(encoder, base or None).items():
         (folder / name).write_text(text, encoding="utf-8")
     training = "No recipe was found beside the adapter."
     calibrations = _calibrations(source)
@@ -195,7 +204,7 @@ def _describe(source: ExportSource, folder: Path, out: Path, tokenizer: Any, met
         training = _training_summary(recipe)
     card = model_card(
         encoder,
-        source.base,
+        source.base_for_others,
         (source.run or source.adapter).resolve().name,
         out.resolve().name,
         training,
@@ -262,16 +271,18 @@ def trained_files(module: Any, base: Mapping[str, Any]) -> dict[str, str]:
     objective, source = (f"{type(part).__module__}.{type(part).__qualname__}" for part in (module, data))
     source = "loaders of the user's own" if data is None else source
     config = module.policy.peft.peft_config[ADAPTER]
-    card = trained_card(module.encoder, config, module.run_dir, objective, source, module.seed)
+    named = base["name"] if is_gguf(base["name"]) else str(config.base_model_name_or_path)
+    card = trained_card(module.encoder, named, config.r, module.run_dir, objective, source, module.seed)
     return settings_file(module.encoder, base) | {"README.md": card}
 
 
-def trained_card(encoder: Encoder, peft: Any, run: Path, objective: str, data: str, seed: int) -> str:
+def trained_card(encoder: Encoder, base: str, rank: int, run: Path, objective: str, data: str, seed: int) -> str:
     """Return the card of the adapter that a training writes, before anything was measured.
 
     Args:
         encoder: how the model is prompted.
-        peft: PEFT's configuration of the adapter.
+        base: name or folder of the base model.
+        rank: rank of the adapter.
         run: folder of the run.
         objective: class of the objective.
         data: class of the data.
@@ -281,8 +292,7 @@ def trained_card(encoder: Encoder, peft: Any, run: Path, objective: str, data: s
     metrics = (
         "Not measured when this was written; `lovec test` does, and `lovec export` writes a card with the results."
     )
-    base = str(peft.base_model_name_or_path)
-    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, peft.r, trained=True)
+    return model_card(encoder, base, run.resolve().name, "adapter", training, metrics, rank, trained=True)
 
 
 def model_card(
@@ -300,7 +310,7 @@ def model_card(
 
     Args:
         encoder: how the model is prompted.
-        base: hub id or folder of the base model.
+        base: hub id or folder of the base model, or name of its GGUF file.
         title: heading.
         folder: name of the folder that the card lies in.
         training: text of the section "Training".
@@ -313,12 +323,13 @@ def model_card(
 
     scale = encoder.scale
     score = scale.nearest(0.7)
-    of_hub = HubName.parse(base)  # hubs refuse a card whose base model is a folder
+    of_hub = HubName.parse(base.partition(":")[0])  # hubs refuse a card whose base model is a folder
     filters = {"tojson": json.dumps}  # a JSON string is a YAML one, whatever it holds
     return load_template(Path(__file__).with_name("model_card.md.j2"), filters).render(
         base=base,
         base_id=None if of_hub is None else of_hub.repo,
         python_base=repr(base),
+        gguf=is_gguf(base),
         merged=rank is None,
         rank=rank,
         title=title,

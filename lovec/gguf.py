@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, files
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
+from lovec.provenance import SOURCE
 from lovec.types import LovecError
 
 SMOLLM2 = "smollm2"
@@ -26,7 +28,12 @@ _SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _OF_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+(@[\w./-]+)?):(?P<file>[\w./ -]+\.gguf)", re.ASCII)
 _FOLDER = re.compile(r"(?P<stem>.+)-[0-9a-f]{12}")
-_BLOCK = 1 << 20  # bytes
+_SHORT = 12  # digits of a digest in a folder's name
+
+
+def is_of_hub(name: str) -> bool:
+    """Return whether a name is that of a GGUF file of the hub, ``org/name:file.gguf``."""
+    return _OF_HUB.fullmatch(name) is not None
 
 
 def is_gguf(name: str) -> bool:
@@ -40,15 +47,30 @@ def offline_gguf(folder: Path) -> str | None:
     return SMOLLM2 if match is not None and match["stem"] == SMOLLM2 else None
 
 
-def ensure_dequantised(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path:
+def cached_folder(name: str, cache_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the folder in this machine's cache that a file was dequantised to; None where there is none.
+
+    Args:
+        name: path of the folder in the cache of any machine. Its last part holds a digest of the file.
+        cache_dir: as for ``ensure_dequantised``.
+    """
+    last = Path(name).name
+    folders = _folders(last, cache_dir) if _FOLDER.fullmatch(last) else ()
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of a model in safetensors that a GGUF file was dequantised to, at the first call, and cached.
 
-    The weights are in float32, which holds the dequantised values exactly; ``policy.dtype`` rounds them when they are
-    loaded, as those of any other base.
+    In float32 the weights are the dequantised ones exactly, and ``policy.dtype`` rounds them when they are loaded. In
+    bfloat16 they are rounded in the same way before they are written, and take half of the disk; provenances tell both
+    apart from other weights by the digest of the GGUF file, and not from each other.
 
     Args:
         name: ``smollm2``, the path of a GGUF file, or a file of a repository of the hub, ``org/name:file.gguf`` or
             ``org/name@revision:file.gguf``.
+        dtype: precision in which the weights will be loaded, float32 or bfloat16. For bfloat16 a folder in float32 that
+            is there is good, too.
         cache_dir: root of the cache (default: the environment variable LOVEC_CACHE, or the user's cache folder).
 
     Returns:
@@ -59,18 +81,26 @@ def ensure_dequantised(name: str, cache_dir: str | os.PathLike[str] | None = Non
             a package is missing.
     """
     from filelock import FileLock
+
+    file = gguf_file(name)
+    digest = _digest(file)
+    stem = SMOLLM2 if name == SMOLLM2 else file.stem
+    exact, rounded = _folders(f"{stem}-{digest[:_SHORT]}", cache_dir)
+    target = exact if dtype != "bfloat16" or exact.exists() else rounded
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.parent / f"{target.name}.lock"):
+            if not target.exists():
+                _dequantise(file, target, digest, "float32" if target == exact else dtype)
+    return target
+
+
+def _folders(last: str, cache_dir: str | os.PathLike[str] | None) -> tuple[Path, Path]:
+    """Return the folders of a dequantised model by their last name: in float32 and in bfloat16."""
     from platformdirs import user_cache_path
 
-    file = _found(name)
     root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "gguf"
-    stem = SMOLLM2 if name == SMOLLM2 else file.stem
-    target = root / f"{stem}-{_digest(file)}"
-    if not target.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{target.name}.lock"):
-            if not target.exists():
-                _dequantise(file, target)
-    return target
+    return root / last, root / "bfloat16" / last
 
 
 def check_gguf(name: str) -> None:
@@ -80,11 +110,15 @@ def check_gguf(name: str) -> None:
         LovecError: there is none.
     """
     if _OF_HUB.fullmatch(name) is None:
-        _found(name)
+        gguf_file(name)
 
 
-def _found(name: str) -> Path:
-    """Return the GGUF file that a name stands for."""
+def gguf_file(name: str) -> Path:
+    """Return the GGUF file that a name stands for; one of the hub is fetched.
+
+    Raises:
+        LovecError: there is none.
+    """
     if name == SMOLLM2:
         return _packaged()
     if (path := Path(name)).is_file():
@@ -121,20 +155,26 @@ def _fetched(repo: str, file: str) -> Path:
 
 
 def _digest(file: Path) -> str:
-    """Return 12 hexadecimal digits that tell the file's content from others."""
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    state = file.stat()
+    return _digest_of(file.absolute(), state.st_size, state.st_mtime_ns)
+
+
+@cache  # one command asks several times, and a large file takes seconds
+def _digest_of(file: Path, size: int, changed: int) -> str:
     with open(file, "rb") as stream:
         if stream.read(len(_MAGIC)) != _MAGIC:
             raise LovecError(f"{file} is no GGUF file: it does not begin with {_MAGIC.decode()}")
         stream.seek(0)
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _dequantise(file: Path, target: Path) -> None:
+def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
     """Write a model folder with the weights, tokenizer and chat template of a GGUF file."""
     if find_spec("gguf") is None:
         raise LovecError('reading GGUF files needs the package gguf; install the extra: pip install "lovec[real]"')
     size = file.stat().st_size / 1e6
-    print(f"{file.name} ({size:,.0f} MB): dequantised once, to float32, into {target}", file=sys.stderr)
+    print(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}", file=sys.stderr)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -142,7 +182,7 @@ def _dequantise(file: Path, target: Path) -> None:
     with without_progress_bars(), _no_bar_in_files():
         try:
             tokenizer = AutoTokenizer.from_pretrained(**source)
-            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+            stored: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, dtype))
         except Exception as error:  # of any class: three packages read what somebody else has written
             reason = " ".join(str(error).split())[:200]
             raise LovecError(
@@ -152,13 +192,14 @@ def _dequantise(file: Path, target: Path) -> None:
         config = type(stored.config).from_dict(stored.config.to_dict())
         del config.quantization_config  # a model that was read from GGUF refuses to be saved with it
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config(config, dtype=stored.dtype)
         model.load_state_dict(stored.state_dict(), assign=True)
         model.tie_weights()
         model.generation_config = stored.generation_config
         with atomic_folder(target) as folder:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+            (folder / SOURCE).write_text(json.dumps({"sha256": digest}) + "\n", encoding="utf-8")
 
 
 @contextmanager

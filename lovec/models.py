@@ -57,13 +57,14 @@ def check_model(name: str) -> None:
         raise LovecError(f"{error}{nearest(name, _names_near(name))}") from error
 
 
-def resolve_model(name: str) -> str:
+def resolve_model(name: str, dtype: str = "float32") -> str:
     """Return the folder of an offline model or of one that lovec has exported, or the name itself for any other.
 
     Args:
         name: ``world``, ``world-small``, ``tiny-<architecture>``, ``smollm2``, a hub id, a folder or a GGUF file, here
             or on the hub as ``org/name:file.gguf``. Offline models are built, and GGUF files dequantised, at their
             first use and cached. A hub id may end in ``@`` and a revision.
+        dtype: precision in which the weights will be loaded, float32 or bfloat16; a GGUF file may be kept in it.
 
     Raises:
         LovecError: there is no such model.
@@ -72,7 +73,7 @@ def resolve_model(name: str) -> str:
 
     check_model(name)
     if is_gguf(name):
-        return str(ensure_dequantised(name))
+        return str(ensure_dequantised(name, dtype))
     with torch.device("cpu"):  # the model is kept, so it must not depend on the trainer's default device
         if name in VARIANTS:
             return str(ensure_world(name).model_path)

@@ -30,6 +30,9 @@ WITHOUT_EFFECT = frozenset(
 )
 """Options of an adapter that change nothing once its weights are there, whatever their value."""
 
+SOURCE = "gguf.json"
+"""File beside weights that were dequantised from a GGUF file, with the SHA-256 of that file."""
+
 _ADAPTER, _OPTIONS = "adapter_model.safetensors", "adapter_config.json"
 _ONLY_IN_TRAINING = frozenset("lora_dropout init_lora_weights peft_type task_type bias".split())
 _PASSING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
@@ -205,7 +208,8 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     """Return what tells the weights in a folder from others: a SHA-256 in hexadecimal digits.
 
     Of an adapter it is that of the whole file. Of a model, whose files may have gigabytes, it depends on the name, the
-    size, the first and the last MiB of every file with weights.
+    size, the first and the last MiB of every file with weights; where it was dequantised from a GGUF file, in whatever
+    precision, it is that of the GGUF file.
 
     Args:
         folder: folder of a PEFT adapter, or of a model.
@@ -217,6 +221,8 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     try:
         if (place / _ADAPTER).is_file():
             return _bytes_digest(place / _ADAPTER)
+        if (source := (_object(place / SOURCE) or {}).get("sha256")) is not None:
+            return str(source)
         result, found = hashlib.sha256(), sorted(place.glob("*.safetensors"))
         for path in found:
             size = path.stat().st_size

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES
 
-from lovec.encoding import Encoder
 from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
-from lovec.models import offline_model, resolve_model
-from lovec.policy import PolicyConfig, load_tokenizer
+from lovec.models import resolve_model
+from lovec.policy import Policy, PolicyConfig, check_adapter
+from lovec.policy.adapters import same_base
+from lovec.policy.loading import load_base
+from lovec.provenance import provenance_of
+from lovec.taggers.session import base_model
+from lovec.tags import DEFAULT_TAGS
 from lovec.types import LovecError
 
 WORDS = 40
@@ -22,6 +24,7 @@ WORDS = 40
 def write_gguf(path: Path, arch: str = "qwen2", seed: int = 0) -> Path:
     """Write a model of one layer with random weights as GGUF."""
     gguf = pytest.importorskip("gguf", reason="the extra real is not installed")
+    path.parent.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     width, inner = 8, 16
     writer = gguf.GGUFWriter(path, arch)
@@ -97,6 +100,56 @@ def test_other_weights_have_a_folder_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_a_file_may_be_kept_in_bfloat16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_gguf(tmp_path / "small.gguf"))
+    rounded = ensure_dequantised(file, "bfloat16", tmp_path / "a")
+    assert "to bfloat16" in capsys.readouterr().err
+    exact = ensure_dequantised(file, "float32", tmp_path / "a")
+    assert exact != rounded and exact.name == rounded.name and same_base(str(exact), str(rounded))
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (exact, rounded)]
+    assert sizes[1] < 0.7 * sizes[0]
+    assert ensure_dequantised(file, "bfloat16", tmp_path / "a") == exact  # no third copy
+    for dtype in ("float32", "bfloat16"):
+        one, two = (load_base(PolicyConfig(str(folder), dtype=dtype)).state_dict() for folder in (exact, rounded))
+        assert dtype == "float32" or all(torch.equal(one[name], two[name]) for name in one)
+        assert all(torch.equal(one[name].bfloat16(), two[name].bfloat16()) for name in one)
+
+
+@pytest.mark.real
+def test_precision_is_no_part_of_what_a_file_is_and_weights_are(tmp_path: Path) -> None:
+    file, other = (str(write_gguf(tmp_path / f"{seed}/small.gguf", seed=seed)) for seed in (0, 1))
+    folders = [ensure_dequantised(file, dtype, tmp_path / dtype) for dtype in ("float32", "bfloat16")]
+    exact, rounded = (provenance_of("small", folder, None, "Rate it.", DEFAULT_TAGS) for folder in folders)
+    assert exact.differences(rounded) == [] == exact.unchecked(rounded)
+    unlike = provenance_of("small", ensure_dequantised(other, "float32", tmp_path), None, "Rate it.", DEFAULT_TAGS)
+    assert [found.partition(":")[0] for found in exact.differences(unlike)] == ["the weights of the base model"]
+
+
+@pytest.mark.real
+def test_an_adapter_finds_its_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_gguf(tmp_path / "small.gguf")
+    monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
+    policy = Policy(PolicyConfig(resolve_model(str(file)), lora_r=2))
+    settings = {"instruction": "Rate it.", "tag_words": ["<c>", "</c>"], "base": {"name": str(file)}}
+    adapter = tmp_path / "adapter"
+    policy.save_adapter(adapter, extra_files={"lovec.json": json.dumps(settings)})
+    assert base_model(str(adapter)) == resolve_model(str(file))
+    monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "elsewhere"))
+    (tmp_path / "cache").rename(tmp_path / "gone")
+    assert base_model(str(adapter)) == str(file)  # by the name that was given
+    check_adapter(str(adapter), resolve_model(str(file)))
+    file.rename(tmp_path / "moved.gguf")
+    assert base_model(str(adapter)) == str(ensure_dequantised(str(write_gguf(file))))  # this machine's cache
+    write_gguf(file, seed=1)
+    with pytest.raises(LovecError, match="was trained on another base"):
+        check_adapter(str(adapter), resolve_model(str(file)))
+    (tmp_path / "elsewhere").rename(tmp_path / "gone too")
+    file.unlink()
+    with pytest.raises(LovecError, match=r"small-[0-9a-f]{12}.*add --model"):
+        base_model(str(adapter))
+
+
+@pytest.mark.real
 @pytest.mark.parametrize("arch", ["gptneox99", "clip"])
 def test_an_architecture_that_cannot_be_read_is_refused_by_name(arch: str, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "odd.gguf", arch)
@@ -124,61 +177,3 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
 def test_names() -> None:
     assert all(map(is_gguf, (SMOLLM2, "a/b.gguf", "org/name:file.gguf", "org/name@main:folder/file.gguf")))
     assert not any(map(is_gguf, ("world", "org/name", "smollm", "a/gguf")))
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> str:
-    """The real model's folder; tests are skipped where its package is not installed."""
-    pytest.importorskip("gguf", reason="the extra real is not installed")
-    try:
-        return resolve_model(SMOLLM2)
-    except LovecError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.real
-def test_the_real_model_is_known_by_its_folder(smollm2: str) -> None:
-    assert offline_model(smollm2) == SMOLLM2
-    assert offline_model(f"/elsewhere/{Path(smollm2).name}") == SMOLLM2
-
-
-@pytest.mark.real
-def test_the_row_of_its_family_is_true_of_the_real_tokenizer(smollm2: str) -> None:
-    encoder = Encoder(load_tokenizer(PolicyConfig(smollm2)), "Rate it.")
-    family = next(family for family in FAMILIES if family.arch == "smollm2")
-    prompt = encoder.tokenizer.decode(encoder.prompt("Who?"))
-    assert prompt.endswith(f"Who?{family.before}") and "Rate it." in prompt
-    assert encoder.tokenizer.decode(encoder.completion(["A."], [10])).endswith(f"10 </confidence>{family.end}")
-    assert [len(encoder.pieces(f" {score}")) for score in (1, 10)] == [2, 3]  # the space is a token, too
-
-
-@pytest.mark.real
-def test_fit_and_tag_with_the_real_model(smollm2: str, tmp_path: Path) -> None:
-    import lovec
-    from lovec.cli import main
-
-    records: list[dict[str, Any]] = [
-        {
-            "id": f"{at}",
-            "question": f"What is {at} and {at}?",
-            "sentences": [{"text": f"It is {2 * at}.", "factuality": 1.0}, {"text": "It is odd.", "factuality": 0.0}],
-        }
-        for at in range(4)
-    ]
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    options = {
-        "data": "Demonstrations",
-        "data.path": data,
-        "data.batch_size": 2,
-        "model.policy.model": SMOLLM2,
-        "trainer.max_steps": 2,
-        "trainer.default_root_dir": tmp_path / "run",
-        "trainer.limit_val_batches": 0,
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    main(["fit", "--config", "sft.yaml", *words])
-    tagged = lovec.tag("It is 4.", question="What is 2 and 2?", adapter=str(tmp_path / "run"))
-    assert 0 < tagged["sentences"][0]["confidence"] < 1
-    named = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())["base_model_name_or_path"]
-    assert offline_model(named) == SMOLLM2

@@ -290,8 +290,8 @@ def test_the_printed_example_prints_its_sentences(adapter, tmp_path, monkeypatch
     (example,) = [block for block in blocks(README, "python") if "lovec.tag(" in block]
     (printed,) = [block for block in blocks(README, "text") if "charter in 1913" in block]
     monkeypatch.chdir(tmp_path)
-    Path("runs/demo").mkdir(parents=True)
-    Path("runs/demo/distil").symlink_to(adapter)
+    Path("runs/demo-world").mkdir(parents=True)
+    Path("runs/demo-world/distil").symlink_to(adapter)
     exec(example, {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[2] for line in lines] == [line.partition(" ")[2] for line in printed.splitlines()]

@@ -74,7 +74,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run that the demo leaves, and with an empty folder beside it for the notebook."""
     folder = tmp_path_factory.mktemp("clone")
     policy = Policy(PolicyConfig(resolve_model("world-small")), reference=False)
-    adapter = folder / "runs" / "demo" / "distil" / "adapter"
+    adapter = folder / "runs" / "demo-world" / "distil" / "adapter"
     policy.save_adapter(adapter, extra_files=settings_file(Encoder(policy.tokenizer, INSTRUCTION)))
     (folder / "docs").mkdir()
     return folder
@@ -106,4 +106,4 @@ def test_its_cells_run(demo: Path) -> None:
 
 def test_nothing_untrained_is_shown(notebook: dict[str, Any]) -> None:
     code = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
-    assert "build_tiny" not in code and "runs/demo/distil" in code
+    assert "build_tiny" not in code and "runs/demo-world/distil" in code

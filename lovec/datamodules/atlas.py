@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.atlas.shipped import Part, atlas_records
 from lovec.oracles.atlas import AtlasOracle
-from lovec.types import PlainWord, Record, check_choice
+from lovec.types import PlainWord, Record, check_choice, check_count
 
 TestSet: TypeAlias = Literal["test", "other-words", "one-fact", "countries"]
 
@@ -29,16 +29,20 @@ class Atlas(RecordsDataModule):
     Args:
         test_sets: the parts that the test split has: some of test (in-domain), other-words, one-fact and countries
             (out-of-domain); null is all of them.
+        test_every: takes every n-th thing of each part of the test split, from the most to the least populous; 1 takes
+            all.
         **kwargs: ``batch_size``, ``eval_batch_size`` and ``seed`` (of the wrong scores) of the datamodule.
     """
 
     splits = tuple(_SPLITS)
     answered = True
 
-    def __init__(self, test_sets: list[PlainWord] | None = None, **kwargs: Any) -> None:
+    def __init__(self, test_sets: list[PlainWord] | None = None, test_every: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         for name in dict.fromkeys(() if test_sets is None else test_sets or [""]):
             check_choice("--data.test_sets", name, TestSet)
+        check_count("--data.test_every", test_every)
+        self.test_every = test_every
         self.test_sets = test_sets
 
     @property
@@ -51,7 +55,8 @@ class Atlas(RecordsDataModule):
         parts = _SPLITS[split]
         if split == "test" and self.test_sets is not None:
             parts = tuple(part for part in parts if part in self.test_sets)
-        return [record for part in parts for record in atlas_records(part)]
+        step = self.test_every if split == "test" else 1
+        return [record for part in parts for record in atlas_records(part)[::step]]
 
     def load(self, split: str) -> list[Record]:
         """Return the labelled answers of a split; for training, with wrong scores."""

@@ -156,14 +156,14 @@ class EvaluationModule(LightningModule):
             check_method_names([*self.methods, *(baseline.name for baseline in self.baselines)])
             for adapter in [*self.methods.values(), *(baseline.adapter for baseline in self.baselines)]:
                 if adapter is not None:
-                    model = resolve_model(self.policy_config.model)
+                    model = resolve_model(self.policy_config.model, self.policy_config.dtype)
                     check_adapter(adapter, model, self.policy_config.any_base)
 
     def configure_model(self) -> None:
         """Load base and adapter, once. Outside ``fit`` the adapter is the one that the run has written."""
         data = getattr(self.trainer, "datamodule", None)
         if "policy" not in self._modules:
-            self._model = resolve_model(self.policy_config.model)
+            self._model = resolve_model(self.policy_config.model, self.policy_config.dtype)
             config = replace(self.policy_config, model=self._model)
             if (path := self.trainer.ckpt_path) is not None:
                 self._load_policy(config, checkpoint_shape=adapter_shape(read_checkpoint(path)))

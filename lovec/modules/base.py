@@ -28,7 +28,7 @@ from lovec.evaluation.sampling import drawn, validation_size
 from lovec.evaluation.stopping import TERMINATED, SignalConnector, StepDropped, name_of
 from lovec.exporting import trained_files
 from lovec.files import free_name
-from lovec.modules.batching import Batch, Example, micro_batches
+from lovec.modules.batching import MOST_TOKENS, Batch, Example, fitting_tokens, micro_batches
 from lovec.modules.checks import (
     check_rates,
     doubtful,
@@ -60,6 +60,7 @@ class PolicyModule(EvaluationModule):
         lr_scheduler: creates the schedule, which is stepped once per optimiser step; null keeps the rate constant.
         micro_batch_tokens: tokens that run through the model at once: distinct ones, or where sequences are padded (see
             ``policy.share_prefixes``) all of them. It changes the memory that is needed, and results by rounding only.
+            null is 16,384, and on a CPU fewer where a large model would not fit a machine of 8 GB.
         grad_norm: gradients are clipped to this norm; 0 does not clip.
         kwargs: arguments of ``EvaluationModule``: policy, evaluation, engine, oracle, seed.
 
@@ -77,7 +78,7 @@ class PolicyModule(EvaluationModule):
         self,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
-        micro_batch_tokens: int = 16384,
+        micro_batch_tokens: int | None = None,
         grad_norm: float = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -305,6 +306,14 @@ class PolicyModule(EvaluationModule):
         """Return what the cost of a step with some rows is about proportional to: here the length of their texts."""
         return 1.0 + sum(map(length_of, rows))
 
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        if self.micro_batch_tokens is not None or self.policy.device.type != "cpu":
+            return self.micro_batch_tokens or MOST_TOKENS
+        settings = self.policy.model.config.get_text_config()
+        return fitting_tokens(settings.num_hidden_layers, settings.hidden_size, settings.vocab_size)
+
     def update(self, examples: Sequence[Example]) -> None:
         """Make one optimiser step: forward and backward per micro-batch, clip, step, log.
 
@@ -313,7 +322,7 @@ class PolicyModule(EvaluationModule):
         counts = reduce_over_processes(self.trainer, self.counts(examples), sum)
         sums: dict[str, float] = defaultdict(float)
         peaks: dict[str, float] = {}
-        own = micro_batches(examples, self.micro_batch_tokens, self.policy.shares_prefixes)
+        own = micro_batches(examples, self._most_tokens, self.policy.shares_prefixes)
         groups = even_groups(self.trainer, own)
         for number, group in enumerate(groups):
             several = doing(f"micro-batch {number + 1} of {len(groups)}") if len(groups) > 1 else nullcontext()

@@ -13,6 +13,13 @@ from lovec.policy import TokenBatch, TokenSequence
 from lovec.tries import Trie
 from lovec.types import Record
 
+MOST_TOKENS = 16384
+"""The most tokens of a micro-batch where no number is given."""
+
+_ACTIVATIONS = 4e9  # bytes that a micro-batch may take on a CPU: with model and Python it fits a machine of 8 GB
+_VALUES = 32  # kept by a layer for each of its hidden values: SmolLM2-135M takes 2.8 MB a token in float32
+_LOGITS = 3  # copies of the logits: they, their log-probabilities and a gradient
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -36,6 +43,20 @@ class Example:
     def length(self) -> int:
         """Tokens of the longest sequence, with those appended to it."""
         return max(map(len, self.sequences)) + self.extra_tokens
+
+
+def fitting_tokens(layers: int, width: int, words: int) -> int:
+    """Return how many tokens of a micro-batch fit a machine of 8 GB, forward and backward in float32, roughly.
+
+    Args:
+        layers: layers of the model.
+        width: its hidden size.
+        words: size of its vocabulary.
+
+    Returns:
+        From 1 to ``MOST_TOKENS``, which all models of the embedded world reach.
+    """
+    return max(1, min(MOST_TOKENS, int(_ACTIVATIONS / (4 * (layers * width * _VALUES + words * _LOGITS)))))
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)

@@ -35,6 +35,7 @@ TEMPORARY = "temporary"
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _IS_A = re.compile(r"\.lora_(embedding_)?A(\.|$)")  # names of weights whose first dimension is the rank
+_DIGEST = re.compile(r"-[0-9a-f]{12}$")  # at the end of the name of a folder in the cache
 _LONGEST_CONFIG = 1 << 20  # bytes
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MODULE = re.compile(r"\w+(\.\w+)*", re.ASCII)  # PEFT compares it with the end of a module's name, not as a pattern
@@ -292,7 +293,8 @@ def same_base(named: str, model: str) -> bool:
     """Return whether two names of base models mean the same model, as far as names tell.
 
     Hub ids must be equal. A folder is the same as another one, or as a hub id, with the same last name, since folders
-    are moved and copied; models that are built offline have a digest in their folder's name.
+    are moved and copied; models that are built offline have a digest in their folder's name, as have those from GGUF
+    files, whatever the file was called.
 
     Args:
         named: hub id or folder, or the name of a model that is built offline.
@@ -303,7 +305,10 @@ def same_base(named: str, model: str) -> bool:
     if is_hub_id(named) and is_hub_id(model):
         return named.lower() == model.lower()
     last, other = _last_name(named), _last_name(model)
-    return last == other or re.fullmatch(rf"{re.escape(last)}-[0-9a-f]{{12}}", other) is not None
+    if last == other or re.fullmatch(rf"{re.escape(last)}-[0-9a-f]{{12}}", other) is not None:
+        return True
+    digests = [_DIGEST.search(text) for text in (last, other)]
+    return all(digests) and len({match[0] for match in digests if match}) == 1
 
 
 def is_hub_id(name: str) -> bool:

@@ -242,7 +242,7 @@ class _Chosen:
             raise LovecError(NO_MODEL)
         trained = None if adapter is None else trained_quantization(adapter)
         config = PolicyConfig(
-            resolve_model(name),
+            resolve_model(name, dtype or "float32"),
             adapter=adapter,
             any_base=any_base,
             dtype=dtype or "float32",
@@ -371,10 +371,33 @@ def trained_quantization(adapter: str) -> Quantization | None:
     Raises:
         LovecError: the ``lovec.json`` is broken.
     """
+    return "nf4" if _trained_base(adapter).get("quantization") == "nf4" else None
+
+
+def shared_gguf(adapter: str) -> str | None:
+    """Return the name by which everybody has the GGUF file that an adapter was trained on, as its ``lovec.json`` says.
+
+    Args:
+        adapter: folder of the adapter.
+
+    Returns:
+        ``smollm2`` or ``org/name:file.gguf``; None for other bases.
+
+    Raises:
+        LovecError: the ``lovec.json`` is broken.
+    """
+    from lovec.gguf import SMOLLM2, is_of_hub
+
+    name = _trained_base(adapter).get("name")
+    return name if isinstance(name, str) and (name == SMOLLM2 or is_of_hub(name)) else None
+
+
+def _trained_base(adapter: str) -> dict[str, Any]:
+    """Return what the ``lovec.json`` beside an adapter says of its base model; nothing where there is none."""
     if _saved_format(Path(adapter)) is None or not (path := Path(adapter, SETTINGS)).is_file():
-        return None
+        return {}
     base = json.loads(path.read_text(encoding="utf-8")).get("base")
-    return "nf4" if isinstance(base, dict) and base.get("quantization") == "nf4" else None
+    return base if isinstance(base, dict) else {}
 
 
 def settings_file(encoder: Encoder, base: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -443,9 +466,10 @@ def _is_world_model(folder: Path) -> bool:
 def base_model(adapter: str) -> str | None:
     """Return the base model that the configuration of an adapter names.
 
-    It is a hub id, the name of an offline model, or a folder of this machine by its absolute path. A relative path
-    would be looked for in the working directory, where a stranger's folder may lie beside a stranger's adapter.
-    Whatever is named is loaded without running code of it.
+    It is a hub id, the name of an offline model, a folder of this machine by its absolute path, or a GGUF file that the
+    ``lovec.json`` beside the adapter names, of the hub or by its absolute path. A relative path would be looked for in
+    the working directory, where a stranger's folder may lie beside a stranger's adapter. Whatever is named is loaded
+    without running code of it.
 
     Returns:
         The name; None where the adapter names none.
@@ -453,6 +477,7 @@ def base_model(adapter: str) -> str | None:
     Raises:
         LovecError: there is no adapter in the folder, or it names something else as its base model.
     """
+    from lovec.gguf import cached_folder
     from lovec.models import offline_model
     from lovec.policy import is_hub_id, read_adapter
 
@@ -463,6 +488,13 @@ def base_model(adapter: str) -> str | None:
         return named
     if (offline := offline_model(named)) is not None:
         return offline
+    if (folder := cached_folder(named)) is not None:
+        return str(folder)
+    if (shared := shared_gguf(adapter)) is not None:
+        return shared
+    given = _trained_base(adapter).get("name")
+    if isinstance(given, str) and os.path.isabs(given) and os.path.isfile(given):
+        return given
     raise LovecError(
         f"the adapter in {adapter} names {named[:200]} as its base model, which is no hub id and no folder by its "
         f"absolute path; add --model {shlex.quote(named[:200])} if you know that model"

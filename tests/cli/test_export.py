@@ -195,10 +195,13 @@ def test_the_card_says_how_far_stated_scores_are_true() -> None:
 def test_the_card_of_a_training_says_what_is_not_known_yet(run: Path) -> None:
     policy = Policy(PolicyConfig(base_of(run), adapter=str(run / "adapter")), reference=False)
     encoder = Encoder(policy.tokenizer, "Be sure.")
-    card = trained_card(encoder, policy.peft.peft_config["default"], run, "my_ipo.IPO", "lovec.datamodules.World", 3)
+    card = trained_card(encoder, base_of(run), 8, run, "my_ipo.IPO", "lovec.datamodules.World", 3)
     assert card.startswith("---\nlibrary_name: peft") and "# dpo\n" in card and "rank 8" in card and "Be sure." in card
     assert "Objective: `my_ipo.IPO`. Data: `lovec.datamodules.World`. Seed: 3." in card
     named = model_card(encoder, "org/base@v1", "dpo", "adapter", "", "", rank=8)
     assert yaml.safe_load(named.split("---\n", 2)[1])["base_model"] == "org/base"
+    stored = model_card(encoder, "org/base:small.gguf", "dpo", "adapter", "", "", rank=8)
+    assert yaml.safe_load(stored.split("---\n", 2)[1])["base_model"] == "org/base"
+    assert "base = resolve_model('org/base:small.gguf')" in stored and "vllm serve BASE" in stored
     assert "Not measured when this was written" in card and "Where `calibration.json` lies in this folder" in card
     assert "lovec tag --adapter ./adapter" in card and "More Information" not in card and "FOLDER" not in card

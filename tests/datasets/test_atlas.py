@@ -304,3 +304,10 @@ def test_a_part_can_be_made_again(tmp_path):
     drawn = {str(c.id) for c in drawing.candidates(round(script.CANDIDATES * script.CITIES), script.SEED)}
     known = json.loads(gzip.decompress(shipped.SHIPPED.read_bytes()))["answers"]
     assert len(drawn & known["test"].keys()) > 0.3 * len(known["test"])
+
+
+def test_a_part_of_the_test_cities_has_large_and_small_ones():
+    whole, part = (Atlas(test_sets=["test"], test_every=every).questions("test") for every in (1, 5))
+    assert part == whole[::5] and len(Atlas(test_every=5).questions("train")) == len(Atlas().questions("train"))
+    with pytest.raises(LovecError, match="test_every"):
+        Atlas(test_every=0)

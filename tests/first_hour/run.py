@@ -210,7 +210,7 @@ def prepared(home: Path, url: str, quick: bool) -> dict[str, str]:
 def quick_runs(home: Path, model: str) -> Path:
     """Return a folder with the runs that README's commands leave behind, made of one tiny adapter."""
     made = Path(sft_adapter(home / "made", model)).parent
-    for name in ("sft", "sft2", "dpo", "orpo", "expected", "grpo", "distil", "demo/distil"):
+    for name in ("sft", "sft2", "dpo", "orpo", "expected", "grpo", "distil", "demo-world/distil"):
         (home / "runs" / name).mkdir(parents=True)
         shutil.copytree(made / "adapter", home / "runs" / name / "adapter")
     return home

@@ -35,7 +35,7 @@ REPLACED = (
     (r"(?m)^(?=lovec tag (?:.*\\\n)*.*--out ((\S+)\.\w+))", r"rm -f \1 \2.manifest.json\n",
      "a block's commands are alternatives: each begins without the file of another"),
     (r"127\.0\.0\.1:8080|localhost:8080", "127.0.0.1:PORT", "a free port"),
-    (r"(?m)^make demo\b.*$", "lovec demo --quick --out runs/demo", "the demo in full is the first milestone"),
+    (r"(?m)^make demo\b.*$", "lovec demo --quick", "the demo in full is the first milestone"),
 )  # fmt: skip
 """Pattern, replacement and reason. MODEL, NLI, ENDPOINT and PORT stand for what is there when the block runs."""
 
@@ -100,7 +100,7 @@ class Milestone:
 
 
 MILESTONES = (
-    Milestone("picture", "the demo's table and its report", 5, "lovec demo --out runs/demo\n"),
+    Milestone("picture", "the demo's table and its report", 5, "lovec demo --world\n"),
     Milestone("labels", "labelled answers to questions of one's own", 15, """\
 lovec label --questions questions.jsonl --model world --max_new_tokens 224 --out runs/labels \\
     --oracle OpenAIOracle --oracle.model judge --oracle.base_url ENDPOINT --yes

@@ -68,8 +68,10 @@ are compared with those of the model itself. This page is written by `make model
 published models only SmolLM2-135M-Instruct was at hand (`smollm2`), with which its row is tested, too.
 
 A model may also be a GGUF file: `model.gguf`, `org/name:file.gguf` of the hub, or `smollm2`, whose weights a package
-holds ([Installation](install.md)). It is dequantised once, to float32 in the cache, and from then on it is a base like
-others. Architectures that transformers cannot read from GGUF are refused by name.
+holds ([Installation](install.md)). It is dequantised once into the cache, to float32, or to bfloat16 with
+`policy.dtype: bfloat16`, and from then on it is a base like others; both are the same base to an adapter or a
+calibration. An adapter finds its file again on another machine by the name that was given, or in the cache there.
+Architectures that transformers cannot read from GGUF are refused by name.
 
 | Models | System turn | Answer begins after | and ends with | LoRA on | Shared beginnings | |
 |---|---|---|---|---|---|---|

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lovec.modules.batching import Example, micro_batches
+from lovec.modules.batching import MOST_TOKENS, Example, fitting_tokens, micro_batches
 from lovec.policy import TokenSequence
 from lovec.types import Record
 
@@ -54,3 +54,11 @@ def test_what_begins_alike_comes_together():
     mixed = [example(f"r{at}", [10 + at], 0, first=1 + at % 2) for at in range(6)]
     groups = micro_batches(mixed, 20, True)
     assert [{e.sequences[0].prompt for e in group} for group in groups] == [{(2,)}, {(1,)}]
+
+
+def test_a_large_model_on_a_cpu_has_fewer_tokens_at_once():
+    assert fitting_tokens(layers=4, width=128, words=1000) == MOST_TOKENS  # the embedded world's
+    smollm2 = fitting_tokens(layers=30, width=576, words=49152)
+    assert 1000 < smollm2 < 2000
+    assert fitting_tokens(60, 576, 49152) < smollm2 > fitting_tokens(30, 576, 200_000)
+    assert fitting_tokens(10**6, 10**6, 1) == 1

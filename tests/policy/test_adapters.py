@@ -208,6 +208,9 @@ def test_weights_of_a_checkpoint_are_finite() -> None:
         ("/a/world/world-0123456789ab/model", "/b/world/world-ba9876543210/model", False),
         ("world", "/b/world/world-ba9876543210/model", True),
         ("world", "/b/world/world-small-ba9876543210/model", False),
+        ("/a/gguf/smollm2-0123456789ab", "/b/gguf/bfloat16/SmolLM2.Q4_1-0123456789ab", True),
+        ("/a/gguf/smollm2-0123456789ab", "/b/gguf/smollm2-ba9876543210", False),
+        ("/a/gguf/smollm2-0123456789ab", "/b/SmolLM2-135M", False),
     ],
 )
 def test_names_of_base_models_are_compared(named: str, model: str, same: bool) -> None:

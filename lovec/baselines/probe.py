@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -113,31 +114,70 @@ class LinearProbe(Baseline):
         Raises:
             LovecError: the labelled sentences belong to fewer than two questions; or as for the class.
         """
+        self._fit([record for record in records if _has_labels(record)])
+
+    def held_out(self, records: Sequence[Record]) -> list[list[float | None]]:
+        """Fit the probe, and return values of the same records that their own labels have no part in.
+
+        The value of a sentence is that of a map of the chosen layer and penalty, fitted to the answers to questions of
+        other parts; of an answer without any label it is that of the probe. Only the choice of layer and penalty has
+        seen all labels.
+
+        Raises:
+            LovecError: as for ``fit``.
+        """
+        answers = [record for record in records if _has_labels(record)]
+        found, states, labels, parts = self._fit(answers)
+        known = ~labels.isnan()
+        values = torch.zeros_like(labels)
+        for part in sorted(set(parts[known].tolist())):
+            other = known & (parts != part)
+            [fitted] = Ridge.path(states[other], labels[other], [self.penalty or 0.0])
+            values[parts == part] = fitted(states[parts == part])
+        held: list[list[float | None]] = [[None] * len(answer.sentences) for answer in answers]
+        for (at, i), value in zip(found, values.tolist(), strict=True):
+            held[at][i] = value
+        rows = iter(held)
+        rest = iter(self.confidences([record for record in records if not _has_labels(record)]))
+        return [next(rows if _has_labels(record) else rest) for record in records]
+
+    def _fit(self, answers: Sequence[Record]) -> tuple[list[tuple[int, int]], Tensor, Tensor, Tensor]:
+        """Fit the probe to answers of which each has labels.
+
+        Returns:
+            Index of the answer and number of the sentence, [N]; states of the chosen layer, [N, D]; labels, NaN where
+            there is none, [N]; and the part of cross-validation that each belongs to, [N].
+        """
         reader = _reader(self.resources.engine, self.name)
         layers = list(range(1, reader.layers + 1)) if self._layers is None else self._layers
         if wrong := [layer for layer in layers if layer > reader.layers]:
             raise LovecError(
                 f"the probe is to read layer {wrong[0]}, expected 1 to {reader.layers}, the model's layers"
             )
-        answers = [r for r in records if any(s.factuality is not None for s in r.sentences)]
-        found = [(at, i, state) for at, i, state in self._states(answers, layers) if _label(answers, at, i) is not None]
-        questions = list(dict.fromkeys(answers[at].question for at, _, _ in found))
+        found = self._states(answers, layers)
+        y = torch.tensor([_label(answers, at, i) for at, i, _ in found], dtype=torch.float64)
+        known = ~y.isnan()
+        questions = list(
+            dict.fromkeys(answers[at].question for (at, _, _), has in zip(found, known, strict=True) if has)
+        )
         if len(questions) < 2:
             raise LovecError(
                 f"the baseline {self.name!r} got labelled sentences of {len(questions)} questions, expected at least "
                 "two; give training records with labels, or leave it out of --model.baselines"
             )
         part = {question: number % self.folds for number, question in enumerate(questions)}
-        parts = torch.tensor([part[answers[at].question] for at, _, _ in found])
-        y = torch.tensor([_label(answers, at, i) for at, i, _ in found], dtype=torch.float64)
+        # A question none of whose labelled sentences fits the context has no part of its own, and may be in any.
+        parts = torch.tensor([part.get(answers[at].question, 0) for at, _, _ in found])
         x = torch.stack([state for _, _, state in found])
         best: list[tuple[float, int, float]] = []
         for column, layer in enumerate(layers):
-            errors = cross_validated(x[:, column], y, parts, _PENALTIES)
+            errors = cross_validated(x[known, column], y[known], parts[known], _PENALTIES)
             best.append((min(errors), layer, _PENALTIES[errors.index(min(errors))]))
         _, self.layer, self.penalty = min(best)
         self.errors = {layer: error for error, layer, _ in best}
-        [self._map] = Ridge.path(x[:, layers.index(self.layer)], y, [self.penalty])
+        chosen = x[:, layers.index(self.layer)]
+        [self._map] = Ridge.path(chosen[known], y[known], [self.penalty])
+        return [(at, i) for at, i, _ in found], chosen, y, parts
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the probe's value at the end of every sentence; None where it does not fit the context.
@@ -202,5 +242,11 @@ def _reader(engine: Engine, name: str) -> _StateReader:
     return reader  # type: ignore[no-any-return]
 
 
-def _label(records: Sequence[Record], at: int, sentence: int) -> float | None:
-    return records[at].sentences[sentence].factuality
+def _has_labels(record: Record) -> bool:
+    return any(sentence.factuality is not None for sentence in record.sentences)
+
+
+def _label(records: Sequence[Record], at: int, sentence: int) -> float:
+    """Return the label of a sentence, NaN where there is none."""
+    label = records[at].sentences[sentence].factuality
+    return math.nan if label is None else label

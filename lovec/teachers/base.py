@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
 from lovec.calibration import weights_digest
@@ -73,7 +73,7 @@ class Teacher(ABC):
         uses_labels: whether the estimates depend on the labels of the records.
     """
 
-    uses_labels: ClassVar[bool] = False
+    uses_labels: bool = False
 
     @abstractmethod
     def estimates(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,7 +75,7 @@ class Blend(Teacher):
         seed: seed of the division into folds.
     """
 
-    uses_labels: ClassVar[bool] = True
+    uses_labels = True
 
     def __init__(
         self, teachers: list[Teacher], folds: int = 5, strength: float = 1e-3, alike: bool = True, seed: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lovec.baselines import Baseline
 from lovec.notices import counted, listed
@@ -51,28 +51,37 @@ class PolicyMean(StoredTeacher):
         return [[sentence.confidence for sentence in record.sentences] for record in tagger.tag(records)]
 
 
+@runtime_checkable
+class HeldOut(Protocol):
+    """What a baseline that learns from labels needs, to be a teacher."""
+
+    def held_out(self, records: Sequence[Record]) -> Estimates:
+        """Learn from labelled records, and return confidences of them that the labels of a question have no part in."""
+
+
 class BaselineTeacher(StoredTeacher):
-    """The confidences of a baseline: p(true), sentence likelihood, agreement with samples, or any other.
+    """The confidences of a baseline: p(true), sentence likelihood, agreement with samples, a probe, or any other.
 
     Args:
-        baseline: gives the confidences. One that learns from labels would be asked about what it has learned, and is
-            refused.
+        baseline: gives the confidences. One that learns from labels must have a method ``held_out``, as
+            ``LinearProbe`` has: it gives confidences that the labels of the same question have no part in.
         compare_with: what a baseline that compares answers is given. With "samples" it samples answers to every
             question, and compares all training answers to it with the same ones. With "answers" nothing is sampled:
             every training answer is compared with the other training answers to the same question.
 
     Raises:
-        LovecError: the baseline learns from labels, or ``compare_with`` is something else.
+        LovecError: the baseline learns from labels and has no ``held_out``, or ``compare_with`` is something else.
     """
 
     def __init__(self, baseline: Baseline, compare_with: Comparison = "samples") -> None:
         check_choice("compare_with", compare_with, Comparison)
-        if baseline.needs_labels:
+        if baseline.needs_labels and not isinstance(baseline, HeldOut):
             raise LovecError(
                 f"the teacher's baseline {baseline.name!r} learns from labels of the answers that it would be asked "
-                "about; choose another, such as lovec.baselines.LUQ"
+                "about; choose another, such as lovec.baselines.LinearProbe"
             )
         self.baseline = baseline
+        self.uses_labels = baseline.needs_labels
         self.compare_with = compare_with
         self._settings = {
             "compare_with": compare_with,
@@ -101,6 +110,8 @@ class BaselineTeacher(StoredTeacher):
     def estimate(self, records: Sequence[Record], resources: TeacherResources) -> Estimates:
         """Return the confidences of the baseline."""
         self.baseline.attach(resources.baselines)
+        if isinstance(self.baseline, HeldOut):
+            return self.baseline.held_out(records)
         return self.baseline.confidences(records if self.compare_with == "answers" else _named(records))
 
 

@@ -385,6 +385,34 @@ def test_the_probe_is_the_ridge_regression_of_end_states(model: Any) -> None:
     assert [c is None for c in row] == [False, True, False] and list(probe.watch.seconds) == ["scoring"]
 
 
+def test_held_out_values_do_not_depend_on_the_labels_of_their_question(model: Any) -> None:
+    train = [*learnable(20, 0), Record("u", "Who else?", sentences=(Sentence("Ada wrote notes in 1850."),))]
+    half = replace(train[0], sentences=(replace(train[0].sentences[0], factuality=None), *train[0].sentences[1:]))
+    train[0] = half
+    probe = attached(LinearProbe([2]), model)
+    found = probe.held_out(train)
+    assert [len(row) for row in found] == [3] * 20 + [1] and probe.layer == 2
+    (unlabelled,) = probe.confidences(train[-1:])
+    assert found[-1] == pytest.approx(unlabelled, abs=1e-6)
+    asked = {record.id for record in train if record.question == half.question}
+    turned = [
+        replace(r, sentences=tuple(replace(s, factuality=s.factuality and 1 - s.factuality) for s in r.sentences))
+        if r.id in asked
+        else r
+        for r in train
+    ]
+    again = attached(LinearProbe([2]), model)
+    changed = again.held_out(turned)
+    if again.penalty == probe.penalty:  # else the choice has seen the labels
+        for record, old, new in zip(train, found, changed, strict=True):
+            assert (old == pytest.approx(new, abs=1e-6)) == (record.id in asked)
+    truth = [s.factuality for r in train[1:20] for s in r.sentences]
+    values = [v for row in found[1:20] for v in row]
+    assert sum((v - f) ** 2 for v, f in zip(values, truth, strict=True)) / len(truth) < 0.2
+    (own,) = probe.confidences(train[1:2])
+    assert own != pytest.approx(found[1], abs=1e-6)  # the whole probe has seen them
+
+
 def test_named_layers_are_the_only_ones_read(model: Any) -> None:
     probe = attached(LinearProbe([2, 2]), model)
     probe.fit(learnable(8, 0))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lovec.baselines import LinearProbe
+from lovec.baselines import LinearProbe, PTrue, Words
 from lovec.metrics.functional import brier_score, ece_m, spearman
 from lovec.teachers import BaselineTeacher, Blend, CalibratedStack, PolicyMean
 from lovec.teachers.base import _interleaved, _read, plain_settings
@@ -124,8 +124,9 @@ def test_too_few_labels_are_refused(labelled: int) -> None:
 def test_what_makes_no_teacher() -> None:
     with pytest.raises(LovecError, match="no teachers to blend"):
         Blend([])
-    with pytest.raises(LovecError, match=r"'Probe' learns from labels .* lovec.baselines.LUQ"):
-        BaselineTeacher(LinearProbe())
+    with pytest.raises(LovecError, match=r"'Words' learns from labels .* lovec.baselines.LinearProbe"):
+        BaselineTeacher(Words())
+    assert BaselineTeacher(LinearProbe()).uses_labels and not BaselineTeacher(PTrue()).uses_labels
 
 
 def test_files_that_hold_something_else_are_not_read(tmp_path: Any) -> None:

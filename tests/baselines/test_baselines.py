@@ -93,7 +93,7 @@ def load(folder: Path, arch: str = "llama", **sizes: Any) -> Model:
     base = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager" if arch == "gemma2" else "sdpa")
     engine = TransformersEngine(max_rows=8)
     engine.sync(SimpleNamespace(model=base.eval()))
-    return Model(path, base, Encoder(AutoTokenizer.from_pretrained(path)), engine)
+    return Model(path, base, Encoder(AutoTokenizer.from_pretrained(path), scoring="exact"), engine)
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2"])
@@ -206,6 +206,22 @@ def test_p_true_is_the_softmax_of_two_whole_replies(either: Model) -> None:
     assert (PTrue().name, PTrue("x").name, PTrue("x").adapter, PTrue(name="mine").name) == (
         "p(true)", "p(true)-ft", "x", "mine",
     )  # fmt: skip
+
+
+def test_by_first_tokens_p_true_leaves_out_the_end_of_the_turn(llama: Model) -> None:
+    short = replace(llama, encoder=llama.encoder.with_scoring("prefix"))
+    question = PTrue.question(short.encoder, Wording())
+    true, false = question.replies
+    assert question.choices == [true[: len(question.choices[0])], false[: len(question.choices[1])]]
+    assert all(len(choice) < len(reply) for choice, reply in zip(question.choices, question.replies, strict=True))
+    prompt = question.prompt_ids(RECORDS[0], RECORDS[0].sentences[0].text, None) or []
+    logps = []
+    for choice in question.choices:
+        logits = llama.base(input_ids=torch.tensor([[*prompt, *choice]])).logits[0].double().log_softmax(-1)
+        logps.append(sum(float(logits[len(prompt) - 1 + at, token]) for at, token in enumerate(choice)))
+    confidence = attached(PTrue(), short.resources()).confidences(RECORDS[:1])[0][0]
+    assert confidence == pytest.approx(1 / (1 + math.exp(logps[1] - logps[0])), abs=1e-5)
+    assert confidence != attached(PTrue(), llama.resources()).confidences(RECORDS[:1])[0][0]
 
 
 @pytest.mark.parametrize(

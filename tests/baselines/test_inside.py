@@ -64,7 +64,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     base: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(path)
     engine = TransformersEngine(max_rows=3)
     engine.sync(SimpleNamespace(model=base.eval()))
-    return SimpleNamespace(path=path, base=base, engine=engine, encoder=Encoder(AutoTokenizer.from_pretrained(path)))
+    return SimpleNamespace(
+        path=path, base=base, engine=engine, encoder=Encoder(AutoTokenizer.from_pretrained(path), scoring="exact")
+    )
 
 
 def attached(baseline: Any, model: Any, **parts: Any) -> Any:

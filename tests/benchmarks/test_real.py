@@ -448,7 +448,7 @@ def test_a_command_ends_with_the_benchmark(tmp_path, monkeypatch):
 
 
 def test_a_silent_command_is_reported_and_a_failed_one_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(common, "_SILENT", 0.2)
+    monkeypatch.setattr(common, "_SILENT", 0.02)
     with pytest.raises(SystemExit, match=r"lovec tug failed with status 2; see .*log"):
         common.run_lovec(["tug"], tmp_path / "log", "tug")
     common.run_lovec(["score", "--help"], tmp_path / "log")

@@ -375,7 +375,7 @@ def changed_file(path: Path, *pair: str) -> None:
         (None, ["--instruction", "Rate."], 'instruction: "Rate each sentence." there, "Rate." here'),
         (None, ["--tag_words", "[<b>, </b>]"], 'tag words: ["<confidence>", "</confidence>"] there, ["<b>", "</b>"]'),
         (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale: ["0", "1", "2", "3", "4"'),
-        (None, ["--scoring", "prefix"], "what is scored at a tag: exact there, prefix here"),
+        (None, ["--scoring", "exact"], "what is scored at a tag: prefix there, exact here"),
         (None, ["--chat_template", "other.jinja"], "the chat template: "),
         (None, ["--quantization", "nf4"], "quantization: none there, nf4 here"),
         (None, ["--model", "other", "--any_base", "true"], "the base model: llama there, other here"),

@@ -18,7 +18,7 @@ from lovec.cli.children import children, lines_of
 from lovec.cli.demo_methods import METHODS
 from lovec.types import LovecError
 
-SETTINGS = {"world": "world", "seed": 0}
+SETTINGS = {"data": "world", "seed": 0}
 CHOSEN = [method for method in METHODS if method.name in ("sft", "dpo", "grpo")]
 
 

@@ -146,10 +146,10 @@ def test_an_error_of_a_module_is_one_line_or_a_traceback(here, capsys, monkeypat
 
 
 def test_interrupts_are_quiet(monkeypatch, capsys):
-    def interrupt(args):
+    def interrupt(args, alone):
         raise KeyboardInterrupt
 
-    def interrupted_trainer(args):  # Lightning ends the process itself
+    def interrupted_trainer(args, alone):  # Lightning ends the process itself
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:

@@ -81,7 +81,7 @@ def test_expected_reward_by_hand(words: list[str], model: str, tmp_path: Path) -
     (examples,) = objective.update_batches(rows)
     batch = Batch.of(examples, objective.policy.device)
     starts = [example.tag_positions for example in examples]
-    _, logps = objective.policy.choice_logps(batch.tokens, starts, objective.encoder.tails)
+    _, logps = objective.policy.choice_logps(batch.tokens, starts, objective.encoder.choices)
     assert logps.shape[1] == size
     losses = []
     truths = [rating for row in rows for rating in ratings(row, objective.scale)]

@@ -73,7 +73,7 @@ def setup(folder: Path, arch: str, **sizes: Any) -> Setup:
     for parameter in policy.trainable():
         parameter.data.normal_(0.0, 0.3, generator=generator)
     base = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager" if arch == "gemma2" else "sdpa")
-    return Setup(policy, Encoder(AutoTokenizer.from_pretrained(path)), base.eval())
+    return Setup(policy, Encoder(AutoTokenizer.from_pretrained(path), scoring="exact"), base.eval())
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2"])
@@ -154,7 +154,7 @@ def test_a_template_may_put_words_before_a_reply(llama: Setup) -> None:
     tokenizer.chat_template = thinking
     engine, judge = Scripted(), SelfJudge()
     judge.engine = engine
-    judge.attach(llama.policy, Encoder(tokenizer))
+    judge.attach(llama.policy, Encoder(tokenizer, scoring="exact"))
     judge.rate(RECORDS[:1])
     assert [tokenizer.decode(reply) for reply in engine.replies] == [f"{i}<|eot_id|>" for i in range(11)]
     assert tokenizer.decode(engine.prompts[0]).endswith("assistant<|end_header_id|>\n\n<think></think>")

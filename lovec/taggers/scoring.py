@@ -105,9 +105,8 @@ class Passage:
         """Return the ids up to the opening tag word of the next sentence to score; None at the end of the passage.
 
         Literal steps on the way there become part of the context, and so do sentences whose scores are known from
-        writing them. Where the context is too long, the oldest steps leave
-        it, see ``score_passages``. Sentences that do not fit without any other get no scores and are added to
-        ``problems``.
+        writing them. Where the context is too long, the oldest steps leave it, see ``score_passages``. Sentences that
+        do not fit without any other get no scores and are added to ``problems``.
 
         Args:
             encoder: encodes the steps.

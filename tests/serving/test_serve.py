@@ -348,7 +348,7 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
     came = []
     for token in encoder.pieces(answer):
         if not growing.on_token(token):
-            while growing.next_context(None) is not None:
+            while growing.next_context(None, [], []) is not None:
                 score = next(scores)
                 growing.advance([0.0 if level == score else -1000.0 for level in range(encoder.scale.size)])
             growing.release([], [])

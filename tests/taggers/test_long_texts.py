@@ -180,7 +180,7 @@ def test_a_long_text_is_scored_in_a_window_of_whole_sentences(session: Session, 
         if not context:
             assert sentence.distribution is None
             continue
-        logps = [naive_score(session.policy.model, context, tail) for tail in session.encoder.tails]
+        logps = [naive_score(session.policy.model, context, tail) for tail in session.encoder.choices]
         assert sentence.distribution == pytest.approx([math.exp(logp) for logp in logps], abs=1e-5, rel=1e-4)
         assert sentence.score == logps.index(max(logps))
     cut, failed = tagged.meta["problems"]
@@ -195,8 +195,10 @@ def test_the_window_changes_nothing_for_a_text_that_fits(session: Session) -> No
         free = Passage("a", passage.prompt, passage.steps)
         score_passages(engine, session.encoder, [passage], history)
         while (context := free.next_context(session.encoder, history, None)) is not None:
-            free.advance(session.encoder, history, engine.score([context], session.encoder.tails)[0])
-        assert passage.logps == free.logps and not passage.problems
+            free.advance(session.encoder, history, engine.score([context], session.encoder.choices)[0])
+        # Up to rounding: what the engine has cached of a passage decides what it computes together.
+        pairs = zip(passage.logps, free.logps, strict=True)
+        assert all(logps == pytest.approx(alone, abs=1e-5) for logps, alone in pairs) and not passage.problems
 
 
 def test_the_work_on_a_text_grows_with_its_length_and_no_faster(session: Session) -> None:

@@ -57,7 +57,8 @@ class Setup:
 
     def with_scale(self, *words: str) -> Setup:
         """The same model with short tags of another scale."""
-        return Setup(self.peft, Encoder(self.encoder.tokenizer, "Rate it.", TagFormat("<c>", "</c>", Scale(words))))
+        tags = TagFormat("<c>", "</c>", Scale(words))
+        return Setup(self.peft, Encoder(self.encoder.tokenizer, "Rate it.", tags, "exact"))
 
     @torch.no_grad()
     def logps(self, context: str) -> list[float]:
@@ -86,7 +87,7 @@ def make(folder: Path, arch: str, ten: bool = False, **sizes: Any) -> Setup:
         for name, parameter in peft.named_parameters():
             if ".lora_" in name:
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    encoder = Encoder(tokenizer, instruction="Rate it.")
+    encoder = Encoder(tokenizer, instruction="Rate it.", scoring="exact")
     assert len(encoder.tails[10]) - len(encoder.tails[1]) == (0 if ten else 1)
     return Setup(peft.eval(), encoder)
 

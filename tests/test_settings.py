@@ -32,8 +32,8 @@ RESULTS = set(
     "Matched Measured Measurement "
     "MethodAnswers MetricInfo PanelLayout Pending Piece PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
-    "SampleRow ScoredExample ScoredMethod Scores Sentence ServerReply Step TaggedSentence Timing TokenQuery "
-    "TextResponse TokenReply VllmRequest Batch Load Status".split()
+    "SampleRow ScoredExample ScoredMethod Scores ScoringDifference Sentence ServerReply Step TaggedSentence Timing "
+    "TokenQuery TextResponse TokenReply VllmRequest Batch Load Status".split()
 )
 """Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
 

@@ -225,7 +225,7 @@ def test_a_batch_can_be_indexed_and_iterated():
 
 
 def on_process(data, world, rank):
-    data.trainer = SimpleNamespace(world_size=world, global_rank=rank)
+    data.trainer = SimpleNamespace(world_size=world, global_rank=rank, state=SimpleNamespace(fn="validate"))
     data.setup("fit")
     return data
 

@@ -19,7 +19,7 @@ def test_a_test_measures_on_the_scale_of_the_policy(model: str, adapter: str, tm
     adapter = shutil.copytree(adapter, tmp_path / "own")
     (adapter / "lovec.json").unlink()  # which says that it was trained on 0 to 10
     config = EvaluationConfig(rows=8, max_new_tokens=8, adapter=str(adapter), recalibrated=True, modes=["iterative"])
-    policy = PolicyConfig(model=model, lora_r=4, scale=WORDS)
+    policy = PolicyConfig(model=model, lora_r=4, scale=WORDS, scoring="exact")
     sft = module(SFT, model, policy=policy, evaluation=config, oracle=Lengths())
     trainer(tmp_path).test(sft, Rows(), verbose=False)
     assert sft.scale == sft.encoder.scale == Scale(tuple(WORDS))

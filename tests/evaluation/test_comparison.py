@@ -346,7 +346,8 @@ def test_times_tell_phases_records_and_context(compared: tuple[Path, Comparison,
 def test_context_of_a_test_is_counted_once(model: str, adapters: dict[str, str], tmp_path: Path) -> None:
     """Labels by the model itself do not count as tagging, nor do validation records."""
     engine = TransformersEngine(8)
-    made = module(DPO, model, oracle=Lengths(), engine=engine, baselines=[Asked()])
+    policy = PolicyConfig(model, lora_r=4, scoring="exact")  # what first tokens change is measured beside the test
+    made = module(DPO, model, policy=policy, oracle=Lengths(), engine=engine, baselines=[Asked()])
     made.evaluation.adapter = adapters["A"]
     trainer(tmp_path).test(made, Rows(), verbose=False)
     times = json.loads((tmp_path / "test" / "rows" / "times.json").read_text())

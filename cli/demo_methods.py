@@ -88,15 +88,15 @@ METHODS = (
         step=20,
         steps=24,
         extra=True,
-        real=True,
     ),
     Method(
         "distil",
         ("Distil",),
-        "Distil: learn to state a calibrated blend of estimates of the training answers",
+        "Distil: learn to state estimates of how true the training answers are",
         seconds=110,
-        step=20,
-        steps=24,
+        step=12,
+        steps=40,
+        real=True,
     ),
 )
 """Runs in their order; the first writes the adapter that all others start from."""
@@ -116,7 +116,15 @@ _ATLAS_TEST = (  # a fifth of the test cities, from large to small, and given te
     *("--data.test_every", "5", "--data.eval_batch_size", "12"),
 )
 _TEST = 70  # processor time of a test of one model on Atlas, roughly, in seconds
-_ATLAS_OF = {"expected": ("--model.score_weight", "5.0")}
+_ATLAS_OF = {
+    "expected": ("--model.score_weight", "5.0"),
+    "distil": (  # the teachers of the recipe compare several answers to a question, of which Atlas has one
+        *("--model.teacher", "lovec.teachers.BaselineTeacher"),
+        *("--model.teacher.baseline", "lovec.baselines.LinearProbe"),
+        *("--model.teacher.baseline.layers", "[12,16,20]"),
+        *("--model.score_weight", "5.0", "--model.text_weight", "1.0"),
+    ),
+}
 
 
 def overlay(data: str, method: Method, fit: bool) -> list[str]:

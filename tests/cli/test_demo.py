@@ -141,7 +141,7 @@ def test_the_demo_runs_on_any_world(demo_calls, capsys):
 def test_the_demo_runs_on_real_things(demo_calls, capsys):
     assert main(["demo", "--out", "d"]) == 0
     assert demo_calls[0] == ("model", "smollm2") and demo_calls[-1] == ("answers", os.path.join("d", "sft"))
-    assert stages(demo_calls) == [("fit", "sft"), ("fit", "expected"), ("test", "sft"), ("test", "expected")]
+    assert stages(demo_calls) == [("fit", "sft"), ("fit", "distil"), ("test", "sft"), ("test", "distil")]
     runs = [call for call in demo_calls if call[0] in ("fit", "test")]
     for call in runs:
         build(call[0], *call[1:], *CPU)  # the flags are ones the parser takes
@@ -151,7 +151,7 @@ def test_the_demo_runs_on_real_things(demo_calls, capsys):
     said = capsys.readouterr()
     assert "lovec demo: atlas, seed 0" in said.out
     assert len(re.findall(r"\(\d+ steps, about \d+ minutes?\)", said.err)) == 2
-    assert len(re.findall(r"test of (?:sft, .*|expected) \(about \d+ minutes?\)", said.err)) == 2
+    assert len(re.findall(r"test of (?:sft, .*|distil) \(about \d+ minutes?\)", said.err)) == 2
     assert all(value_of(call, "--trainer.callbacks.every") == ("0" if call[0] == "fit" else None) for call in runs)
     demo_calls.clear()
     assert main(["demo", "--out", "d"]) == 0

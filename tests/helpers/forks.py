@@ -58,6 +58,9 @@ class Fork:
         self.pid = os.fork()
         if self.pid == 0:
             self.become(work, theirs_out, theirs_err, dict(environment or {}), group)
+        if group is not None:  # here as well: another process may join the group before this one has run
+            with suppress(OSError):
+                os.setpgid(self.pid, group or self.pid)
         os.close(theirs_out)
         os.close(theirs_err)
         self.stdout = open(ours_out, encoding="utf-8", errors="replace")

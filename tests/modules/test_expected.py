@@ -391,7 +391,8 @@ def test_a_users_objective_over_scores_is_trained(model: str, tmp_path: Path) ->
 
 
 def test_branches_count_towards_the_size_of_micro_batches(model: str, tmp_path: Path) -> None:
-    objective = loaded(tmp_path, module(ExpectedReward, model))
+    policy = PolicyConfig(model, lora_r=4, scoring="exact")  # many branches
+    objective = loaded(tmp_path, module(ExpectedReward, model, policy=policy))
     examples = [objective.example(row) for row in records(6)]
     branches = len(ChoiceTree(objective.encoder.choices).ids)
     assert [example.length - len(example.sequences[0]) for example in examples] == [

@@ -119,9 +119,11 @@ def test_a_file_may_be_kept_in_bfloat16(tmp_path: Path, capsys: pytest.CaptureFi
 def test_precision_is_no_part_of_what_a_file_is_and_weights_are(tmp_path: Path) -> None:
     file, other = (str(write_gguf(tmp_path / f"{seed}/small.gguf", seed=seed)) for seed in (0, 1))
     folders = [ensure_dequantised(file, dtype, tmp_path / dtype) for dtype in ("float32", "bfloat16")]
-    exact, rounded = (provenance_of("small", folder, None, "Rate it.", DEFAULT_TAGS) for folder in folders)
+    exact, rounded = (provenance_of("small", folder, None, "Rate it.", DEFAULT_TAGS, "prefix") for folder in folders)
     assert exact.differences(rounded) == [] == exact.unchecked(rounded)
-    unlike = provenance_of("small", ensure_dequantised(other, "float32", tmp_path), None, "Rate it.", DEFAULT_TAGS)
+    unlike = provenance_of(
+        "small", ensure_dequantised(other, "float32", tmp_path), None, "Rate it.", DEFAULT_TAGS, "prefix"
+    )
     assert [found.partition(":")[0] for found in exact.differences(unlike)] == ["the weights of the base model"]
 
 

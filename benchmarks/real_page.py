@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from common import CALIBRATION, ROOT, interval_text, replace_between, side, verdict
 from real_data import FOLDS, SETS
 from real_results import CLAIMS, METRICS, VARIANT
+from world_tables import MODES
 
 from lovec.metrics.table import METRICS as INFO
 
@@ -42,7 +43,6 @@ ORDER = (
     "Distil",
 )
 """Methods in the order of tables: what needs no training first."""
-MODES = {"iterative": "Text given", "free-form": "Free-form"}
 TITLES = {"atlas": "Atlas"} | {name: chosen.title for name, chosen in SETS.items()}
 ABOUT = (
     "Atlas asks about real cities; what the model answers is compared with the tables of GeoNames. No answer that "

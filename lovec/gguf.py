@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
-from lovec.provenance import SOURCE
+from lovec.provenance import SOURCE, source_note
 from lovec.types import LovecError
 
 SMOLLM2 = "smollm2"
@@ -199,7 +198,7 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
         with atomic_folder(target) as folder:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-            (folder / SOURCE).write_text(json.dumps({"sha256": digest}) + "\n", encoding="utf-8")
+            (folder / SOURCE).write_text(source_note(Path(folder), digest), encoding="utf-8")
 
 
 @contextmanager

@@ -31,7 +31,8 @@ WITHOUT_EFFECT = frozenset(
 """Options of an adapter that change nothing once its weights are there, whatever their value."""
 
 SOURCE = "gguf.json"
-"""File beside weights that were dequantised from a GGUF file, with the SHA-256 of that file."""
+"""File beside weights that were dequantised from a GGUF file: the SHA-256 of that file, and the digest of the weights
+that were written, so that weights which were changed since are not taken for them."""
 
 _ADAPTER, _OPTIONS = "adapter_model.safetensors", "adapter_config.json"
 _ONLY_IN_TRAINING = frozenset("lora_dropout init_lora_weights peft_type task_type bias".split())
@@ -208,8 +209,8 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     """Return what tells the weights in a folder from others: a SHA-256 in hexadecimal digits.
 
     Of an adapter it is that of the whole file. Of a model, whose files may have gigabytes, it depends on the name, the
-    size, the first and the last MiB of every file with weights; where it was dequantised from a GGUF file, in whatever
-    precision, it is that of the GGUF file.
+    size, the first and the last MiB of every file with weights; where these were dequantised from a GGUF file, in
+    whatever precision, it is that of the GGUF file.
 
     Args:
         folder: folder of a PEFT adapter, or of a model.
@@ -221,21 +222,36 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     try:
         if (place / _ADAPTER).is_file():
             return _bytes_digest(place / _ADAPTER)
-        if (source := (_object(place / SOURCE) or {}).get("sha256")) is not None:
-            return str(source)
-        result, found = hashlib.sha256(), sorted(place.glob("*.safetensors"))
-        for path in found:
-            size = path.stat().st_size
-            result.update(f"{path.name} {size} ".encode())
-            with open(path, "rb") as file:
-                result.update(file.read(_PIECE))
-                file.seek(max(0, size - _PIECE))
-                result.update(file.read(_PIECE))
+        written = _written_digest(place)
     except OSError as error:
         raise LovecError(f"cannot read the weights in {place} ({error.strerror})") from None
-    if not found:
+    if written is None:
         raise LovecError(f"there are no weights in {place}, expected {_ADAPTER} or another .safetensors file")
-    return result.hexdigest()
+    source = _object(place / SOURCE) or {}
+    return str(source["sha256"]) if source.get("weights") == written and "sha256" in source else written
+
+
+def source_note(folder: Path, sha256: str) -> str:
+    """Return what ``SOURCE`` holds for weights that were just dequantised from a GGUF file.
+
+    Args:
+        folder: folder with the weights.
+        sha256: digest of the GGUF file.
+    """
+    return json.dumps({"sha256": sha256, "weights": _written_digest(folder)}) + "\n"
+
+
+def _written_digest(folder: Path) -> str | None:
+    """Return what tells the files with weights in a folder from others; None where there are none."""
+    result, found = hashlib.sha256(), sorted(folder.glob("*.safetensors"))
+    for path in found:
+        size = path.stat().st_size
+        result.update(f"{path.name} {size} ".encode())
+        with open(path, "rb") as file:
+            result.update(file.read(_PIECE))
+            file.seek(max(0, size - _PIECE))
+            result.update(file.read(_PIECE))
+    return result.hexdigest() if found else None
 
 
 def digest(value: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lovec.gguf import SMOLLM2, ensure_dequantised, is_gguf
 from lovec.models import resolve_model
@@ -125,6 +126,12 @@ def test_precision_is_no_part_of_what_a_file_is_and_weights_are(tmp_path: Path) 
         "small", ensure_dequantised(other, "float32", tmp_path), None, "Rate it.", DEFAULT_TAGS, "prefix"
     )
     assert [found.partition(":")[0] for found in exact.differences(unlike)] == ["the weights of the base model"]
+    weights = (
+        folders[0] / "model.safetensors"
+    )  # changed since, as by training them on: the note beside them is no proof
+    save_file({name: value + 1 for name, value in load_file(weights).items()}, weights, {"format": "pt"})
+    changed = provenance_of("small", folders[0], None, "Rate it.", DEFAULT_TAGS, "prefix")
+    assert [found.partition(":")[0] for found in rounded.differences(changed)] == ["the weights of the base model"]
 
 
 @pytest.mark.real

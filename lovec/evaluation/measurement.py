@@ -134,7 +134,8 @@ class Measurement:
         """Say how much the confidences of a method change by scoring first tokens only."""
         if not isinstance(self.evaluator.taggers.get(ITERATIVE), IterativeTagger):
             return
-        found = scoring_difference(self.resources.engine, self.resources.encoder, answered(self.records))
+        with self.trainer.precision_plugin.test_step_context():
+            found = scoring_difference(self.resources.engine, self.resources.encoder, answered(self.records))
         if found is not None:
             rank_zero_info(f"{name}: {found.describe()}")
             if found.is_large:

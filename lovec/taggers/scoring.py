@@ -77,8 +77,8 @@ class Passage:
         ids: token ids that the model wrote behind the prompt, where it has written the answer itself.
         watched: log-probabilities in the places of these, see ``Completion.watched``. A sentence whose scores they tell
             is not left to an engine.
-        logps: result: for every step, the log-probabilities of the whole score strings, one per level of the scale;
-            None where the step was not scored.
+        logps: result: for every step, the log-probabilities of what is scored, one per level of the scale; None
+            where the step was not scored.
         chosen: result: the score that later contexts contain for every step; None where there is none.
         token_logps: result: for every step, the log-probabilities of the sentence's tokens; None where they were not
             asked for, or the step was not scored.

@@ -142,7 +142,7 @@ def usage() -> str:
 Train language models to end each sentence with a confidence, and measure how well the confidences agree with the truth.
 
 first steps, offline and on a CPU:
-  lovec demo --quick                           train and compare small models; ends with a report
+  lovec demo --quick                                 train and compare small models; ends with a report
   lovec tag page.txt --adapter runs/demo-world/sft   what the demo has trained gives each sentence a confidence
 
 commands:

@@ -55,7 +55,7 @@ def show_answers(run: Path) -> None:
     known, unknown = known_and_unknown(Atlas().load("validation"))
     names = f"{known.meta['entity']}, which it knows, and {unknown.meta['entity']}, which it does not"
     say(f"the model of {run} answers about {names}: about a minute")
-    with quiet(), open_session(adapter=str(run), scoring="prefix") as session:
+    with quiet(), open_session(adapter=str(run)) as session:
         asked = [Record(record.id, record.question, meta=record.meta) for record in (known, unknown)]
         sampling = Sampling(_MOST_TOKENS)
         answers = FreeFormTagger(session.engine, session.encoder, sampling, "mean", distributions=True).tag(asked)

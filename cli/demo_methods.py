@@ -109,9 +109,8 @@ TRAINED = {method.rows[0] if method.name != FIRST else "SFT": method.name for me
 
 # Probes write answers: minutes with a real model; of SFT they warn, rightly, that it is too sure, as its test shows.
 _UNPROBED = ("--trainer.callbacks+", "lovec.callbacks.Probe", "--trainer.callbacks.every", "0")
-_ATLAS_FIT = ("--model.policy.scoring", "prefix", "--trainer.log_every_n_steps", "1")
+_ATLAS_FIT = ("--trainer.log_every_n_steps", "1")
 _ATLAS_TEST = (  # a fifth of the test cities, from large to small, and given texts only
-    *("--model.policy.scoring", "prefix"),
     *("--model.evaluation.modes", "[iterative]", "--model.evaluation.recalibrated", "false"),
     *("--data.test_every", "5", "--data.eval_batch_size", "12"),
 )

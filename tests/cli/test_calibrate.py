@@ -62,6 +62,13 @@ class Writer(TransformersEngine):
         return answers
 
 
+class Silent:
+    """Knows nothing."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        return [[None] * len(record.sentences) for record in records]
+
+
 class Short:
     """Short sentences are true."""
 
@@ -199,16 +206,31 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     assert code == 1 and "calibration.json was fitted to other weights" in line and "--raw" in line
 
 
-def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
+def write_parts(here: Path, oracle: str) -> None:
+    """Write a recipe whose oracle labels what the model answers, and the engine that answers."""
     (here / "my_parts.py").write_text(PARTS)
     recipe = {
-        "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": {"class_path": "my_parts.Short"}}},
+        "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": {"class_path": f"my_parts.{oracle}"}}},
         "data": {
             "class_path": "lovec.datamodules.Demonstrations",
             "init_args": {"path": "labels.jsonl", "val_path": "labels.jsonl"},
         },
     }
     (here / "recipe.yaml").write_text(json.dumps(recipe))
+
+
+def test_given_texts_get_a_map_though_the_models_answers_have_no_labels(
+    here: Path, run: Path, model: str, capsys: Any
+) -> None:
+    write_parts(here, "Silent")
+    engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
+    assert main(["calibrate", "run", "--config", "recipe.yaml", *engine]) == 0
+    assert "answers that the model writes itself get the map of given texts: " in capsys.readouterr().err
+    assert list(read_calibrations(run / "adapter")) == ["iterative"]
+
+
+def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
+    write_parts(here, "Short")
     engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
     assert main(["calibrate", "run", "--config", "recipe.yaml", *engine, "--keep_factual", "0.5"]) == 0
     assert "answers of the model (free-form tagging)" in capsys.readouterr().out

@@ -82,10 +82,11 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     ratios = [a / b for a, b in zip(_seconds(results, LAST), _seconds(results, OWN), strict=True)]
     yield (
-        "Written by `benchmarks/contexts.py` from `benchmarks/results/contexts.json`. Expected reward learns a score in "
-        "a context with earlier scores: those that the policy would draw now (`context: own`), which takes a second "
+        "Written by `benchmarks/contexts.py` from `benchmarks/results/contexts.json`. Expected reward learns a score "
+        "in a context with earlier scores: those that the policy would draw now (`context: own`), which takes a second "
         "pass over the text, or those of the distributions that it had when it last learned from the answer (`last`). "
-        f"Both learn for {results['epochs']} epochs from the same data and the same start; the first epoch is the same. "
+        f"Both learn for {results['epochs']} epochs from the same data and the same start; the first epoch is the "
+        "same. "
         f"In domain, sentence level, percent; {len(ratios)} seeds, in brackets their range. The training with `last` "
         f"took {statistics.fmean(ratios):.2f} of the CPU time of `own`, its first epoch included. "
         f"{versions_text(results)}."

@@ -327,11 +327,6 @@ def retention(passages: Iterable[Passage], threshold: float) -> Retention:
     return Retention(kept, sentences, true_kept, math.fsum(errors) / len(errors) if errors else 0.0)
 
 
-def share_kept(passages: Iterable[Passage], threshold: float) -> float:
-    """Return the share of sentences with a score strictly above a threshold."""
-    return retention(passages, threshold).share
-
-
 def holds(passage: Passage, threshold: float, share: float = 1.0) -> bool:
     """Return whether at least a share of the kept sentences of a passage is true; also where nothing is kept."""
     kept = [is_right for score, is_right in zip(passage.scores, passage.true, strict=True) if keeps(score, threshold)]
@@ -351,20 +346,6 @@ def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
     check_seed("seed", seed)
     rng = np.random.default_rng(seed)
     return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
-
-
-def best_retention(passages: Sequence[Passage], target: Guarantee) -> float:
-    """Return the share of sentences that the same promise would keep, if scores put true above false ones."""
-    return _as_promised(in_best_order(passages), target).kept
-
-
-def random_retention(passages: Sequence[Passage], target: Guarantee, seed: int = 0) -> float:
-    """Return the share of sentences that the same promise would keep, if the scores were random."""
-    return _as_promised(in_random_order(passages, seed), target).kept
-
-
-def _as_promised(passages: Sequence[Passage], target: Guarantee) -> Guarantee:
-    return guarantee(passages, target.alpha, target.kind, target.share, target.true_from)
 
 
 def _checked(passage: Passage) -> tuple[Array, np.ndarray[Any, np.dtype[np.bool_]]]:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.files import atomic_folder, write_text
-from lovec.metrics.bootstrap import Interval
+from lovec.metrics.bootstrap import Interval, draws_of, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
-from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.reports.page import page

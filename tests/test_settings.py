@@ -62,9 +62,8 @@ ZERO = set(
     "Blend.seed Demonstrations.val_fraction Distil.own_share "
     "Term.weight TextTagger.min_confidence VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
     "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "ExpectedReward.entropy_weight ExpectedReward.variance_weight OpenAIWriter.max_cost OpenAIWriter.price_in "
-    "OpenAIWriter.price_out OpenAIWriter.retries QuadraticReward.bonus RequestLimits.grace Splitting.seed "
-    "listen.port".split()
+    "ExpectedReward.entropy_weight ExpectedReward.variance_weight QuadraticReward.bonus RequestLimits.grace "
+    "Splitting.seed listen.port".split()
 )
 """Settings that may be 0."""
 
@@ -95,7 +94,6 @@ NEEDED: dict[str, dict[str, Any]] = {
     "FilesDataModule": {"path": "x.jsonl"},
     "NLIJudge": {"model": "x"},
     "OpenAIOracle": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
-    "OpenAIWriter": {"model": "x", "base_url": "http://localhost:1/v1", "price_in": 1.0, "price_out": 1.0},
     "PairStep": {"seed": 0},
     "Platt": {"slope": 1.0, "intercept": 0.0},
     "Prices": {"tokens_in": 1.0, "tokens_out": 1.0},

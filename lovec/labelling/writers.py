@@ -12,7 +12,7 @@ from lovec.labelling.steps import Answer, Writer
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
-from lovec.oracles.costs import Estimate, Prices
+from lovec.oracles.costs import Estimate
 from lovec.oracles.prefetching import prefetch
 from lovec.thoughts import without_thoughts
 from lovec.types import LovecError, Record, Sampling
@@ -23,72 +23,17 @@ _LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refu
 class OpenAIWriter(Asker, Writer):
     """Lets a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...) answer questions.
 
-    Every answer is one call, with the question as its only message. Every reply is stored in the cache before it is
-    used, so a killed run continues where it was and nothing is paid for twice. An empty reply is asked for again, twice
-    at most; after that the question has no answer. After 20 questions in a row without one, writing stops.
-
-    Each sample of a question has a seed of its own: a function of the seed, the record's id and the sample's number.
-
-    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
-    work without it.
+    See `Asker` for the cache, the key, and the options that are not described here. Every answer is one call, with the
+    question as its only message. An empty reply cannot be used; then the question has no answer. Each sample of a
+    question has a seed of its own: a function of the seed, the record's id and the sample's number.
 
     Args:
-        model: name of the model on the server.
-        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
-            OpenAI's.
-        concurrency: the most calls at the same time.
-        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
         max_cost: the most US dollars to spend, over all calls of this object; an answer is expected to be as long as it
             may be.
-        price_in: US dollars per 1M tokens of prompts; None is unknown.
-        price_out: US dollars per 1M tokens of replies.
         parameters: sent with every call, in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such
             as ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
-        timeout: the most seconds of a call.
-        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
         ask_again: whether questions whose replies in the cache cannot be used are asked again, three times at most.
-        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
-
-    Attributes:
-        failures: the reason, in one line, by the name of each answer that failed.
-        calls: number of replies paid for, those of batches included.
-        batched: how many of them came by batches, and their tokens.
-        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
-        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
-        tokens_out: tokens of these replies, likewise.
-
-    Raises:
-        LovecError: an option is out of range.
     """
-
-    def __init__(
-        self,
-        model: str,
-        base_url: str | None = None,
-        concurrency: int = 16,
-        cache: str | None = None,
-        max_cost: float | None = None,
-        price_in: float | None = None,
-        price_out: float | None = None,
-        parameters: dict[str, Any] | None = None,
-        timeout: float = 300.0,
-        retries: int = 6,
-        ask_again: bool = False,
-        progress: bool = True,
-    ) -> None:
-        super().__init__(
-            model,
-            base_url,
-            concurrency,
-            cache,
-            max_cost,
-            Prices(price_in, price_out),
-            parameters or {},
-            timeout,
-            retries,
-            ask_again,
-            progress,
-        )
 
     def estimate(self, records: Iterable[Record], sampling: Sampling, batch: bool = False) -> Estimate:
         """Estimate what it takes to answer the questions of these records, without any call.

@@ -96,7 +96,38 @@ class Asked(Generic[T]):
 
 
 class Asker:
-    """Asks a model on an OpenAI-compatible server, see `OpenAIOracle` for the arguments and attributes.
+    """Asks a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
+
+    Every reply is stored in the cache before it is used, unusable ones included, so that a killed run continues where
+    it was, and no later run pays for a reply again unless it says so with ``ask_again``. A reply that cannot be used is
+    asked for again, twice at most. After 20 failures in a row, over all calls, asking stops.
+
+    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
+    work without it.
+
+    Args:
+        model: name of the model on the server.
+        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
+            OpenAI's.
+        concurrency: the most calls at the same time.
+        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
+        max_cost: the most US dollars to spend, over all calls of this object. A call is made only if its estimated cost
+            fits beside that of the calls in progress, so the bill can exceed the limit by the error of these estimates.
+        price_in: US dollars per 1M tokens of prompts; None is unknown.
+        price_out: US dollars per 1M tokens of replies.
+        parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None sends nothing more.
+        timeout: the most seconds of a call.
+        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
+        ask_again: whether what has only unusable replies in the cache is asked again, three times at most.
+        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
+
+    Attributes:
+        failures: the reason, in one line, by the name of what was asked, for each that failed.
+        calls: number of replies paid for, those of batches included.
+        batched: how many of them came by batches, and their tokens.
+        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
+        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
+        tokens_out: tokens of these replies, likewise.
 
     Raises:
         LovecError: an option is out of range.
@@ -105,17 +136,19 @@ class Asker:
     def __init__(
         self,
         model: str,
-        base_url: str | None,
-        concurrency: int,
-        cache: str | None,
-        max_cost: float | None,
-        prices: Prices,
-        parameters: Mapping[str, Any],
-        timeout: float,
-        retries: int,
-        ask_again: bool,
-        progress: bool,
+        base_url: str | None = None,
+        concurrency: int = 16,
+        cache: str | None = None,
+        max_cost: float | None = None,
+        price_in: float | None = None,
+        price_out: float | None = None,
+        parameters: dict[str, Any] | None = None,
+        timeout: float = 300.0,
+        retries: int = 6,
+        ask_again: bool = False,
+        progress: bool = True,
     ) -> None:
+        prices, parameters = Prices(price_in, price_out), parameters or {}
         if not model:
             raise LovecError("model is empty, expected the name of a model that the server knows")
         if max_cost is not None and prices.tokens_in is None:
@@ -133,7 +166,7 @@ class Asker:
         self.cache = cache
         self.max_cost = max_cost
         self.prices = prices
-        self.parameters: dict[str, Any] = dict(parameters)
+        self.parameters = dict(parameters)
         self.timeout = timeout
         self.retries = retries
         self.ask_again = ask_again

@@ -12,7 +12,7 @@ from lovec.notices import listed
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
-from lovec.oracles.costs import REPLY_TOKENS, Estimate, Prices, count_tokens
+from lovec.oracles.costs import REPLY_TOKENS, Estimate, count_tokens
 from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
 from lovec.types import LovecError, Oracle, Record
@@ -35,42 +35,22 @@ class OracleStopped(LovecError):
 class OpenAIOracle(Asker, Oracle):
     """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 
-    A record is one call: its evidence and all its sentences in the paper's prompt. If the number of ratings in the
-    reply is not the number of sentences, or the reply was cut off, the call is made again, twice at most; after that
-    no sentence of the record gets a rating. Every reply is stored in the cache before it is used, unusable ones
-    included, so that a killed run continues where it was, and no later run pays for the record again unless it says so
-    with ``ask_again``. After 20 records in a row without a usable reply, over all calls of ``rate``, rating stops.
-
-    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
-    work without it.
+    See `Asker` for the cache, the key, and the options that are not described here. A record is one call: its evidence
+    and all its sentences in the paper's prompt. A reply cannot be used if the number of its ratings is not the number
+    of sentences, or if it was cut off; then no sentence of the record gets a rating.
 
     Args:
-        model: name of the model on the server.
-        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
-            OpenAI's.
-        concurrency: the most calls at the same time.
-        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
         max_cost: the most US dollars to spend, over all calls of this object; records beyond it are not rated. A call
             is made only if its estimated cost fits beside that of the calls in progress, so the bill can exceed the
             limit by the error of these estimates.
-        price_in: US dollars per 1M tokens of prompts; None is unknown.
-        price_out: US dollars per 1M tokens of replies.
         evidence_tokens: the most tokens of evidence in a prompt (estimated: four bytes per token).
         evidence_cut: which part of longer evidence is kept: "bm25" the passages most similar to the sentences, "head"
             the first ones.
         parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None is temperature 0.
-        timeout: the most seconds of a call.
-        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
         ask_again: whether records whose replies in the cache cannot be used are asked about again, three times at most.
-        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
 
     Attributes:
         failures: the reason, in one line, by record id, for each record that failed; its sentences are rated None.
-        calls: number of replies paid for, those of batches included.
-        batched: how many of them came by batches, and their tokens.
-        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
-        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
-        tokens_out: tokens of these replies, likewise.
         cutter: cuts the evidence; it knows the records whose evidence was cut, and those without evidence.
 
     Raises:
@@ -100,7 +80,8 @@ class OpenAIOracle(Asker, Oracle):
             concurrency,
             cache,
             max_cost,
-            Prices(price_in, price_out),
+            price_in,
+            price_out,
             {"temperature": 0} if parameters is None else parameters,
             timeout,
             retries,

@@ -108,21 +108,6 @@ def texts_in(settings: Any) -> Iterator[str]:
             yield from texts_in(value)
 
 
-def weights_digest(adapter: str | None) -> str | None:
-    """Return what tells the weights of an adapter from others: the same folder may hold others later.
-
-    Args:
-        adapter: PEFT adapter folder, or the folder of its run; None for no adapter.
-    """
-    if adapter is None:
-        return None
-    from lovec.labelling.sources import file_digest
-    from lovec.taggers.session import adapter_folder
-
-    weights = Path(adapter_folder(adapter), "adapter_model.safetensors")
-    return file_digest(weights) if weights.exists() else adapter
-
-
 def say(line: str) -> None:
     """Announce a stage on standard error."""
     print(f"\n{line}", file=sys.stderr, flush=True)

@@ -249,9 +249,7 @@ def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | No
         name: name of the merged model; None for an adapter.
     """
     digest = weights_digest(folder)
-    if made.provenance is None:
-        return replace(made, adapter=digest)
-    if name is None:
+    if made.provenance is None or name is None:
         return replace(made, adapter=digest)
     base = policy_provenance(PolicyConfig(str(folder)), None, *_prompting(source), name=name).parts["base"]
     computing = {**made.provenance.parts["computing"], "quantization": None}

@@ -106,7 +106,7 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
             if file.is_file():
                 _flush_to_disk(file)
         if path.exists():
-            replaced = compared is None or _equal(path / compared, fresh / compared)
+            replaced = compared is None or same_content(path / compared, fresh / compared)
             os.replace(path, old if replaced else free_name(path))
         os.replace(fresh, path)
     finally:
@@ -123,7 +123,8 @@ def free_name(path: str | os.PathLike[str]) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _equal(one: Path, other: Path) -> bool:
+def same_content(one: Path, other: Path) -> bool:
+    """Return whether two files are there and equal, byte for byte."""
     return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 

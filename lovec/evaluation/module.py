@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, se
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.prompting import instruction_of, scoring_of
 from lovec.evaluation.stopping import SignalConnector
-from lovec.files import check_writable
+from lovec.files import check_writable, same_content
 from lovec.models import resolve_model
 from lovec.notices import counted
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
@@ -454,7 +453,7 @@ class EvaluationModule(LightningModule):
             path = predictions_file(self.run_dir, getattr(self.trainer, "datamodule", None))
             fresh = path.with_name(path.name + UNFINISHED)
             write_records(fresh, records)
-            if path.exists() and not filecmp.cmp(path, fresh, shallow=False):
+            if path.exists() and not same_content(path, fresh):
                 rank_zero_info(f"what was there, of another prediction, is kept in {set_aside(self.run_dir, path)}")
             os.replace(fresh, path)
             rank_zero_info(f"{counted(len(records), 'tagged record')} written to {path}")

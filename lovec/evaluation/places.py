@@ -7,7 +7,6 @@ What other weights or other records have left there is kept in ``RUN/test-1``, `
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.datasets.names import slug
-from lovec.files import write_text
+from lovec.files import same_content, write_text
 from lovec.provenance import Provenance
 from lovec.types import LovecError
 
@@ -124,7 +123,7 @@ class TestFolder:
         write_text(self.working / TESTED, json.dumps(tested, indent=1) + "\n")
         kept = []
         if self.path.exists():
-            if _same(self.path / RESULTS, self.working / RESULTS):
+            if same_content(self.path / RESULTS, self.working / RESULTS):
                 shutil.rmtree(self.path)
             else:
                 kept.append(set_aside(self.run, self.path))
@@ -152,7 +151,3 @@ def _tested_in(folder: Path) -> tuple[dict[str, Any], dict[str, Provenance]]:
 
 def _holds_something(path: Path) -> bool:
     return path.is_dir() and any(path.iterdir())
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)

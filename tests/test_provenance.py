@@ -134,7 +134,8 @@ def test_hostile_text_is_printable(base: Path, adapter: Path) -> None:
 
 
 def test_an_origin_says_everything_that_differs_once(base: Path, adapter: Path) -> None:
-    before, after = found(base, adapter).to_dict(), found(base, adapter, scoring="prefix").to_dict()
+    before = found(base, adapter).to_dict()
+    after = found(base, adapter, scoring="prefix", instruction="Other.").to_dict()
     settings = {"scoring": "exact", "seed": 0, "oracle": {"class": "A", "model": "m"}, "provenance": before}
     one = Origin.of({"files": ["a" * 64]}, settings)
     assert (
@@ -144,7 +145,8 @@ def test_an_origin_says_everything_that_differs_once(base: Path, adapter: Path) 
     )
     other = {**settings, "scoring": "prefix", "oracle": {"class": "B"}, "new": "two\nlines", "provenance": after}
     assert one.unlike(Origin.of(one.source, other)) == (
-        "other settings: scoring was exact, is prefix; oracle.class was A, is B; oracle.model was m, is none; "
+        "other settings: instruction was Rate., is Other.; scoring was exact, is prefix; oracle.class was A, is B; "
+        "oracle.model was m, is none; "
         'new was none, is "two\\nlines"'
     )
     moved = Origin.of({"files": ["b" * 64]}, settings)

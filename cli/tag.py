@@ -23,9 +23,10 @@ from lovec.files import atomic_file, check_output, check_writable
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
-from lovec.labelling.sources import file_digest, select, shard_identity
-from lovec.labelling.stage import PROVENANCE, manifest_of
+from lovec.labelling.sources import input_digest, select, shard_identity
+from lovec.labelling.stage import manifest_of
 from lovec.notices import counted
+from lovec.provenance import PROVENANCE, file_digest
 from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import OnSentence
@@ -34,7 +35,7 @@ from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_questio
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next, weights_digest
+from .console import locked, log_level, say_next
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
@@ -295,7 +296,7 @@ class TagCommand:
         compute = None
         if ray.on is not None:
             compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
-        files = [file_digest(path) for _, path in self.documents.files]
+        files = [input_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
         )
@@ -331,9 +332,9 @@ class TagCommand:
         """Return what the JSONL file depends on beside its input."""
         options = self.options.as_dict()
         settings = {name: options[name] for name in (*_OUTPUT, "asking")}
-        settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
         provenance = session_provenance(options)
+        settings["adapter"] = provenance.parts["adapter"].get("weights")
         settings[PROVENANCE] = provenance.to_dict()
         settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question

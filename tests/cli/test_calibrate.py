@@ -391,16 +391,16 @@ def changed_file(path: Path, *pair: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "said"),
     [
-        (("adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha: 8 there, 64 here"),
-        (("adapter_config.json", '"use_rslora": false', '"use_rslora": true'), [], "use_rslora: none there, true here"),
-        (("lovec.json", "Rate each", "Never rate a"), [], 'instruction: "Rate each sentence." there, "Never rate a'),
-        (None, ["--instruction", "Rate."], 'instruction: "Rate each sentence." there, "Rate." here'),
-        (None, ["--tag_words", "[<b>, </b>]"], 'tag words: ["<confidence>", "</confidence>"] there, ["<b>", "</b>"]'),
-        (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale: ["0", "1", "2", "3", "4"'),
-        (None, ["--scoring", "exact"], "what is scored at a tag: prefix there, exact here"),
-        (None, ["--chat_template", "other.jinja"], "the chat template: "),
-        (None, ["--quantization", "nf4"], "quantization: none there, nf4 here"),
-        (None, ["--model", "other", "--any_base", "true"], "the base model: llama there, other here"),
+        (("adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha was 8, is 64"),
+        (("adapter_config.json", '"use_rslora": false', '"use_rslora": true'), [], "use_rslora was none, is true"),
+        (("lovec.json", "Rate each", "Never rate a"), [], 'instruction was "Rate each sentence.", is "Never rate a'),
+        (None, ["--instruction", "Rate."], 'instruction was "Rate each sentence.", is Rate.'),
+        (None, ["--tag_words", "[<b>, </b>]"], 'tag_words was ["<confidence>", "</confidence>"], is ["<b>", "</b>"]'),
+        (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale was ["0", "1", "2", "3", "4"'),
+        (None, ["--scoring", "exact"], "scoring was prefix, is exact"),
+        (None, ["--chat_template", "other.jinja"], "chat_template was "),
+        (None, ["--quantization", "nf4"], "quantization was none, is nf4"),
+        (None, ["--model", "other", "--any_base", "true"], "model was llama, is other"),
     ],
 )
 def test_a_map_is_not_applied_to_the_scores_of_another_model(
@@ -431,7 +431,7 @@ def test_a_map_of_a_changed_adapter_is_not_exported(run: Path, capsys: Any) -> N
     changed_file(run / "adapter" / "adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64')
     for merged in ([], ["--merged"]):
         code, line = main(["export", "run", "out", *merged]), capsys.readouterr().err.splitlines()[-1]
-        assert code == 1 and "lora_alpha: 8 there, 64 here" in line and not Path("out").exists()
+        assert code == 1 and "lora_alpha was 8, is 64" in line and not Path("out").exists()
 
 
 def test_a_map_of_an_earlier_version_is_applied_with_one_warning(run: Path, capsys: Any, caplog: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,16 +105,15 @@ def label_parser(words: Sequence[str]) -> SignatureParser:
     parser.add(RaySettings)
     parser.add_argument("--redo", action="store_true", help="make the files of the stages anew")
     parser.add_argument("--yes", action="store_true", help="make paid calls without asking")
-    if any(word.startswith(("--data", "--help", "-h")) for word in words):  # only these need Lightning
+    text = "begin with a data set, such as PopQA or World, or with a class of your own such as my_file.MySet; its "
+    text += "options are --data.NAME, and --data.help CLASS lists them"
+    if any(word.startswith("--data") for word in words):  # only this needs Lightning
         check_data(words)
         from lovec.datamodules import RecordsDataModule
-        from lovec.labelling.data_sets import data_sets
 
-        names = f"{', '.join(data_sets())}, or a class of your own such as my_file.MySet"
-        text = f"begin with a data set: {names}; its options are --data.NAME"
         parser.add_subclass_arguments(RecordsDataModule, "data", skip=_UNUSED, metavar="CLASS", help=text)
     else:
-        parser.add_argument("--data", type=str, help=SUPPRESS)
+        parser.add_argument("--data", type=str, metavar="CLASS", help=text)
     parser.add(open_session, "engine", "instruction", "tag_words", "scale")
     parser.add(Sampling, "n", "seed")
     return parser

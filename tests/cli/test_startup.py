@@ -73,6 +73,7 @@ def test_a_report_imports_no_model_code(files):
         ("agreement", "LABELLED", "LABELLED"),
         ("label", "--labelled", "LABELLED", "--out", "OUT"),
         ("tag", "--help"),
+        ("label", "--help"),
         ("serve", "--help"),
         ("score", "--help"),
     ],

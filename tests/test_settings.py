@@ -30,7 +30,7 @@ RESULTS = set(
     "Cell ChatReply Chunk City CorpCurve Country Entity Estimate Example Extent Fitted FittedOn Gain "
     "GroupedPairs GrowingTensor Guarantee Histogram Interval Kept Labelled Lead LeadPlace Left LoggedRow "
     "Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout Pending Piece PlainText Prefill PretrainingStats "
+    "MethodAnswers MetricInfo PanelLayout Passage Pending Piece PlainText Prefill PretrainingStats "
     "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
     "SampleRow ScoredExample ScoredMethod Scores ScoringDifference Sentence ServerReply Step TaggedSentence Timing "
     "TokenQuery TextResponse TokenReply VllmRequest Batch Load Status".split()

@@ -7,7 +7,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from lovec.types import LARGEST, LovecError
+from lovec.settings import LARGEST
+from lovec.types import LovecError
 
 MOST_NUMBERS = 50_000
 """Longest list of numbers that is read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from scipy.special import expit, logit
 from lovec.calibration.logistic import Array, fit_logistic, softened
 from lovec.metrics.functional import checked_pair
 from lovec.plain import MOST_NUMBERS, checked_number, checked_numbers, checked_object
-from lovec.types import LovecError, check_range
+from lovec.settings import Finite, NonNegative, Setting, check_range, checked
+from lovec.types import LovecError
 
 
 class Calibrator(Protocol):
@@ -132,6 +133,7 @@ class Isotonic:
         return cls(*(checked_numbers(found[side], f"{side} of a map") for side in ("confidence", "factuality")))
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Platt:
     """A logistic curve of the log-odds of the confidence: sigmoid(slope logit(c) + intercept) (Platt 1999).
@@ -144,14 +146,9 @@ class Platt:
 
     name: ClassVar[str] = "platt"
 
-    slope: float
-    intercept: float
-    clip: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_range("slope", self.slope)
-        check_range("intercept", self.intercept)
-        check_range("clip", self.clip, above=0, below=0.5)
+    slope: Finite
+    intercept: Finite
+    clip: Annotated[float, Setting(above=0, below=0.5)] = 0.01
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Platt:
@@ -191,6 +188,7 @@ class Platt:
         return cls(slope, *(checked_number(found[name], f"{name} of a Platt map") for name in ("intercept", "clip")))
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Beta:
     """Beta calibration: logit p = a log c - b log(1 - c) + m (Kull, Silva Filho and Flach 2017).
@@ -207,16 +205,10 @@ class Beta:
 
     name: ClassVar[str] = "beta"
 
-    a: float
-    b: float
-    intercept: float
-    clip: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_range("a", self.a, at_least=0)
-        check_range("b", self.b, at_least=0)
-        check_range("intercept", self.intercept)
-        check_range("clip", self.clip, above=0, below=0.5)
+    a: NonNegative
+    b: NonNegative
+    intercept: Finite
+    clip: Annotated[float, Setting(above=0, below=0.5)] = 0.01
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Beta:

@@ -14,12 +14,14 @@ from lovec.calibration.features import check_names
 from lovec.calibration.logistic import Array, fit_logistic
 from lovec.calibration.maps import Isotonic
 from lovec.plain import checked_list, checked_number, checked_numbers, checked_object, checked_text
-from lovec.types import LovecError, check_range
+from lovec.settings import Finite, Positive, check_range, checked
+from lovec.types import LovecError
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Strengths of the ridge penalty that a fit chooses from."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Ridge logistic regression on standardised features: c = sigmoid(w (x - mean) / scale + intercept).
@@ -43,14 +45,12 @@ class Stack:
     means: tuple[float, ...]
     scales: tuple[float, ...]
     weights: tuple[float, ...]
-    intercept: float
-    strength: float
+    intercept: Finite
+    strength: Positive
     isotonic: Isotonic | None = None
 
     def __post_init__(self) -> None:
         check_names(self.features)
-        check_range("intercept", self.intercept)
-        check_range("strength", self.strength, above=0)
         for name in ("means", "scales", "weights"):
             numbers = checked_numbers(getattr(self, name), f"{name} of a stack", 1e-300 if name == "scales" else -1e15)
             if len(numbers) != len(self.features):

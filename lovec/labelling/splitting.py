@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
@@ -18,7 +18,8 @@ from lovec.files import atomic_file, check_unused, read_json, write_text
 from lovec.labelling.sources import file_digest, stage_file
 from lovec.labelling.stage import Counts, difference
 from lovec.plain import checked_integer, checked_text, wrong
-from lovec.types import LovecError, Record, check_range, check_seed
+from lovec.settings import Seed, Setting, checked
+from lovec.types import LovecError, Record
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits, and of their files without the suffix."""
@@ -39,6 +40,7 @@ class TooFewEntities(LovecError):
     """There is no entity for each of the splits."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Splitting:
     """How labelled records are split.
@@ -53,15 +55,12 @@ class Splitting:
         LovecError: a share is not in (0, 1), they leave nothing for training, or the seed is out of range.
     """
 
-    dev: float = 0.1
-    test: float = 0.1
-    seed: int = 0
+    dev: Annotated[float, Setting(above=0, below=1, name="dev_share")] = 0.1
+    test: Annotated[float, Setting(above=0, below=1, name="test_share")] = 0.1
+    seed: Seed = 0
     key: str = "entity"
 
     def __post_init__(self) -> None:
-        check_range("dev_share", self.dev, above=0, below=1)
-        check_range("test_share", self.test, above=0, below=1)
-        check_seed("seed", self.seed)
         if self.dev + self.test >= 1:
             raise LovecError(f"dev_share {self.dev:g} and test_share {self.test:g} leave nothing to train on")
 

@@ -12,7 +12,7 @@ from lovec.labelling.steps import Answer, Writer
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
 from lovec.oracles.chat import NO_MESSAGE
-from lovec.oracles.costs import Estimate, Prices
+from lovec.oracles.costs import Estimate
 from lovec.oracles.prefetching import prefetch
 from lovec.thoughts import without_thoughts
 from lovec.types import LovecError, Record, Sampling
@@ -30,24 +30,9 @@ class OpenAIWriter(Asker, Writer):
     Each sample of a question has a seed of its own: a function of the seed, the record's id and the sample's number.
 
     The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
-    work without it.
-
-    Args:
-        model: name of the model on the server.
-        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
-            OpenAI's.
-        concurrency: the most calls at the same time.
-        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
-        max_cost: the most US dollars to spend, over all calls of this object; an answer is expected to be as long as it
-            may be.
-        price_in: US dollars per 1M tokens of prompts; None is unknown.
-        price_out: US dollars per 1M tokens of replies.
-        parameters: sent with every call, in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such
-            as ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
-        timeout: the most seconds of a call.
-        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
-        ask_again: whether questions whose replies in the cache cannot be used are asked again, three times at most.
-        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
+    work without it. Arguments are those of `Asker`; an answer is expected to be as long as it may be, and
+    ``parameters`` stand in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such as
+    ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
 
     Attributes:
         failures: the reason, in one line, by the name of each answer that failed.
@@ -60,35 +45,6 @@ class OpenAIWriter(Asker, Writer):
     Raises:
         LovecError: an option is out of range.
     """
-
-    def __init__(
-        self,
-        model: str,
-        base_url: str | None = None,
-        concurrency: int = 16,
-        cache: str | None = None,
-        max_cost: float | None = None,
-        price_in: float | None = None,
-        price_out: float | None = None,
-        parameters: dict[str, Any] | None = None,
-        timeout: float = 300.0,
-        retries: int = 6,
-        ask_again: bool = False,
-        progress: bool = True,
-    ) -> None:
-        super().__init__(
-            model,
-            base_url,
-            concurrency,
-            cache,
-            max_cost,
-            Prices(price_in, price_out),
-            parameters or {},
-            timeout,
-            retries,
-            ask_again,
-            progress,
-        )
 
     def estimate(self, records: Iterable[Record], sampling: Sampling, batch: bool = False) -> Estimate:
         """Estimate what it takes to answer the questions of these records, without any call.

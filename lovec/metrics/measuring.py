@@ -8,7 +8,7 @@ from collections.abc import Collection
 from lovec.metrics.bootstrap import BOOTSTRAPPED, Interval, interval_of, resample_groups
 from lovec.metrics.grouped import GroupedPairs
 from lovec.metrics.table import METRICS
-from lovec.types import check_count
+from lovec.settings import check_count
 
 _MEANS = ("mean_confidence", "mean_factuality")
 _FEWEST_DRAWS, _MOST_DRAWN = 100, 20_000_000

@@ -7,7 +7,7 @@ a process may have none. Values are float64 scalars, NaN where they are undefine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -46,7 +46,8 @@ from lovec.metrics.ranking import (
 from lovec.metrics.risk import aurc
 from lovec.metrics.smooth import smooth_ece, smooth_ece_of
 from lovec.metrics.weighted import PairLayout
-from lovec.types import N_SCORES, check_count, check_range
+from lovec.settings import Count, PositiveShare, Setting, checked
+from lovec.types import N_SCORES
 
 
 class ExactMetric(Metric):
@@ -234,6 +235,7 @@ class AURC(PairMetric):
         return aurc(*self.pairs())
 
 
+@checked()
 class AUROC(PairMetric):
     """Area under the ROC curve, see ``lovec.metrics.ranking.auroc``.
 
@@ -247,9 +249,8 @@ class AUROC(PairMetric):
 
     higher_is_better = True
 
-    def __init__(self, threshold: float = THRESHOLD, **kwargs: Any) -> None:
+    def __init__(self, threshold: PositiveShare = THRESHOLD, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("threshold", threshold, above=0, at_most=1)
         self.threshold = threshold
 
     def compute(self) -> Tensor:
@@ -395,6 +396,7 @@ class OrderWithinClaims(PairMetric):
         return order_within(confidence, factuality, dim_zero_cat(self.claim).long())
 
 
+@checked()
 class LogScore(RatioMetric):
     """Logarithmic score, see ``lovec.metrics.functional.log_score``.
 
@@ -408,9 +410,8 @@ class LogScore(RatioMetric):
 
     higher_is_better = False
 
-    def __init__(self, clip: float = LOG_CLIP, **kwargs: Any) -> None:
+    def __init__(self, clip: Annotated[float, Setting(above=0, below=0.5)] = LOG_CLIP, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("clip", clip, above=0, below=0.5)
         self.clip = clip
 
     def update(self, confidence: Tensor, factuality: Tensor) -> None:
@@ -436,6 +437,7 @@ class GradedShare(RatioMetric):
         self.add(((factuality > 0) & (factuality < 1)).sum(), factuality.numel())
 
 
+@checked()
 class F1AtK(RatioMetric):
     """Mean F1@K of passages, see ``lovec.metrics.functional.f1_at_k``; passages without sentences are left out.
 
@@ -449,9 +451,8 @@ class F1AtK(RatioMetric):
 
     higher_is_better = True
 
-    def __init__(self, k: int = F1_K, **kwargs: Any) -> None:
+    def __init__(self, k: Count = F1_K, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_count("k", k)
         self.k = k
 
     def update(self, supported: Values, total: Values) -> None:

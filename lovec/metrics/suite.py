@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from inspect import signature
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ from lovec.metrics.pairs import (
 )
 from lovec.metrics.records import NO_ANSWERS, AnswerStatistics
 from lovec.metrics.table import METRICS, MetricInfo
-from lovec.types import N_SCORES, LovecError, check_count
+from lovec.settings import Setting, checked
+from lovec.types import N_SCORES, LovecError
 
 # What answers are like, whether they are true or not. A policy that states the same score everywhere shows in the
 # entropy and number of its scores, one that earns its reward by saying less in the words and their variety.
@@ -55,6 +56,7 @@ class AnswerMean(RatioMetric):
         self.add(*getattr(answers, self.statistic))
 
 
+@checked()
 class ScoreHistogram(ExactMetric):
     """Base of metrics of how often each score is stated.
 
@@ -66,9 +68,8 @@ class ScoreHistogram(ExactMetric):
     counts: Tensor
     """[levels], int64."""
 
-    def __init__(self, levels: int = N_SCORES, **kwargs: Any) -> None:
+    def __init__(self, levels: Annotated[int, Setting(at_least=2)] = N_SCORES, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_count("levels", levels, at_least=2)
         self.add_state("counts", torch.zeros(levels, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, answers: AnswerStatistics) -> None:

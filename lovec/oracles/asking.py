@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -26,7 +26,8 @@ from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
-from lovec.types import LovecError, check_count, check_range
+from lovec.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
+from lovec.types import LovecError
 
 T = TypeVar("T")
 
@@ -95,8 +96,25 @@ class Asked(Generic[T]):
     gave_up: bool
 
 
+@checked()
 class Asker:
-    """Asks a model on an OpenAI-compatible server, see `OpenAIOracle` for the arguments and attributes.
+    """Asks a model on an OpenAI-compatible server, see `OpenAIOracle` for the attributes.
+
+    Args:
+        model: name of the model on the server.
+        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
+            OpenAI's.
+        concurrency: the most calls at the same time.
+        cache: file of the replies; None is ``replies.sqlite`` in ``$LOVEC_CACHE`` or the user's cache folder.
+        max_cost: the most US dollars to spend, over all calls of this object. A call is made only if its estimated cost
+            fits beside that of the calls in progress, so the bill can exceed the limit by the error of these estimates.
+        price_in: US dollars per 1M tokens of prompts; None is unknown.
+        price_out: US dollars per 1M tokens of replies.
+        parameters: sent with every call.
+        timeout: the most seconds of a call.
+        retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
+        ask_again: whether records whose replies in the cache cannot be used are asked about again, three times at most.
+        progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
 
     Raises:
         LovecError: an option is out of range.
@@ -105,25 +123,23 @@ class Asker:
     def __init__(
         self,
         model: str,
-        base_url: str | None,
-        concurrency: int,
-        cache: str | None,
-        max_cost: float | None,
-        prices: Prices,
-        parameters: Mapping[str, Any],
-        timeout: float,
-        retries: int,
-        ask_again: bool,
-        progress: bool,
+        base_url: str | None = None,
+        concurrency: Annotated[Count, NO_EFFECT] = 16,
+        cache: Annotated[str | None, NO_EFFECT] = None,
+        max_cost: Annotated[NonNegative | None, NO_EFFECT] = None,
+        price_in: Annotated[NonNegative | None, NO_EFFECT] = None,
+        price_out: Annotated[NonNegative | None, NO_EFFECT] = None,
+        parameters: dict[str, Any] | None = None,
+        timeout: Annotated[Positive, NO_EFFECT] = 300.0,
+        retries: Annotated[CountFromZero, NO_EFFECT] = 6,
+        ask_again: Annotated[bool, NO_EFFECT] = False,
+        progress: Annotated[bool, NO_EFFECT] = True,
     ) -> None:
         if not model:
             raise LovecError("model is empty, expected the name of a model that the server knows")
+        prices, parameters = Prices(price_in, price_out), parameters or {}
         if max_cost is not None and prices.tokens_in is None:
             raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
-        check_count("concurrency", concurrency)
-        check_range("timeout", timeout, above=0)
-        check_count("retries", retries, at_least=0)
-        check_range("max_cost", max_cost, at_least=0)
         if reserved := [name for name in _RESERVED_PARAMETERS if name in parameters]:
             raise LovecError(f"parameters has {reserved[0]!r}, which {type(self).__name__} sets itself; leave it out")
         address(base_url)
@@ -133,7 +149,7 @@ class Asker:
         self.cache = cache
         self.max_cost = max_cost
         self.prices = prices
-        self.parameters: dict[str, Any] = dict(parameters)
+        self.parameters = dict(parameters)
         self.timeout = timeout
         self.retries = retries
         self.ask_again = ask_again

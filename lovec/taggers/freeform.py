@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lovec.encoding import Encoder
+from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import OnSentence, Passage, Step, score_passages, with_score
 from lovec.tags import TaggedSentence, TaggedText, parse
@@ -20,13 +21,13 @@ from lovec.types import (
     Sampling,
     Scale,
     Sentence,
-    check_choice,
     token_scorer,
 )
 
 log = logging.getLogger(__name__)
 
 
+@checked()
 class FreeFormTagger:
     """Samples a tagged answer for every question and reads the tags.
 
@@ -57,7 +58,6 @@ class FreeFormTagger:
         distributions: bool = False,
         likelihoods: bool = False,
     ) -> None:
-        check_choice("readout", readout, Readout)
         self.engine = engine
         self.encoder = encoder
         self.sampling = sampling or Sampling()

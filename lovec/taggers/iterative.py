@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from lovec.encoding import Encoder
+from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import (
     History,
@@ -19,9 +20,10 @@ from lovec.taggers.scoring import (
     score_steps,
     with_score,
 )
-from lovec.types import Engine, Readout, Record, Sentence, TokenScores, check_choice
+from lovec.types import Engine, Readout, Record, Sentence, TokenScores
 
 
+@checked()
 class IterativeTagger:
     """Scores given sentences one after the other.
 
@@ -55,8 +57,6 @@ class IterativeTagger:
         history: History = "scores",
         likelihoods: bool = False,
     ) -> None:
-        check_choice("readout", readout, Readout)
-        check_choice("history", history, History)
         self.engine = engine
         self.encoder = encoder
         self.readout: Readout = readout

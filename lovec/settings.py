@@ -20,7 +20,7 @@ from importlib import import_module
 from itertools import chain
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
-from types import SimpleNamespace, UnionType
+from types import FunctionType, SimpleNamespace, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lovec.errors import LovecError
@@ -51,7 +51,6 @@ class Setting:
         above: what the number must be greater than.
         at_most: the highest number that is allowed.
         below: what the number must be less than.
-        name: what errors call it; None is the name of the parameter.
         decides: whether results depend on it, so that nothing made with one value is continued with another. None
             counts as yes.
         taken: how a value in a checkpoint that a stranger may have written is taken; None takes numbers, switches and
@@ -62,7 +61,6 @@ class Setting:
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
-    name: str | None = None
     decides: bool | None = None
     taken: Taken | None = None
 
@@ -86,6 +84,7 @@ PositiveShare: TypeAlias = Annotated[float, Setting(above=0, at_most=1)]
 ProperShare: TypeAlias = Annotated[float, Setting(at_least=0, below=1)]
 Count: TypeAlias = Annotated[int, Setting(at_least=1)]
 CountFromZero: TypeAlias = Annotated[int, Setting(at_least=0)]
+CountFromTwo: TypeAlias = Annotated[int, Setting(at_least=2)]
 Seed: TypeAlias = Annotated[int, Setting(at_least=0, at_most=LARGEST_SEED)]
 
 PlainWord: TypeAlias = Annotated[str, Setting(taken="word")]
@@ -135,10 +134,6 @@ class Option:
         """How a value of a stranger is taken; None is by its type."""
         return None if self.setting is None else self.setting.taken
 
-    def shown(self, names: str) -> str:
-        """Return what errors call it, given a form of names with ``{}`` in it."""
-        return names.format(self.name if self.setting is None or self.setting.name is None else self.setting.name)
-
     @property
     def group(self) -> type | None:
         """The dataclass whose fields are settings of their own; None where it is no such group."""
@@ -161,10 +156,10 @@ class Option:
             if item is None:
                 continue
             if is_listed:
-                _refuse_unlisted(self.shown(names), item, self.choices)
+                _refuse_unlisted(names.format(self.name), item, self.choices)
             elif self.setting is not None:
                 limits = {name: getattr(self.setting, name) for name in ("at_least", "above", "at_most", "below")}
-                check_range(self.shown(names), item, **limits, integer=self.number is int)
+                check_range(names.format(self.name), item, **limits, integer=self.number is int)
 
 
 @cache
@@ -178,17 +173,11 @@ def declared(of: Callable[..., Any]) -> Mapping[str, Option]:
         return _options(of)
     found: dict[str, Option] = {}
     for kind in of.__mro__:
-        init = vars(kind).get("__init__")
-        if init is None:
-            continue
-        options = _options(init)
-        found = {**options, **found}
-        if options is _NONE or not any(given.kind is given.VAR_KEYWORD for given in _parameters(init)):
-            break
+        if isinstance(init := vars(kind).get("__init__"), FunctionType):
+            found = {**_options(init), **found}
+            if not any(given.kind is given.VAR_KEYWORD for given in _parameters(init)):
+                break
     return found
-
-
-_NONE: Mapping[str, Option] = {}
 
 
 def _parameters(of: Callable[..., Any]) -> Sequence[inspect.Parameter]:
@@ -196,16 +185,11 @@ def _parameters(of: Callable[..., Any]) -> Sequence[inspect.Parameter]:
 
 
 def _options(of: Callable[..., Any]) -> Mapping[str, Option]:
-    try:
-        parameters = _parameters(of)
-    except (TypeError, ValueError):  # no function of Python
-        return _NONE
-    plain = inspect.unwrap(of)
-    names = getattr(plain, "__globals__", {})
+    names = getattr(inspect.unwrap(of), "__globals__", {})
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
         given.name: _option(given.name, given.annotation, names)
-        for given in parameters
+        for given in _parameters(of)
         if given.kind not in variadic and given.name != "self"
     }
 
@@ -265,7 +249,7 @@ def checked(names: str = "{}") -> Callable[[T], T]:
                     option.check(value, form)
             plain(self, *args, **kwargs)
 
-        kind.__init__ = init  # type: ignore[misc]
+        kind.__init__ = init
         return kind
 
     return mark

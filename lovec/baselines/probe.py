@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
-from lovec.settings import PlainWord, Setting, check_count
+from lovec.settings import CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
@@ -97,9 +97,7 @@ class LinearProbe(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(
-        self, layers: list[int] | None = None, folds: Annotated[int, Setting(at_least=2)] = 5, name: PlainWord = "Probe"
-    ) -> None:
+    def __init__(self, layers: list[int] | None = None, folds: CountFromTwo = 5, name: PlainWord = "Probe") -> None:
         super().__init__(name)
         for layer in layers or ():
             check_count("a layer of the probe", layer)

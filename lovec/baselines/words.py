@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.probe import Ridge, cross_validated
-from lovec.settings import Count, PlainWord, Setting
+from lovec.settings import Count, CountFromTwo, PlainWord
 from lovec.types import LovecError, Record
 
 _PENALTIES = tuple(10.0**power for power in (-6, -5.5, -5, -4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
@@ -42,9 +42,7 @@ class Words(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(
-        self, least: Count = 3, folds: Annotated[int, Setting(at_least=2)] = 5, name: PlainWord = "Words"
-    ) -> None:
+    def __init__(self, least: Count = 3, folds: CountFromTwo = 5, name: PlainWord = "Words") -> None:
         super().__init__(name)
         self.least = least
         self.folds = folds

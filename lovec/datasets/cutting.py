@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from lovec.notices import DoublingWarning, SingleWarning
-from lovec.settings import Setting, check_choice, checked
+from lovec.settings import check_choice, check_count
 from lovec.types import LovecError, Record
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
@@ -29,7 +29,6 @@ _K1, _B = 1.5, 0.75
 log = logging.getLogger(__name__)
 
 
-@checked()
 class Cutter:
     """Cuts the evidence of records to a budget, and warns about records with too much evidence or none.
 
@@ -46,12 +45,9 @@ class Cutter:
         LovecError: ``how`` is unknown, or the budget is not positive.
     """
 
-    def __init__(
-        self,
-        budget: Annotated[int, Setting(at_least=1, name="evidence_tokens")],
-        how: Annotated[EvidenceCut, Setting(name="the way to cut evidence")],
-        count_tokens: CountTokens,
-    ) -> None:
+    def __init__(self, budget: int, how: EvidenceCut, count_tokens: CountTokens) -> None:
+        check_count("evidence_tokens", budget)
+        check_choice("the way to cut evidence", how, EvidenceCut)
         self.budget = budget
         self.how = how
         self.count_tokens = count_tokens

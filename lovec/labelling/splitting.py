@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
@@ -18,7 +18,7 @@ from lovec.files import atomic_file, check_unused, read_json, write_text
 from lovec.labelling.sources import file_digest, stage_file
 from lovec.labelling.stage import Counts, difference
 from lovec.plain import checked_integer, checked_text, wrong
-from lovec.settings import Seed, Setting, checked
+from lovec.settings import Probability, checked
 from lovec.types import LovecError, Record
 
 SPLITS = ("train", "dev", "test")
@@ -40,7 +40,7 @@ class TooFewEntities(LovecError):
     """There is no entity for each of the splits."""
 
 
-@checked()
+@checked("{}_share")
 @dataclass(frozen=True, slots=True)
 class Splitting:
     """How labelled records are split.
@@ -55,9 +55,9 @@ class Splitting:
         LovecError: a share is not in (0, 1), they leave nothing for training, or the seed is out of range.
     """
 
-    dev: Annotated[float, Setting(above=0, below=1, name="dev_share")] = 0.1
-    test: Annotated[float, Setting(above=0, below=1, name="test_share")] = 0.1
-    seed: Seed = 0
+    dev: Probability = 0.1
+    test: Probability = 0.1
+    seed: int = 0
     key: str = "entity"
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -25,7 +25,7 @@ from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
 from lovec.randomness import stream_seed
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
-from lovec.settings import Count, Finite, Positive, Setting
+from lovec.settings import Count, CountFromTwo, Finite, Positive
 from lovec.taggers.freeform import read_answer
 from lovec.tags import TaggedText
 from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term
@@ -95,7 +95,7 @@ class RolloutModule(PolicyModule):
         self,
         reward: Reward | None = None,
         answer_reward: AnswerReward | None = None,
-        group_size: Annotated[int, Setting(at_least=2)] = 8,
+        group_size: CountFromTwo = 8,
         temperature: Positive = 1.0,
         loss_temperature: Positive | None = None,
         max_new_tokens: Count | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +12,7 @@ from scipy.special import expit, logit
 
 from lovec.calibration import Isotonic
 from lovec.calibration.logistic import Array, fit_logistic, softened
-from lovec.settings import Positive, Seed, Setting, checked
+from lovec.settings import CountFromTwo, Positive, Seed, checked
 from lovec.teachers.base import Estimates, Teacher, TeacherResources
 from lovec.types import LovecError, Record, comparable
 
@@ -83,7 +82,7 @@ class Blend(Teacher):
     def __init__(
         self,
         teachers: list[Teacher],
-        folds: Annotated[int, Setting(at_least=2)] = 5,
+        folds: CountFromTwo = 5,
         strength: Positive = 1e-3,
         alike: bool = True,
         seed: Seed = 0,

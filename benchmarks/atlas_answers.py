@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from lovec.datasets.atlas import asking, drawing
+import atlas_drawing as drawing
+
+from lovec.datasets.atlas import asking
 from lovec.datasets.atlas.facts import City
-from lovec.datasets.atlas.reading import named_country
-from lovec.datasets.atlas.shipped import SHIPPED, write_answers
+from lovec.datasets.atlas.shipped import SHIPPED
 from lovec.engines import TransformersEngine
 from lovec.gguf import SMOLLM2, ensure_dequantised
 from lovec.imports import without_progress_bars
@@ -107,11 +108,11 @@ def main(number: int, work: Path, output: Path) -> None:
     train, test = splits["train"], splits["test"]
     countries = drawing.asked_countries(COUNTRIES, SEED)
     kinds = {city: asking.KINDS[at % len(asking.KINDS)] for at, city in enumerate(test)}
-    about_city = _by_key(asking.city_prompt, asking.city_question)
-    about_fact = {str(c.id): asking.one_fact_prompt(asking.one_fact_question(c, k), k) for c, k in kinds.items()}
-    about_country = {c.code: asking.country_prompt(asking.country_question(c)) for c in countries}
+    about_city = _by_key(drawing.city_prompt, asking.city_question)
+    about_fact = {str(c.id): drawing.one_fact_prompt(asking.one_fact_question(c, k), k) for c, k in kinds.items()}
+    about_country = {c.code: drawing.country_prompt(asking.country_question(c)) for c in countries}
     begun = writer.write("candidates", about_city(chosen), 1)
-    facts, other = len(asking.KINDS), _by_key(asking.other_prompt, asking.other_question)
+    facts, other = len(asking.KINDS), _by_key(drawing.other_prompt, asking.other_question)
     greedy = functools.partial(writer.write, "greedy", sentences=facts, begun=begun)
     answers = {
         "test": greedy(about_city(test)),
@@ -121,17 +122,17 @@ def main(number: int, work: Path, output: Path) -> None:
         "countries": writer.write("countries", about_country, len(asking.COUNTRY)),
         "train": greedy(about_city(train)),
     }
-    write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})
+    drawing.write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})
     print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
 
 
 def choose(writer: Writer, number: int) -> list[City]:
     """Return so many cities to ask about, by the country that the model names for more candidates."""
-    about_city = _by_key(asking.city_prompt, asking.city_question)
+    about_city = _by_key(drawing.city_prompt, asking.city_question)
 
     def named(cities: Sequence[City]) -> dict[City, str]:
         written = writer.write("candidates", about_city(cities), 1)
-        found = {city: named_country(city.name, written[str(city.id)]) for city in cities}
+        found = {city: drawing.named_country(city.name, written[str(city.id)]) for city in cities}
         return {city: code for city, code in found.items() if code is not None}
 
     share = round(CANDIDATES * number)

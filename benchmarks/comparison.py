@@ -26,12 +26,11 @@ from common import (
     interval_values,
     provenance,
     read_json,
-    replace_between,
     run_lovec,
     test_folder,
     write_json,
 )
-from comparison_page import baseline_table, page
+from comparison_page import page
 
 from lovec.datasets.jsonl import read_records
 from lovec.evaluation.measurement import NO_SCORES
@@ -42,8 +41,6 @@ from lovec.types import ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "comparison.json"
 PAGE = ROOT / "docs" / "results" / "comparison.md"
-README = ROOT / "README.md"
-BEGIN, END = "<!-- baselines table: written by benchmarks/comparison.py -->", "<!-- end of the baselines table -->"
 RECIPE = ROOT / "configs" / "comparison.yaml"
 NOTE = "benchmark.json"
 """File in the folder of a seed that says when, where and how it was run."""
@@ -186,11 +183,8 @@ def main() -> None:
                 run(seed, flags.runs, flags.out, flags.part)
         write_json(flags.results, collect(flags.seeds, flags.out))
     results = read_json(flags.results)
-    ours = flags.results == RESULTS
-    (PAGE if ours else flags.results.with_suffix(".md")).write_text(page(results), encoding="utf-8")
-    if ours:
-        text = README.read_text(encoding="utf-8")
-        README.write_text(replace_between(text, BEGIN, END, baseline_table(results)), encoding="utf-8")
+    path = PAGE if flags.results == RESULTS else flags.results.with_suffix(".md")
+    path.write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

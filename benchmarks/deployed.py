@@ -2,7 +2,7 @@
 
     python benchmarks/deployed.py --runs FOLDER        # runs of benchmarks/world.py -> benchmarks/results/deployed.json
     python benchmarks/deployed.py --runs FOLDER --from-runs    # only collect what finished tests have written
-    python benchmarks/deployed.py --page             # only write docs/results/deployed.md and README from that file
+    python benchmarks/deployed.py --page             # only write docs/results/deployed.md from that file
 
 FOLDER has ``seed-N/METHOD/adapter`` for every seed and method. Each adapter is calibrated (`lovec calibrate`) and
 tested (`lovec test`); on the first seed the same answers go through `lovec tag` and `lovec serve`, too.
@@ -29,7 +29,6 @@ from common import (
     mean_text,
     provenance,
     read_json,
-    replace_between,
     select,
     test_folder,
     world_text,
@@ -53,7 +52,6 @@ NAMES = ("brier", "ece_m", "spearman")
 PROBABILITIES = (0.8, 0.9, 0.95)
 METRICS = (brier_score, ece_m, spearman)
 NOTE = "deployed.note.json"
-BEGIN, END = "<!-- deployed table: written by benchmarks/deployed.py -->", "<!-- end of the deployed table -->"
 _LOVEC = (sys.executable, "-m", "lovec.cli")
 
 
@@ -243,20 +241,6 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def short_table(results: Mapping[str, Any]) -> str:
-    """Return README's table: BS / ECE-M / SC of given texts by each readout."""
-    lines = ["| BS / ECE-M / SC | stated | mean | deployed |", "|---|---|---|---|"]
-    for mode, heading in (("iterative", "text given"), ("free-form", "free-form")):
-        for method in METHODS.values():
-            cells = []
-            for readout in READOUTS:
-                rows = select(results["rows"], method=method, mode=mode, readout=readout)
-                cells.append(" / ".join(mean_text(rows, name) for name in NAMES))
-            lines.append(f"| {method}, {heading} | {' | '.join(cells)} |")
-    seeds = len({row.seed for row in results["rows"]})
-    return "\n".join([*lines, "", f"Percent; means over {seeds} seeds. {world_text(results)}."])
-
-
 def page(results: Mapping[str, Any]) -> str:
     """Return docs/results/deployed.md."""
     seeds = sorted({row.seed for row in results["rows"] if row.seed is not None})
@@ -268,7 +252,9 @@ def page(results: Mapping[str, Any]) -> str:
         "saw. `lovec calibrate` has fitted each map to the validation things. *stated*: the score in the tag; *mean*: "
         "the mean of the distribution over scores; *deployed*: what `lovec tag`, `serve`, `predict` and `lovec.tag` "
         "give, the mean after the map. The first three columns are of given texts (iterative tagging), the others of "
-        f"answers that the model writes (free-form tagging). {world_text(results)}.",
+        "answers that the model writes (free-form tagging). Stated scores differ a little from those of [the main "
+        "results](world.md), which have other seeds and were made on another processor; the order of the methods does "
+        f"not. {world_text(results)}.",
         "",
         table(results),
         "",
@@ -335,10 +321,6 @@ def main() -> None:
     if flags.results == RESULTS:
         results = read_json(RESULTS)
         PAGE.write_text(page(results), encoding="utf-8")
-        readme = ROOT / "README.md"
-        text = readme.read_text(encoding="utf-8")
-        if BEGIN in text:
-            readme.write_text(replace_between(text, BEGIN, END, short_table(results)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -90,16 +90,17 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         yield from ["", f"| Method | Mode | Readout | seeds | {headings} |", "|---|---|---|---|" + "---|" * len(NAMES)]
         for row in results["differences"]:
             if (row["method"] in LEARNED) == learned:
-                cells = " | ".join(_cell(row[name]) for name in NAMES)
+                cells = " | ".join(cell(row[name]) for name in NAMES)
                 yield f"| {row['method']} | {row['mode']} | {row['readout']} | {len(row['seeds'])} | {cells} |"
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float], signed: bool = True) -> str:
     """Return a mean with the range of its seeds, in points."""
     ends = (statistics.fmean(values), min(values), max(values))
     mean, low, high = (round(100 * value, 2) + 0.0 for value in ends)  # no -0.00
-    text = f"{mean:+.2f}"
-    return text if len(values) == 1 else f"{text} ({low:+.2f} to {high:+.2f})"
+    sign = "+" if signed else ""
+    text = f"{mean:{sign}.2f}"
+    return text if len(values) == 1 else f"{text} ({low:{sign}.2f} to {high:{sign}.2f})"
 
 
 def _key(row: ResultRow) -> tuple[Any, ...]:

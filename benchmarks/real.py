@@ -165,6 +165,7 @@ class Benchmark:
         if training.tags and "calibrate" not in note:
             # The recipe is our own: files of data named in it may be read.
             words = ["calibrate", str(folder), "--config", str(_last_recipe(folder))]
+            words += _flags(self.settings.get("calibrate", {}))
             try:
                 note["calibrate"] = run_lovec(words, folder / "calibrate.log", self._name(seed, run, "is calibrated"))
             except SystemExit as failure:  # too few answers: the run has no deployed confidences

@@ -153,7 +153,7 @@ def calibrated(model: Path, folder: Path) -> Path:
 
 def questions_of(flags: argparse.Namespace) -> list[str]:
     """Return what is asked: the questions of a file, or those of the embedded world."""
-    from lovec.datasets import read_records
+    from lovec.datasets.jsonl import read_records
     from lovec.datasets.world import ensure_world
 
     if flags.questions is not None:
@@ -436,7 +436,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     vllm = [VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", names[1], "--served-model-name"]
     commands = {"bare": [*vllm, *names, *SERVER.split()]}
     for name, model in models.items():
-        scoring = "prefix" if name == "prefix" else "exact"
+        scoring = "exact" if name == "exact" else "prefix"
         words = ["serve", "--model", str(model), "--engine", f"{addresses['bare']}/v1", "--scoring", scoring]
         commands[name] = [sys.executable, "-m", "lovec.cli", *words]
     with ExitStack() as stack:

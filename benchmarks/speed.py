@@ -1,7 +1,7 @@
 """Compare the cost of training steps with that of lovec without shared prefixes, and with TRL's: ``make bench``.
 
     python benchmarks/speed.py                     # all cases -> benchmarks/results/speed.json, docs/speed.md and .svg
-    python benchmarks/speed.py --only DPO GRPO     # some objectives, printed
+    python benchmarks/speed.py --only DPO GRPO     # some objectives; the rows of the others are kept
     python benchmarks/speed.py --pairs 3 --print   # fewer timings, printed
     python benchmarks/speed.py --bounds            # the bounds anew, from the operations in that file, and the page
     python benchmarks/speed.py --page              # only the page and the plot, from that file
@@ -244,17 +244,38 @@ def run(objectives: Sequence[str], pairs: int, jobs: int) -> dict[str, Any]:
 
     if failed := collected("failed"):
         raise SystemExit(f"nothing is written, since these failed: {', '.join(failed)}")
-    order = [(case.objective, case.setting) for case in CASES]
-    tables = {
-        name: sorted(collected(name), key=lambda row: order.index((row["objective"], row["setting"])))
-        for name in ("at_8b", "rows")
-    }
+    tables = {name: in_order(collected(name)) for name in ("at_8b", "rows")}
     lengths = {
         "prompt": MIX.prompt,
         "instruction": tokens(INSTRUCTION),
         "llama_3": llama_tokens(INSTRUCTION),
     }
     return {"tokens": lengths, "curve": sorted(collected("curve"), key=lambda point: point["length"]), **tables}
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in the order of the cases."""
+    order = [(case.objective, case.setting) for case in CASES]
+    return sorted(rows, key=lambda row: order.index((row["objective"], row["setting"])))
+
+
+def updated(known: Mapping[str, Any], new: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return earlier results with the rows of some objectives measured anew; these rows say when.
+
+    Args:
+        known: content of speed.json.
+        new: what ``run`` returned.
+        origin: the present date, commit, versions and machine.
+    """
+    again = {row["objective"] for row in new["rows"]}
+    when = {name: origin[name] for name in ("date", "commit")}
+    kept = {name: [row for row in known[name] if row["objective"] not in again] for name in ("at_8b", "rows")}
+    return {
+        **known,
+        "curve": new["curve"] or known["curve"],
+        "at_8b": in_order([*kept["at_8b"], *new["at_8b"]]),
+        "rows": in_order([*kept["rows"], *({**row, **when} for row in new["rows"])]),
+    }
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -275,7 +296,7 @@ def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = list(dict.fromkeys(case.objective for case in CASES))
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="objectives; the results are printed")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="objectives; others' rows are kept")
     parser.add_argument("--pairs", type=int, default=7, help="timed steps of each side")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--print", action="store_true", help="print the results instead of writing them")
@@ -290,7 +311,7 @@ def main() -> None:
         write_page(RESULTS)
         return
     if flags.case is None and flags.length is None:
-        printed = flags.print or flags.only != names
+        printed = flags.print
         if not printed and importlib.util.find_spec("trl") is None:
             printed = True  # the file keeps its rows of TRL
             print("TRL is not installed (pip install '.[parity]'): the results are printed, not written")
@@ -298,6 +319,8 @@ def main() -> None:
         if not printed:
             origin = provenance()
             origin["versions"]["trl"] = version("trl")
+            if flags.only != names:
+                results = updated(json.loads(RESULTS.read_text(encoding="utf-8")), results, origin)
             write_json(RESULTS, origin | results)
             write_page(RESULTS)
         return

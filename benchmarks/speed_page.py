@@ -63,8 +63,17 @@ def setting(results: Mapping[str, Any]) -> str:
     return (
         f"Prompts have {tokens['prompt']} tokens, of which all rows share the paper's instruction of "
         f"{tokens['instruction']} tokens{llama}. CPU times are medians of {pairs} pairs of steps, with their range. "
-        f"{versions_text(results)}."
+        f"{versions_text(results)}.{measured_later(results)}"
     )
+
+
+def measured_later(results: Mapping[str, Any]) -> str:
+    """Return which objectives were measured at another commit than the rest, as sentences."""
+    later: dict[tuple[str, str], dict[str, None]] = {}
+    for row in results["rows"]:
+        if "commit" in row:
+            later.setdefault((row["date"], row["commit"]), {})[row["objective"]] = None
+    return "".join(f" {' and '.join(names)}: {date}, commit {commit}." for (date, commit), names in later.items())
 
 
 def counted(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Train and test the methods on the embedded world, on several seeds.
 
-    python benchmarks/world.py                # five seeds -> benchmarks/results/world.json, docs, README
+    python benchmarks/world.py                # five seeds -> benchmarks/results/world.json, docs
     python benchmarks/world.py --jobs 2       # two seeds at a time
     python benchmarks/world.py --from-runs    # only collect what finished runs have written
-    python benchmarks/world.py --page       # only write README's tables and docs/results/world.md from that file
+    python benchmarks/world.py --page         # only write docs/results/world.md from that file
 
 A seed changes the answers sampled for training and their order, the wrong scores of the pairs and the start of the
 adapters; the base model of the world is the same for all of them.
@@ -24,27 +24,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import CALIBRATION, ROOT, provenance, read_json, replace_between, test_folder, write_json
+from common import CALIBRATION, ROOT, provenance, read_json, test_folder, write_json
 from world_intervals import interval_entries, records_in, tagged_path
-from world_tables import DOMAINS, full_tables, table
+from world_tables import DOMAINS, full_tables
 
 from lovec.cli.demo_methods import METHODS as RUNS
 from lovec.results import read_results
-from lovec.types import Record, ResultRow, to_rating
+from lovec.types import Record, ResultRow
 
 RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 FURTHER = RESULTS.with_name("world-further.json")
 """Rows and intervals of the further test sets: with them the file would be larger than a file of results may be."""
-README = ROOT / "README.md"
-TABLES = ROOT / "docs" / "results" / "world.md"
+PAGE = ROOT / "docs" / "results" / "world.md"
 DIAGRAM = ROOT / "docs" / "reliability.svg"
-BEGIN, END = "<!-- world table: written by benchmarks/world.py -->", "<!-- end of the world table -->"
-EXAMPLE_BEGIN, EXAMPLE_END = (
-    "<!-- tagged answer: written by benchmarks/world.py -->",
-    "<!-- end of the tagged answer -->",
-)
 MIXED = 0.6
-"""Least range of factuality over the sentences of the answer that README shows."""
+"""Least range of factuality over the sentences of the answer that the page shows."""
 DRAWN = ("SFT", "DPO", "ExpectedReward", "Distil")
 """Methods of the reliability diagram."""
 SHOWN = (*CALIBRATION, "malformed", "mean_confidence", "mean_factuality", "distinct")
@@ -126,7 +120,7 @@ def draw(folder: Path, path: Path) -> None:
 
 
 def example(records: Iterable[Record]) -> dict[str, Any]:
-    """Return the answer that README shows: a typical one among those that mix true and false sentences.
+    """Return the answer that the page shows: a typical one among those that mix true and false sentences.
 
     Of the answers whose sentences' factualities range over at least ``MIXED``, it is the one with the median Brier
     score.
@@ -135,16 +129,6 @@ def example(records: Iterable[Record]) -> dict[str, Any]:
     chosen = mixed[len(mixed) // 2]
     sentences = [{"text": s.text, "score": s.score, "factuality": s.factuality} for s in chosen.sentences]
     return {"id": chosen.id, "question": chosen.question, "sentences": sentences}
-
-
-def example_table(results: Mapping[str, Any]) -> str:
-    """Return README's tagged answer, each sentence beside how true it is."""
-    answer = results["example"]
-    lines = [f"> {answer['question']}", "", "| The model's answer | True, 0 to 10 |", "|---|:-:|"]
-    for s in answer["sentences"]:
-        tag = "(no valid tag)" if s["score"] is None else f"`<confidence> {s['score']} </confidence>`"
-        lines.append(f"| {s['text']} {tag} | {to_rating(s['factuality'])} |")
-    return "\n".join(lines)
 
 
 def _in_domain(path: Path) -> list[Record]:
@@ -165,15 +149,6 @@ def _range(record: Record) -> float:
     return round(max(factualities) - min(factualities), 9)
 
 
-def write_readme(results: Mapping[str, Any]) -> None:
-    """Write the tables and the example between their marks in README, and all results into docs/results/world.md."""
-    text = README.read_text(encoding="utf-8")
-    text = replace_between(text, BEGIN, END, table(results))
-    text = replace_between(text, EXAMPLE_BEGIN, EXAMPLE_END, example_table(results))
-    README.write_text(text, encoding="utf-8")
-    TABLES.write_text(full_tables(results), encoding="utf-8")
-
-
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -184,7 +159,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="seeds that run at the same time, one thread each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to write")
     parser.add_argument("--from-runs", action="store_true", help="only collect what finished runs have written")
-    parser.add_argument("--page", action="store_true", help="only write README and docs from the file")
+    parser.add_argument("--page", action="store_true", help="only write the page from the file")
     flags = parser.parse_args()
     if not flags.page:
         if not flags.from_runs:
@@ -201,7 +176,7 @@ def main() -> None:
         if flags.results == RESULTS:
             draw(flags.out / f"seed-{flags.seeds[0]}", DIAGRAM)
     if flags.results == RESULTS:
-        write_readme(read_committed())
+        PAGE.write_text(full_tables(read_committed()), encoding="utf-8")
 
 
 if __name__ == "__main__":

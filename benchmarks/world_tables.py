@@ -1,4 +1,4 @@
-"""The results of the embedded world as Markdown: the short tables of README, and all of them for docs/results."""
+"""The results of the embedded world as Markdown: docs/results/world.md, which begins with a short table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from common import CALIBRATION, HEADINGS, interval_text, mean_text, seeds_of, select, side, verdict, world_text
 
-from lovec.types import ResultRow
+from lovec.types import ResultRow, to_rating
 
 METHODS = (
     "Best constant",
@@ -62,11 +62,18 @@ FINDINGS = """
 """
 """What the tables do not show by themselves; to be read again whenever the benchmark is run again."""
 
+ABOUT_METHODS = (
+    "*Isotonic* is a monotone map fitted afterwards. Two objectives are ours, not the paper's: ExpectedReward sums the "
+    "reward over all scores instead of sampling them, and Distil states a calibrated blend of what the model's own "
+    "distribution, the likelihood of the sentence and agreement with other answers say of the training answers "
+    "([more about it](distil.md))."
+)
+
 Entry = Mapping[str, Any]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's table: in domain, per sentence, stated score; means over seeds, with intervals."""
+    """Return the short table: in domain, per sentence, stated score; means over seeds, with intervals."""
     lines = ["| Method | BS | minus SFT's | ECE-M | SC |", "|---|---|---|---|---|"]
     for mode, heading in MODES.items():
         lines.append(f"| **{heading}** | | | | |")
@@ -98,6 +105,21 @@ def full_tables(results: Mapping[str, Any]) -> str:
         f"{len(seeds_of(results['rows']))} seeds; {results['date']}, commit {results['commit']}. In "
         "domain: people, towns and ships whose answers no fine-tuning step saw. Other questions, one fact: about the "
         "same things. Out of domain: companies, which fine-tuning never saw.",
+        "",
+        "## In short",
+        "",
+        "By the stated score, per sentence; [Metrics](../metrics.md) explains BS, ECE-M and SC. Text given (iterative "
+        "tagging): the model scores a given text, sentence by sentence. Free-form: it writes the text as well. Vanilla "
+        f"is the untrained model. {ABOUT_METHODS}",
+        "",
+        table(results),
+        "",
+        "![Reliability diagrams of SFT, DPO, expected reward and Distil: mean factuality over mean confidence in ten "
+        "bins](../reliability.svg)",
+        "",
+        "An ordinary answer of Distil, the median by Brier score of those that mix true and false sentences:",
+        "",
+        example_table(results["example"]),
         *_claims(results),
         *FINDINGS.splitlines(),
     ]
@@ -117,6 +139,15 @@ def full_tables(results: Mapping[str, Any]) -> str:
                         lines.append(f"| {' | '.join([method, domain, mode, *_cells(rows)])} |")
     lines += _all_intervals(results)
     return "\n".join(lines) + "\n"
+
+
+def example_table(answer: Mapping[str, Any]) -> str:
+    """Return a tagged answer, each sentence beside how true it is."""
+    lines = [f"> {answer['question']}", "", "| The model's answer | True, 0 to 10 |", "|---|:-:|"]
+    for s in answer["sentences"]:
+        tag = "(no valid tag)" if s["score"] is None else f"`<confidence> {s['score']} </confidence>`"
+        lines.append(f"| {s['text']} {tag} | {to_rating(s['factuality'])} |")
+    return "\n".join(lines)
 
 
 def _claims(results: Mapping[str, Any]) -> list[str]:
@@ -178,7 +209,7 @@ def _interval(ends: Sequence[float] | None, difference: bool, bold: bool = False
 
 
 def _highest_mean(rows: Sequence[ResultRow], name: str) -> str:
-    """Return the highest of README's means of a metric, in percent."""
+    """Return the highest mean over seeds of a metric, in percent."""
     groups = (select(rows, method=method, mode=mode) for method in METHODS for mode in MODES)
     return f"{max(float(mean_text(group, name)) for group in groups if group):.1f}"
 

@@ -146,17 +146,24 @@ def run(words: list[str]) -> None:
         for mode in (ITERATIVE, FREE_FORM):
             if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
                 continue
-            made[mode], fitted = calibrate(
-                tagged,
-                adapter=digest,
-                base=session.model,
-                mode=mode,
-                readout=tuple(settings.features) if settings.features else settings.readout,
-                promised=settings.promised,
-                true_from=settings.true_from,
-                data=names,
-                provenance=session.provenance,
-            )
+            try:
+                made[mode], fitted = calibrate(
+                    tagged,
+                    adapter=digest,
+                    base=session.model,
+                    mode=mode,
+                    readout=tuple(settings.features) if settings.features else settings.readout,
+                    promised=settings.promised,
+                    true_from=settings.true_from,
+                    data=names,
+                    provenance=session.provenance,
+                )
+            except LovecError as error:
+                if mode == ITERATIVE:
+                    raise
+                theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
+                _say(f"warning: answers that the model writes itself {theirs}: {error}")
+                continue
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
     print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from lovec.types import LovecError
 from .errors import UsageError
 
 _FILES = {".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".pdf", ".png", ".svg", ".tex", ".txt"}
+_PROCESS = "process "  # begins the note in the file of a lock
 _COMMAND = 46  # columns of a command that is said to come next; what it is for stands behind them
 
 
@@ -72,26 +72,31 @@ def locked(output: Path, folder: bool = False) -> Iterator[None]:
     if not is_first_process():
         yield
         return
+    from filelock import FileLock, Timeout
+
     home = output if folder else output.parent
     home.mkdir(parents=True, exist_ok=True)
-    lock = home / (".lock" if folder else f".{output.name}.lock")
-    with open(lock, "a+", encoding="utf-8") as file:
+    path = home / (".lock" if folder else f".{output.name}.lock")
+    holder = _note(path)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip()
+            stack.enter_context(FileLock(path, timeout=0))
+        except Timeout:
             raise LovecError(
                 f"another run{f' ({holder})' if holder else ''} writes {output}; wait for it, or choose another folder"
             ) from None
-        except OSError as error:  # not every network file system has locks
-            reason = f"{home} has no locks ({error.strerror})"
+        except (OSError, NotImplementedError) as error:  # not every network file system has locks
+            reason = f"{home} has no locks ({getattr(error, 'strerror', None) or error})"
             print(f"lovec: warning: {reason}; start no second run that writes {output}", file=sys.stderr)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
+        if not _note(path) or _note(path).startswith(_PROCESS):  # where there are no locks, filelock keeps its own note
+            path.write_text(f"{_PROCESS}{os.getpid()} on {platform.node()}", encoding="utf-8")
         remove_leftovers(home)
         yield
+
+
+def _note(lock: Path) -> str:
+    """Return what the file of a lock says of the process that holds it."""
+    return lock.read_text(encoding="utf-8", errors="replace").strip() if lock.exists() else ""
 
 
 def is_first_process() -> bool:
@@ -106,21 +111,6 @@ def texts_in(settings: Any) -> Iterator[str]:
     elif isinstance(settings, (Mapping, list, tuple)):
         for value in settings.values() if isinstance(settings, Mapping) else settings:
             yield from texts_in(value)
-
-
-def weights_digest(adapter: str | None) -> str | None:
-    """Return what tells the weights of an adapter from others: the same folder may hold others later.
-
-    Args:
-        adapter: PEFT adapter folder, or the folder of its run; None for no adapter.
-    """
-    if adapter is None:
-        return None
-    from lovec.labelling.sources import file_digest
-    from lovec.taggers.session import adapter_folder
-
-    weights = Path(adapter_folder(adapter), "adapter_model.safetensors")
-    return file_digest(weights) if weights.exists() else adapter
 
 
 def say(line: str) -> None:

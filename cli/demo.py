@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lovec.provenance import changes
 from lovec.settings import check_count, check_seed
 from lovec.types import ITERATIVE, LovecError
 
@@ -76,12 +77,10 @@ class State:
                 found, state.done, state.begun = dict(saved["settings"]), list(saved["done"]), list(saved["begun"])
             except (ValueError, KeyError, TypeError):
                 raise LovecError(f"{path} cannot be read; give --redo to begin anew, or another --out") from None
-            if changed := [name for name in settings if settings[name] != found.get(name)]:
-                was = ", ".join(f"{name} {found.get(name)}" for name in changed)
-                now = ", ".join(f"{name} {settings[name]}" for name in changed)
+            if unlike := changes({name: found.get(name) for name in settings}, settings):
                 raise LovecError(
-                    f"{folder} holds a demo with {was}, and this one has {now}; give another --out, or --redo to "
-                    "replace it"
+                    f"{folder} holds a demo with other settings: {'; '.join(unlike.values())}; give another --out, or "
+                    "--redo to replace it"
                 )
         elif taken := [one for one in ours if one.exists()]:
             raise LovecError(

@@ -49,6 +49,7 @@ def show_answers(run: Path) -> None:
     from lovec.datamodules import Atlas
     from lovec.oracles import AtlasOracle
     from lovec.taggers import FreeFormTagger, open_session
+    from lovec.taggers.scoring import items_of
 
     from .printer import Printer
 
@@ -62,7 +63,8 @@ def show_answers(run: Path) -> None:
         printer = Printer(sys.stdout, session.encoder.tags, headings=True, asking=True)
         for record, verdicts in zip(answers, AtlasOracle().rate(answers), strict=True):
             printer.begin([record])
-            printer.end([record])
+            for item in items_of(record):
+                printer.add(item)
             print(told(record, verdicts))
 
 

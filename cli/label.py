@@ -13,14 +13,15 @@ from lovec.encoding import default_instruction
 from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
-from lovec.labelling.stage import FAILURES, PROVENANCE
+from lovec.labelling.stage import FAILURES
+from lovec.provenance import PROVENANCE
 from lovec.settings import decisive
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
-from .console import check_folder_name, locked, texts_in, weights_digest
+from .console import check_folder_name, locked, texts_in
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
@@ -317,9 +318,9 @@ class LabelCommand:
         if options.writer is not None:
             settings["writer"] = _described(options.writer)
             return Stage("answers", lambda records: self._answer_step(records), settings, options.chunk)
-        settings |= {"model": options.model, "adapter": weights_digest(options.adapter), "dtype": self._dtype}
-        settings["chat_template"] = options.chat_template
         settings |= self._provenance
+        settings |= {"model": options.model, "adapter": settings[PROVENANCE]["adapter"].get("weights")}
+        settings |= {"dtype": self._dtype, "chat_template": options.chat_template}
         return Stage("answers", lambda records: self._answer_step(records), settings, options.rows)
 
     def _sentences(self) -> Stage:

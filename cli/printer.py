@@ -11,6 +11,7 @@ from rich.console import Console
 
 from lovec import passages
 from lovec.passages import Breaks, sentence_text
+from lovec.taggers.scoring import Tagged
 from lovec.tags import TagFormat, render
 from lovec.types import Keeps, LovecError, Record, Sentence
 
@@ -55,19 +56,18 @@ class Printer:
         self._at = -1
         self._next()
 
-    def on_sentence(self, number: int, at: int, sentence: Sentence) -> None:
-        """Take a tagged sentence of document ``number``, and print it if its document is the one being printed."""
-        self._received[number] += 1
-        self._waiting[number].append(sentence)
-        self._flush()
+    def add(self, item: Tagged) -> None:
+        """Take a tagged sentence, and print it if its document is the one being printed; or the end of that document.
 
-    def end(self, records: Sequence[Record]) -> None:
-        """Print the rest of the documents, given their tagged records."""
-        for number, record in enumerate(records):
-            self._waiting[number].extend(record.sentences[self._received[number] :])
-        for _ in records:
-            self._flush()
+        Args:
+            item: of documents that end in their order. What was taken as it was written is not printed once more.
+        """
+        if isinstance(item, Record):
             self._next()
+        elif item.at == self._received[item.record]:
+            self._received[item.record] += 1
+            self._waiting[item.record].append(item.sentence)
+        self._flush()
 
     def _next(self) -> None:
         """Close the document that is printed, and open the next one."""
@@ -85,7 +85,7 @@ class Printer:
 
     def _flush(self) -> None:
         """Print what has arrived of the current document."""
-        waiting = self._waiting[self._at]
+        waiting = self._waiting[self._at] if self._at < len(self._waiting) else ()
         while waiting:
             sentence = waiting.popleft()
             self._gap = max(self._gap, self._breaks.before(sentence.text), key=("", " ", "\n", "\n\n").index)

@@ -11,7 +11,6 @@ from typing import Any
 from lovec.labelling import Counts, Progress
 from lovec.notices import counted
 from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
-from lovec.types import Sentence
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
 
@@ -38,8 +37,8 @@ class ProgressLines:
         self._now, self._begun = now, True
         self._print_if_due()
 
-    def on_sentence(self, number: int, at: int, sentence: Sentence) -> None:
-        """Count a tagged sentence, for records that take long; as `lovec.taggers.scoring.OnSentence`."""
+    def count_sentence(self) -> None:
+        """Count a tagged sentence, for records that take long."""
         self._sentences += 1
         self._print_if_due()
 

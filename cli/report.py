@@ -153,7 +153,7 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
     from lovec.reports.page import page
     from lovec.reports.places import places_of
     from lovec.reports.plots import write_plots
-    from lovec.reports.table import csv_text, json_text, latex, markdown
+    from lovec.reports.table import write_table
 
     run = report.cells.run
 
@@ -163,14 +163,9 @@ def _write_report(report: _Report, options: argparse.Namespace, folder: Path, on
     places = list(places_of(report.cells, report.lead, folder / "plots", on_plot))
     plots, left_out = write_plots(run, folder / "plots", on_plot)
     on_step("writes the page")
-    intervals = not options.no_intervals
     tables = [*report.tables, *(place.table for place in places)]
     for table in tables:
-        path = folder / "tables" / table.name
-        write_text(f"{path}.csv", csv_text(table), errors="replace")
-        write_text(f"{path}.json", json_text(table), errors="replace")
-        write_text(f"{path}.md", markdown(table, intervals), errors="replace")
-        write_text(f"{path}.tex", latex(table, intervals), errors="replace")
+        write_table(table, folder / "tables", not options.no_intervals)
     html = page(
         options.title or f"lovec report: {run.name}",
         options.runs,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import re
 import shlex
@@ -17,14 +16,16 @@ from typing import Any
 import yaml
 
 from lovec.files import check_writable, write_text
+from lovec.hub import adapter_folder
 from lovec.metrics.table import MetricInfo
 from lovec.notices import counted
+from lovec.provenance import text_digest, weights_of
 from lovec.results import Results, read_results, write_results
 from lovec.settings import check_count, check_seed
 from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of
-from .console import check_folder_name, is_first_process, locked, quiet, say, say_next, weights_digest
+from .console import check_folder_name, is_first_process, locked, quiet, say, say_next
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -311,10 +312,10 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
 def _digest(settings: dict[str, Any], seed: int) -> str:
     """Return a digest of settings, seed and, where training starts from an adapter on this disk, of its weights."""
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
-    digest = hashlib.sha256(json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True).encode())
+    decisive = json.dumps([{**settings, "trainer": trainer}, seed], sort_keys=True)
     adapter = settings["model"].get("init_args", {}).get("policy", {}).get("adapter")
-    digest.update(str(weights_digest(adapter)).encode())
-    return digest.hexdigest()[:12]
+    weights = weights_of(adapter and adapter_folder(adapter))
+    return text_digest([decisive, str(weights)])[:12]
 
 
 def _execute_in_processes(runs: Sequence[SweepRun], jobs: int) -> None:

@@ -23,18 +23,19 @@ from lovec.files import atomic_file, check_output, check_writable
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
-from lovec.labelling.sources import file_digest, select, shard_identity
-from lovec.labelling.stage import PROVENANCE, manifest_of
+from lovec.labelling.sources import input_digest, select, shard_identity
+from lovec.labelling.stage import manifest_of
 from lovec.notices import counted
+from lovec.provenance import PROVENANCE, file_digest
 from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
-from lovec.taggers.scoring import OnSentence
+from lovec.taggers.scoring import ScoredSentence, Tagged
 from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_question, question_notices
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record, Sentence
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next, weights_digest
+from .console import locked, log_level, say_next
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
@@ -202,11 +203,29 @@ class TagCommand:
         limits += [f"below the threshold of --keep_factual {share:g}"] if share is not None else []
         return " or ".join(limits) or None
 
-    def _tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
-        """Tag documents; without ``on_sentence`` the sentences of long texts are counted on standard error."""
-        if self.options.asking:
-            return self.tagger.answer_questions(records, on_sentence)
-        return self.tagger.tag_texts(records, on_sentence or (self._lines.on_sentence if self._lines else None))
+    def _tag(self, records: Sequence[Record], printer: Printer | None = None) -> Iterator[Record]:
+        """Yield tagged documents, and count their sentences on standard error where they come one by one.
+
+        Args:
+            records: the documents.
+            printer: prints their sentences.
+        """
+
+        def show(item: Tagged) -> None:
+            if printer is not None:
+                printer.add(item)
+            if self._lines is not None and isinstance(item, ScoredSentence):
+                self._lines.count_sentence()
+
+        # While an answer is written only its stated scores are known; its confidences follow when it is complete.
+        as_written = show if printer is not None and self.options.readout == "stated" else None
+        for item in self.tagger.stream(records, self.mode, as_written):
+            if not self.options.asking:
+                show(item)
+            elif printer is not None:
+                printer.add(item)
+            if isinstance(item, Record):
+                yield item
 
     def _tagged(self) -> Iterator[Record]:
         """Yield all tagged documents, as `_narrowed` leaves them."""
@@ -239,11 +258,12 @@ class TagCommand:
     def _chunks(self, report: bool = True) -> Iterator[list[Record]]:
         """Yield documents that are tagged together, and report on standard error how many are done."""
         rest, taken = self.documents.records(0), 0
-        with progress("tag", None, report) as self._lines:
+        with progress("tag", None, report) as lines:
+            self._lines = lines if report else None
             while chunk := list(islice(rest, self.options.rows)):
                 yield chunk
                 taken += len(chunk)
-                if report and taken > 1:
+                if self._lines is not None and taken > 1:
                     self._lines(Progress("tag", taken, 0, {}))
 
     def _print_text(self, file: TextIO, headings: bool) -> None:
@@ -251,20 +271,9 @@ class TagCommand:
         tagger, options = self.tagger, self.options
         stated = options.readout == "stated"
         printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode), stated)
-        report = not file.isatty()
-        # While an answer is written only its stated scores are known; its confidences follow when it is complete.
-        streams = stated or not options.asking
-
-        def on_sentence(number: int, at: int, sentence: Sentence) -> None:
-            printer.on_sentence(number, at, sentence)
-            if report and self._lines is not None:
-                self._lines.on_sentence(number, at, sentence)
-
-        for records in self._chunks(report):
+        for records in self._chunks(report=not file.isatty()):
             printer.begin(records)
-            tagged = self._tag(records, on_sentence if streams else None)
-            printer.end(tagged)
-            for record in tagged:
+            for record in list(self._tag(records, printer)):
                 self.tally.add(record)
                 self.problems.check(record)
 
@@ -291,7 +300,7 @@ class TagCommand:
         compute = None
         if ray.on is not None:
             compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
-        files = [file_digest(path) for _, path in self.documents.files]
+        files = [input_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
         )
@@ -327,9 +336,9 @@ class TagCommand:
         """Return what the JSONL file depends on beside its input."""
         options = self.options.as_dict()
         settings = self.parser.decisive(self.options) | {name: options[name] for name in ("paragraphs", "asking")}
-        settings["adapter"] = weights_digest(options["adapter"])
         settings["calibration"] = _calibration(options)
         provenance = session_provenance(options)
+        settings["adapter"] = provenance.parts["adapter"].get("weights")
         settings[PROVENANCE] = provenance.to_dict()
         settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question

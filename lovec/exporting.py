@@ -224,8 +224,7 @@ def _calibrations(source: ExportSource) -> Mapping[str, Calibration]:
     found = read_calibrations(source.adapter)
     base = PolicyConfig(resolve_model(source.base))
     for made in found.values():
-        here = policy_provenance(base, str(source.adapter), *_prompting(source)).parts
-        exported = Provenance({part: here[part] for part in ("base", "adapter")})
+        exported = policy_provenance(base, str(source.adapter), *_prompting(source)).of_weights()
         if unlike := [] if made.provenance is None else made.provenance.differences(exported):
             raise LovecError(
                 f"{source.adapter / CALIBRATION_FILE} was fitted to other scores ({'; '.join(unlike)}); calibrate "
@@ -250,9 +249,7 @@ def _moved(made: Calibration, source: ExportSource, folder: Path, name: str | No
         name: name of the merged model; None for an adapter.
     """
     digest = weights_digest(folder)
-    if made.provenance is None:
-        return replace(made, adapter=digest)
-    if name is None:
+    if made.provenance is None or name is None:
         return replace(made, adapter=digest)
     base = policy_provenance(PolicyConfig(str(folder)), None, *_prompting(source), name=name).parts["base"]
     computing = {**made.provenance.parts["computing"], "quantization": None}

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -106,7 +106,7 @@ def atomic_folder(path: str | os.PathLike[str], compared: str | None = None) -> 
             if file.is_file():
                 _flush_to_disk(file)
         if path.exists():
-            replaced = compared is None or _equal(path / compared, fresh / compared)
+            replaced = compared is None or same_content(path / compared, fresh / compared)
             os.replace(path, old if replaced else free_name(path))
         os.replace(fresh, path)
     finally:
@@ -123,7 +123,8 @@ def free_name(path: str | os.PathLike[str]) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _equal(one: Path, other: Path) -> bool:
+def same_content(one: Path, other: Path) -> bool:
+    """Return whether two files are there and equal, byte for byte."""
     return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
@@ -253,6 +254,30 @@ def _same(one: Path, other: Path) -> bool:
 def _flush_to_disk(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of what is kept for all runs: the one that is given, else ``$LOVEC_CACHE``, else the user's."""
+    from platformdirs import user_cache_dir
+
+    return Path(given or os.environ.get("LOVEC_CACHE") or user_cache_dir("lovec")).expanduser()
+
+
+def ensure_folder(path: Path, make: Callable[[], object]) -> Path:
+    """Return a folder, which is made first where there is none; of several processes one makes it, the others wait.
+
+    Args:
+        path: the folder. Its name holds a digest of what it is made from, so that nothing else is taken for it.
+        make: writes it, whole or not at all.
+    """
+    if not path.exists():
+        from filelock import FileLock
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f"{path.name}.lock")):
+            if not path.exists():
+                make()
+    return path
 
 
 def check_run_folder(run: str | os.PathLike[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -14,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lovec.files import atomic_folder
+from lovec.files import atomic_folder, cache_folder, ensure_folder
 from lovec.imports import without_progress_bars
-from lovec.provenance import SOURCE, source_note
+from lovec.provenance import SOURCE, file_digest, source_note
 from lovec.types import LovecError
 
 SMOLLM2 = "smollm2"
@@ -79,26 +78,17 @@ def ensure_dequantised(name: str, dtype: str = "float32", cache_dir: str | os.Pa
         LovecError: there is no such file; it is no GGUF file, or of an architecture that transformers cannot read; or
             a package is missing.
     """
-    from filelock import FileLock
-
     file = gguf_file(name)
     digest = _digest(file)
     stem = SMOLLM2 if name == SMOLLM2 else file.stem
     exact, rounded = _folders(f"{stem}-{digest[:_SHORT]}", cache_dir)
     target = exact if dtype != "bfloat16" or exact.exists() else rounded
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.parent / f"{target.name}.lock"):
-            if not target.exists():
-                _dequantise(file, target, digest, "float32" if target == exact else dtype)
-    return target
+    return ensure_folder(target, lambda: _dequantise(file, target, digest, "float32" if target == exact else dtype))
 
 
 def _folders(last: str, cache_dir: str | os.PathLike[str] | None) -> tuple[Path, Path]:
     """Return the folders of a dequantised model by their last name: in float32 and in bfloat16."""
-    from platformdirs import user_cache_path
-
-    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "gguf"
+    root = cache_folder(cache_dir) / "gguf"
     return root / last, root / "bfloat16" / last
 
 
@@ -164,8 +154,7 @@ def _digest_of(file: Path, size: int, changed: int) -> str:
     with open(file, "rb") as stream:
         if stream.read(len(_MAGIC)) != _MAGIC:
             raise LovecError(f"{file} is no GGUF file: it does not begin with {_MAGIC.decode()}")
-        stream.seek(0)
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_digest(file)
 
 
 def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:

@@ -48,17 +48,16 @@ class Stopwatch:
                 outer, cpu_outer = self._inner[-1]
                 self._inner[-1] = outer + spent, cpu_outer + cpu_spent
 
-    def timed(self, name: str, steps: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run a generator step by step, and add the time that its steps take, not the time in between, to a phase."""
+    def timed(self, name: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
+        """Yield the items of a generator, and add the time that it takes, not the time in between, to a phase."""
         try:
             while True:
                 with self.phase(name):
                     try:
-                        next(steps)
-                    except StopIteration as end:
-                        result: T = end.value
-                        return result
-                yield
+                        item = next(items)
+                    except StopIteration:
+                        return
+                yield item
         finally:
             with self.phase(name):
-                steps.close()
+                items.close()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lovec.answers import split_record
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
@@ -23,12 +23,12 @@ from lovec.encoding import QUESTION
 from lovec.settings import Count, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
-from lovec.taggers.scoring import OnSentence, run_to_end
+from lovec.taggers.freeform import OnWritten
+from lovec.taggers.scoring import Tagged
 from lovec.types import (
     DEFAULT_SCALE,
     FREE_FORM,
     ITERATIVE,
-    MODES,
     STATEMENT,
     Engine,
     Keeps,
@@ -53,15 +53,10 @@ _NOTES: Mapping[str, str] = {
 }
 """What the confidence is, by readout."""
 
-_MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _LONGEST_TOPIC = 80  # characters
 _MOST_NOTICES = 3  # texts whose topics are said one by one
 
 log = logging.getLogger(__name__)
-
-
-TagSteps: TypeAlias = Callable[..., Generator[Any, Any, list[Record]]]
-"""A method of ``IterativeTagger`` that does its work in steps."""
 
 
 @checked()
@@ -105,13 +100,18 @@ class TextTagger:
         self._ranks: list[list[float]] = []
         self.readout = readout
         self.deployment = session.deployment if readout is None else Deployment()
-        needs = [self.deployment.needs_likelihoods(mode) for mode in MODES]
-        self._iterative = IterativeTagger(engine, encoder, readout or "mean", likelihoods=needs[0])
+        calibrations = {mode: self.deployment.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
+        self._iterative = IterativeTagger(engine, encoder, readout or "mean", calibration=calibrations[ITERATIVE])
         self._free_form = FreeFormTagger(
-            engine, encoder, Sampling(max_new_tokens), readout or "mean", distributions=True, likelihoods=needs[1]
+            engine,
+            encoder,
+            Sampling(max_new_tokens),
+            readout or "mean",
+            distributions=True,
+            calibration=calibrations[FREE_FORM],
         )
 
-    def tag_texts(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+    def tag_texts(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with a confidence for every sentence, in the order given.
 
         Answers without sentences are split, and tags in them are removed. What states nothing (headings, code: see
@@ -121,47 +121,10 @@ class TextTagger:
 
         Args:
             records: the texts.
-            on_sentence: called with every sentence as soon as it is scored, those that are left out included.
         """
-        return run_to_end(self.tag_steps(records, on_sentence))
+        return [item for item in self.stream(records, ITERATIVE) if isinstance(item, Record)]
 
-    def tag_steps(
-        self, records: Sequence[Record], on_sentence: OnSentence | None = None, steps: TagSteps = IterativeTagger.steps
-    ) -> Generator[Any, Any, list[Record]]:
-        """Do the work of ``tag_texts``, and yield after every call of the engine; the generator returns the records.
-
-        Between two calls others may use the engine: the results stay the same. Closing the generator, or an exception
-        in ``on_sentence``, ends the work; the engine can be used again at once.
-
-        Args:
-            records: as for ``tag_texts``.
-            on_sentence: as for ``tag_texts``.
-            steps: a method of ``IterativeTagger`` that does its work: ``requests`` leaves the engine's part to the
-                caller.
-        """
-        self.keeps(ITERATIVE)  # before anything is computed, since there may be no such guarantee
-        deployed = self.deployment
-
-        def report(number: int, at: int, sentence: Sentence) -> None:
-            if on_sentence is None:
-                return
-            place = scored[number][at]
-            for before in range(given[number], place):
-                on_sentence(number, before, _kept(split[number].sentences[before]))
-            given[number] = place + 1
-            on_sentence(number, place, deployed.sentence(sentence, ITERATIVE))
-
-        split = [split_record(record, self.session.encoder.tags) for record in records]
-        scored = [[at for at, part in enumerate(record.sentences) if part.is_statement] for record in split]
-        given = [0 for _ in records]  # sentences that were reported
-        bare = [replace(record.statements(), rejected=None) for record in split]
-        tagged = yield from steps(self._iterative, bare, report)
-        texts = [[sentence.text for sentence in record.sentences] for record in bare]
-        done = [self._with_unknown_words(*pair) for pair in zip(tagged, texts, strict=True)]
-        done = [_with_kept(*triple) for triple in zip(done, split, scored, strict=True)]
-        return [self._filtered(deployed.record(record, ITERATIVE), ITERATIVE) for record in done]
-
-    def answer_questions(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+    def answer_questions(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with the model's answer to their question, tagged by itself, in the order given.
 
         ``meta["problems"]`` names problems with an answer: malformed tags, words of the question that the model does
@@ -169,18 +132,31 @@ class TextTagger:
 
         Args:
             records: the questions.
-            on_sentence: called with every sentence as soon as its tag is complete, with the stated score as its
-                confidence; not with text after the last tag.
         """
-        self.keeps(FREE_FORM)
-        answers = self._free_form.tag(records, on_sentence)
-        done = [_with_cut_off(self._with_unknown_words(answer, [answer.question])) for answer in answers]
-        return [self._filtered(self.deployment.record(record, FREE_FORM), FREE_FORM) for record in done]
+        return [item for item in self.stream(records, FREE_FORM) if isinstance(item, Record)]
 
-    def _with_unknown_words(self, record: Record, texts: Sequence[str]) -> Record:
-        """Add a problem to a record if the model knows too few words of the texts that it has read."""
-        problem = unknown_words_problem(self.session, texts)
-        return record if problem is None else _with_problem(record, problem)
+    def stream(self, records: Sequence[Record], mode: str, on_written: OnWritten | None = None) -> Iterator[Tagged]:
+        """Yield the sentences of records, those that are left out included, and the records as they are in the end.
+
+        Args:
+            records: the texts, or the questions.
+            mode: "iterative" as in ``tag_texts``, whose sentences come as soon as they are scored, or "free-form" as in
+                ``answer_questions``.
+            on_written: see ``FreeFormTagger.stream``.
+        """
+        self.keeps(mode)  # before anything is computed, since there may be no such guarantee
+        if mode == ITERATIVE:
+            split = [split_record(record, self.session.encoder.tags) for record in records]
+            items: Iterator[Tagged] = self._iterative.stream([replace(record, rejected=None) for record in split])
+        else:
+            items = self._free_form.stream(records, on_written)
+        for item in items:
+            yield self._finished(item, mode) if isinstance(item, Record) else item
+
+    def _finished(self, record: Record, mode: str) -> Record:
+        """Return a tagged record with its problems, and without the sentences that are not kept."""
+        record = with_unknown_words(record, self.session, mode)
+        return self._filtered(_with_cut_off(record) if mode == FREE_FORM else record, mode)
 
     def keeps(self, mode: str) -> Keeps:
         """Return a function that tells whether a tagged sentence is kept.
@@ -461,31 +437,22 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
 
 
-def _kept(part: Sentence) -> Sentence:
-    """Return a part of a text that states nothing, without what an earlier run may have said of it."""
-    return Sentence(part.text, part.factuality, kind=part.kind)
-
-
-def _with_kept(record: Record, split: Record, places: Sequence[int]) -> Record:
-    """Return a tagged record with the parts that were not scored in their places."""
-    sentences = list(map(_kept, split.sentences))
-    for at, sentence in zip(places, record.sentences, strict=True):
-        sentences[at] = sentence
-    return replace(record, sentences=tuple(sentences))
-
-
 def _with_problem(record: Record, problem: str) -> Record:
     """Return a record with one more problem, before those that it has."""
     return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
 
 
-def unknown_words_problem(session: Session, texts: Sequence[str]) -> str | None:
-    """Return in one line that the model knows too few words of texts; None if it knows enough."""
-    unknown = session.unknown_words(texts)
-    if unknown <= _MAX_UNKNOWN:
-        return None
-    words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
-    return f"the model does not know {words}; its scores mean little here"
+def with_unknown_words(record: Record, session: Session, mode: str) -> Record:
+    """Return a tagged record with a problem more if the model knows too few words of what it has read.
+
+    Args:
+        record: a tagged text, or a question that was answered.
+        session: the model.
+        mode: "iterative" or "free-form".
+    """
+    read = [part.text for part in record.sentences if part.is_statement] if mode == ITERATIVE else [record.question]
+    problem = session.unknown_words_problem(read)
+    return record if problem is None else _with_problem(record, problem)
 
 
 def _with_cut_off(record: Record) -> Record:

@@ -6,7 +6,6 @@ closing tag many: the hard case for scoring whole strings.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from lovec.files import atomic_folder
+from lovec.files import atomic_folder, cache_folder, ensure_folder
 from lovec.imports import without_progress_bars
+from lovec.provenance import text_digest
 from lovec.types import LovecError
 
 _Arch: TypeAlias = dict[str, Any]
@@ -72,21 +72,12 @@ def ensure_tiny(name: str, cache_dir: str | os.PathLike[str] | None = None) -> P
     Raises:
         LovecError: the name is unknown.
     """
-    from filelock import FileLock
-    from platformdirs import user_cache_path
-
     arch = name.removeprefix("tiny-")
     if name not in tiny_names():
         raise LovecError(f"tiny model {name!r} is unknown, expected one of {', '.join(tiny_names())}")
-    root = Path(cache_dir or os.environ.get("LOVEC_CACHE") or user_cache_path("lovec")) / "tiny"
     settings = json.dumps([_ARCHS[arch], _SIZES])
-    target = root / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
-    if not target.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{target.name}.lock"):
-            if not target.exists():
-                build_tiny(arch, target)
-    return target
+    target = cache_folder(cache_dir) / "tiny" / f"{name}-{text_digest([settings])[:12]}"
+    return ensure_folder(target, lambda: build_tiny(arch, target))
 
 
 def _write(arch: _Arch, folder: Path, seed: int, pad_is_eos: bool, sizes: dict[str, Any]) -> None:

@@ -30,10 +30,8 @@ from lovec.labelling import write_recipe
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 EXTENDING = DOCS / "extending.md"
-RESULTS = ROOT / "benchmarks" / "results" / "world.json"
 PLAIN = set("label agreement calibrate sweep curves world demo report score tag join serve export".split())
 """Commands with a parser of their own."""
-NOT_BEFORE_THE_BENCHMARK = {ROOT / "docs" / "reliability.svg"}
 
 
 def load(path):
@@ -95,7 +93,7 @@ def test_links_and_images_lead_somewhere(page):
         if not link.startswith(("http://", "https://")):
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page
-            assert target.exists() or (target in NOT_BEFORE_THE_BENCHMARK and not RESULTS.exists()), link
+            assert target.exists(), link
             assert not anchor or anchor in headings(target), f"{target.name} has no heading #{anchor}"
 
 
@@ -303,7 +301,7 @@ def test_the_printed_example_prints_its_sentences(adapter, tmp_path, monkeypatch
 
 
 def test_the_printed_records_can_be_read():
-    for page in (README, ROOT / "docs" / "data.md"):
+    for page in (README, DOCS / "data.md"):
         line, *questions = blocks(page, "json")
         assert record_from_dict(json.loads(line)).labelled
         for question in "".join(questions).splitlines():
@@ -332,18 +330,17 @@ def test_errors_are_as_printed(line, here):
 # ---------------------------------------------------------------- results
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="benchmarks/world.py has not been run")
-def test_table_and_answer_are_those_of_the_results():
+def test_the_page_of_the_world_is_of_its_results():
     results = world.read_committed()
-    text = README.read_text()
-    assert f"{world.BEGIN}\n{world.table(results)}\n{world.END}" in text
-    assert f"{world.EXAMPLE_BEGIN}\n{world.example_table(results)}\n{world.EXAMPLE_END}" in text
+    page = world.PAGE.read_text()
+    assert page == tables.full_tables(results)
+    assert f"\n{tables.table(results)}\n" in page and f"\n{tables.example_table(results['example'])}\n" in page
 
 
-def test_marks_stand_once_each():
-    text = README.read_text()
-    for mark in (world.BEGIN, world.END, world.EXAMPLE_BEGIN, world.EXAMPLE_END):
-        assert text.count(mark) == 1, mark
+@pytest.mark.parametrize("name", ["comparison", "deployed"])
+def test_the_pages_of_baselines_and_of_deployed_confidences_are_of_their_results(name):
+    script = load(ROOT / "benchmarks" / f"{name}.py")
+    assert script.PAGE.read_text() == script.page(sys.modules["common"].read_json(script.RESULTS))
 
 
 def results_of(seeds):
@@ -359,23 +356,15 @@ def results_of(seeds):
 
 
 def test_the_table_says_means():
-    lines = world.table(results_of(3)).splitlines()
+    lines = tables.table(results_of(3)).splitlines()
     assert lines.count("| Vanilla | 11.0 | - | 20.0 | 30.0 |") == len(tables.MODES)
     assert "3 seeds" in lines[-1]
 
 
-def test_the_readme_is_written_between_the_marks(tmp_path, monkeypatch):
-    copy = tmp_path / "README.md"
-    copy.write_text(f"a\n{world.EXAMPLE_BEGIN}\nold\n{world.EXAMPLE_END}\nb\n{world.BEGIN}\n{world.END}\nc\n")
-    monkeypatch.setattr(world, "README", copy)
-    monkeypatch.setattr(world, "TABLES", tmp_path / "world.md")
-    for _ in range(2):  # a second time changes nothing
-        world.write_readme(results_of(1))
-        text = copy.read_text()
-        assert "old" not in text
-        assert "\n| True. `<confidence> 9 </confidence>` | 10 |\n| Half. (no valid tag) | 5 |\n" in text
-        assert text.index("a\n") < text.index("| True.") < text.index("\nb\n") < text.index("| Vanilla |")
-        assert text.endswith(f"{world.END}\nc\n")
+def test_the_page_begins_with_the_table_and_an_answer():
+    page = tables.full_tables(results_of(1))
+    assert "\n| True. `<confidence> 9 </confidence>` | 10 |\n| Half. (no valid tag) | 5 |\n" in page
+    assert page.index("| Vanilla |") < page.index("| True.") < page.index("## What holds here")
 
 
 def test_the_answer_shown_is_the_median_of_mixed_truth():

@@ -23,8 +23,10 @@ from lovec.datasets.world.cache import ensure_built
 from lovec.encoding import INSTRUCTION, Encoder
 from lovec.engines import TransformersEngine
 from lovec.policy import Policy, PolicyConfig
-from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session, scoring
+from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import AnswerReader
+from lovec.taggers.scoring import items_of
 from lovec.taggers.session import SETTINGS, settings_file
 from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, text_record, topic_of
 from lovec.tags import TagFormat, parse
@@ -173,7 +175,7 @@ def test_instruction_and_tags_are_read_from_beside_the_model(model: str, adapter
 
 def test_iterative_sentences_are_reported_as_they_are_scored(session: Session) -> None:
     records = prepared(3, 0, 5, 1)
-    reported: list[tuple[int, int, Sentence]] = []
+    reported: list[Any] = []
     calls = []
     engine = session.engine
     score = engine.score
@@ -183,7 +185,9 @@ def test_iterative_sentences_are_reported_as_they_are_scored(session: Session) -
         return score(contexts, choices)
 
     spied = SimpleNamespace(score=counted, context_length=engine.context_length, max_rows=engine.max_rows)
-    tagged = IterativeTagger(spied, session.encoder).tag(records, lambda *each: reported.append(each))  # type: ignore[arg-type]
+    tagged = []
+    for item in IterativeTagger(spied, session.encoder).stream(records):  # type: ignore[arg-type]
+        (tagged if isinstance(item, Record) else reported).append(item)
     assert tagged == IterativeTagger(engine, session.encoder).tag(records)
     assert sorted(reported, key=lambda each: each[:2]) == [
         (n, i, sentence) for n, record in enumerate(tagged) for i, sentence in enumerate(record.sentences)
@@ -196,10 +200,54 @@ def test_iterative_sentences_are_reported_as_they_are_scored(session: Session) -
 def test_a_sentence_that_does_not_fit_is_reported_as_well(tmp_path: Path) -> None:
     opened = open_session(str(build_tiny("llama", tmp_path / "m", max_position_embeddings=128)), instruction="Rate.")
     records = [Record("long", "Who?", sentences=(Sentence("One."), Sentence("x" * 100), Sentence("Three.")))]
-    reported: list[tuple[int, int, Sentence]] = []
-    [tagged] = IterativeTagger(opened.engine, opened.encoder).tag(records, lambda *each: reported.append(each))
+    *reported, tagged = IterativeTagger(opened.engine, opened.encoder).stream(records)
+    assert isinstance(tagged, Record)
     assert [sentence.score is None for sentence in tagged.sentences] == [False, True, False]
     assert reported == [(0, at, sentence) for at, sentence in enumerate(tagged.sentences)]
+
+
+HEADED = "# Ada\n\nAda wrote notes. It rained.\n\n## Later\n\nShe slept.\n\n---\n"
+
+
+@pytest.mark.parametrize("mode", ["iterative", "free-form"])
+def test_a_sentence_is_read_and_calibrated_once(session: Session, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is consumed: the record has the very sentences that were streamed."""
+    counts = {"read": 0, "calibrated": 0}
+    with_score = scoring.with_score
+
+    def read(*arguments: Any) -> Sentence:
+        counts["read"] += 1
+        return with_score(*arguments)
+
+    class Map:
+        needs_token_logps, needs_distribution = False, True
+
+        def confidence(self, sentence: Sentence) -> float | None:
+            counts["calibrated"] += 1
+            return None if sentence.confidence is None else sentence.confidence / 2
+
+        def rank(self, sentence: Sentence) -> float | None:
+            return sentence.confidence
+
+    monkeypatch.setattr(scoring, "with_score", read)
+    calibration: Any = Map()
+    deployed = replace(session, deployment=Deployment({mode: calibration}))
+    answers = ("Ada. <confidence> 9 </confidence> Bob. <confidence> 8.5 </confidence> And a tail",)
+    engine = Scripted(session.encoder, *answers)
+    engine.sync(SimpleNamespace(model=session.engine._model))  # type: ignore[attr-defined]
+    if mode == "free-form":
+        deployed = replace(deployed, engine=engine)
+    *streamed, record = TextTagger(deployed).stream([text_record(HEADED)], mode, engine.reported.append)
+    assert isinstance(record, Record)
+    assert [item.sentence for item in streamed] == list(record.sentences)
+    assert all(a.sentence is b for a, b in zip(streamed, record.sentences, strict=True))
+    statements = [sentence for sentence in record.sentences if sentence.is_statement]
+    scored = [sentence for sentence in statements if sentence.distribution is not None]
+    assert (len(record.sentences), len(statements), len(scored)) == ((6, 3, 3) if mode == "iterative" else (3, 3, 1))
+    assert counts == {"read": len(scored), "calibrated": len(statements)}
+    raw = TextTagger(deployed, "mean").stream([text_record(HEADED)], mode, engine.reported.append)
+    means = [item.sentence.confidence for item in raw if not isinstance(item, Record)]
+    assert [s.confidence for s in record.sentences] == [None if mean is None else mean / 2 for mean in means]
 
 
 class Scripted(TransformersEngine):
@@ -228,7 +276,9 @@ def test_sentences_of_answers_are_reported_when_their_tag_is_closed(session: Ses
     tagger = FreeFormTagger(engine, session.encoder, Sampling(99))
     records = [replace(record, sentences=()) for record in prepared(0, 0, 0, 0)]
     records[1] = replace(records[1], question="x" * 5000)  # no room for it: the engine is asked the other three
-    tagged = tagger.tag(records, lambda *each: engine.reported.append(each))
+    items = list(tagger.stream(records, engine.reported.append))
+    tagged = [item for item in items if isinstance(item, Record)]
+    assert items == [item for number, record in enumerate(tagged) for item in items_of(record, number)]
     assert [len(record.sentences) for record in tagged] == [3, 0, 1, 1]
     assert engine.reported == [
         (3, 0, Sentence("C.", confidence=0.1, score=1)),

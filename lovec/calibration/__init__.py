@@ -7,8 +7,7 @@ from lovec.calibration.calibration import Calibration, Promised, calibrate
 from lovec.calibration.conformal import Guarantee, guarantee
 from lovec.calibration.files import read_calibrations, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
-from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt
-from lovec.calibration.stack import Stack
+from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt, Stack
 from lovec.provenance import weights_digest
 
 __all__ = [

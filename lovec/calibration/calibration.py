@@ -5,31 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+import lovec
 from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, passages_of
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
-from lovec.calibration.fitting import FeatureMap, Fitted, feature_map_from_dict, fit_map
-from lovec.calibration.maps import Identity
-from lovec.calibration.stack import Stack
+from lovec.calibration.fitting import Fitted, fit_map
+from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
 from lovec.notices import counted
 from lovec.plain import (
-    checked_integer,
+    PlainObject,
+    Within,
     checked_list,
     checked_number,
     checked_object,
     checked_text,
+    plain_object,
+    read_object,
     wrong,
 )
 from lovec.provenance import Provenance
@@ -62,7 +63,7 @@ class Promised(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FittedOn:
+class FittedOn(PlainObject):
     """What a calibration was fitted on.
 
     Attributes:
@@ -74,23 +75,18 @@ class FittedOn:
         lovec: version of lovec.
     """
 
-    sentences: int
-    passages: int
+    what: ClassVar[str] = "a calibration"
+
+    sentences: Annotated[int, Within(1, 2**31 - 1)]
+    passages: Annotated[int, Within(1, 2**31 - 1)]
     date: str
     data: tuple[str, ...] = ()
-    metrics: Metrics = field(default_factory=dict)
+    metrics: Annotated[Metrics, _metrics] = field(default_factory=dict)
     lovec: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as a plain JSON object."""
-        return {
-            "sentences": self.sentences,
-            "passages": self.passages,
-            "date": self.date,
-            "data": list(self.data),
-            "metrics": {stage: dict(values) for stage, values in self.metrics.items()},
-            "lovec": self.lovec,
-        }
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", self.date):
+            raise wrong("date of a calibration", self.date, "a day such as 2026-11-22")
 
     @classmethod
     def from_dict(cls, data: Any) -> FittedOn:
@@ -99,36 +95,24 @@ class FittedOn:
         Raises:
             LovecError: it holds something else.
         """
-        found = checked_object(data, "what was fitted on", {*FittedOn.__slots__})
-        metrics = checked_object(found["metrics"], "metrics of a calibration", _STAGES)
-        date = checked_text(found["date"], "date of a calibration")
-        if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
-            raise wrong("date of a calibration", date, "a day such as 2026-11-22")
-        return cls(
-            sentences=checked_integer(found["sentences"], "sentences of a calibration", 1),
-            passages=checked_integer(found["passages"], "passages of a calibration", 1),
-            date=date,
-            data=tuple(checked_text(name, "a file of a calibration") for name in checked_list(found["data"], "data")),
-            metrics={stage: _metrics(metrics[stage]) for stage in _STAGES},
-            lovec=checked_text(found["lovec"], "version of lovec"),
-        )
+        return read_object(cls, checked_object(data, "what was fitted on", [field.name for field in fields(cls)]))
 
 
 @checked("{} of a calibration")
-@dataclass(frozen=True, slots=True)
-class Calibration:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(PlainObject):
     """A map from what a tagger tells about a sentence to its deployed confidence, and thresholds with a guarantee.
 
     Attributes:
         readout: what is mapped: "mean" or "stated", or the names of several features.
         map: a map of confidences, or a stack of features.
+        guarantees: thresholds on ``rank``.
         adapter: digest of the weights that it was fitted for, see ``lovec.calibration.weights_digest``.
         base: name of the base model.
         mode: how the answers that it was fitted to were tagged.
+        levels: number of levels of the scale of the scores.
         fitted: what it was fitted on.
         histogram: the distribution of ``rank`` over the sentences that it was fitted to.
-        guarantees: thresholds on ``rank``.
-        levels: number of levels of the scale of the scores.
         provenance: what decided the scores that it was fitted to; None where that is not known.
 
     Raises:
@@ -136,15 +120,17 @@ class Calibration:
             each other.
     """
 
-    readout: str | tuple[str, ...]
-    map: FeatureMap
+    what: ClassVar[str] = "a calibration"
+
+    readout: Annotated[str | tuple[str, ...], _readout]
+    map: Annotated[FeatureMap, _map]
+    guarantees: Annotated[tuple[Guarantee, ...], Within(most=100)] = ()
     adapter: str
     base: str
     mode: Mode
+    levels: Annotated[int, Within(2, 10_000)] = DEFAULT_SCALE.size
     fitted: FittedOn
     histogram: Histogram
-    guarantees: tuple[Guarantee, ...] = ()
-    levels: int = DEFAULT_SCALE.size
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
@@ -252,19 +238,10 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as a plain JSON object."""
-        return {
-            "version": VERSIONS[self.provenance is not None],
-            "readout": self.readout if isinstance(self.readout, str) else list(self.readout),
-            "map": self.map.to_dict(),
-            "guarantees": [found.to_dict() for found in self.guarantees],
-            "adapter": self.adapter,
-            "base": self.base,
-            "mode": self.mode,
-            "levels": self.levels,
-            "fitted": self.fitted.to_dict(),
-            "histogram": self.histogram.to_dict(),
-            **({} if self.provenance is None else {"provenance": self.provenance.to_dict()}),
-        }
+        said = plain_object(self)
+        if self.provenance is None:
+            del said["provenance"]
+        return {"version": VERSIONS[self.provenance is not None], **said}
 
     @classmethod
     def from_dict(cls, data: Any) -> Calibration:
@@ -276,25 +253,10 @@ class Calibration:
         version = data.get("version") if isinstance(data, Mapping) else VERSIONS[0]
         if type(version) is not int or version not in VERSIONS:
             raise wrong("version of a calibration", version, " or ".join(map(str, VERSIONS)))
-        keys = {"version", "readout", "map", "guarantees", "adapter", "base", "mode", "levels", "fitted", "histogram"}
-        keys |= {"provenance"} if version == VERSIONS[1] else set()
-        found = checked_object(data, "a calibration", keys)
-        readout = found["readout"]
-        if not isinstance(readout, str):
-            readout = tuple(checked_text(name, "a feature") for name in checked_list(readout, "readout", 100))
-            check_names(readout)
-        return cls(
-            readout=readout,
-            map=feature_map_from_dict(found["map"]),
-            adapter=checked_text(found["adapter"], "adapter of a calibration"),
-            base=checked_text(found["base"], "base of a calibration"),
-            mode=found["mode"],
-            fitted=FittedOn.from_dict(found["fitted"]),
-            histogram=Histogram.from_dict(found["histogram"]),
-            guarantees=tuple(map(Guarantee.from_dict, checked_list(found["guarantees"], "guarantees", 100))),
-            levels=checked_integer(found["levels"], "levels of a calibration", 2, 10_000),
-            provenance=Provenance.from_dict(found["provenance"]) if version == VERSIONS[1] else None,
-        )
+        names = {field.name for field in fields(cls)} - ({"provenance"} if version == VERSIONS[0] else set())
+        found = {"provenance": None, **checked_object(data, cls.what, {"version", *names})}
+        del found["version"]
+        return read_object(cls, found)
 
     def _row(self, sentence: Sentence) -> list[float] | None:
         row = feature_row(sentence, self.features)
@@ -369,7 +331,7 @@ def calibrate(
             datetime.now(UTC).strftime("%Y-%m-%d"),
             tuple(Path(path).name for path in data),
             fitted.metrics(draws, seed),
-            _version(),
+            lovec.__version__,
         ),
         histogram=Histogram.of([[_rank(fitted.map, row) for row in rows] for rows in fitted.rows]),
         levels=scales[0],
@@ -416,19 +378,31 @@ def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Re
     return [r for r in records if r.id in first], [r for r in records if r.id not in first]
 
 
-def _metrics(data: Any) -> dict[str, list[float] | None]:
-    found = checked_object(data, "metrics of a calibration", MAIN)
-    rows: dict[str, list[float] | None] = {}
-    for name, ends in found.items():
-        ends = None if ends is None else checked_list(ends, f"{name} of a calibration", 3)
-        rows[name] = None if ends is None else [checked_number(end, f"{name} of a calibration", -2, 2) for end in ends]
-        if ends is not None and len(ends) != 3:
-            raise LovecError(f"{name} of a calibration has {len(ends)} numbers, expected value, low and high")
-    return rows
+def _readout(value: Any, _: str) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    names = tuple(checked_text(name, "a feature") for name in checked_list(value, "readout", 100))
+    check_names(names)
+    return names
 
 
-def _version() -> str:
-    try:
-        return installed_version("lovec")
-    except PackageNotFoundError:  # a checkout on the path, not installed
-        return "0+uninstalled"
+def _map(value: Any, _: str) -> FeatureMap:
+    return feature_map_from_dict(value)
+
+
+def _metrics(value: Any, name: str) -> Metrics:
+    """Return the metrics in a file, by stage and name."""
+    stages = checked_object(value, name, _STAGES)
+    return {
+        stage: {metric: _interval(ends, f"{metric} of a calibration") for metric, ends in found.items()}
+        for stage in _STAGES
+        for found in [checked_object(stages[stage], name, MAIN)]
+    }
+
+
+def _interval(ends: Any, name: str) -> list[float] | None:
+    if ends is None:
+        return None
+    if len(checked_list(ends, name, 3)) != 3:
+        raise LovecError(f"{name} has {len(ends)} numbers, expected value, low and high")
+    return [checked_number(end, name, -2, 2) for end in ends]

@@ -18,13 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from lovec.calibration.logistic import Array
 from lovec.notices import counted
-from lovec.plain import checked_integer, checked_number, checked_object, wrong
+from lovec.plain import PlainObject, Share, checked_number, plain_object, wrong
 from lovec.settings import check_choice, check_range, check_seed
 from lovec.types import LovecError, Promise, Record, Sentence
 
@@ -153,7 +153,7 @@ def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(PlainObject):
     """A threshold, and what is promised of the sentences whose score lies strictly above it.
 
     Attributes:
@@ -167,14 +167,16 @@ class Guarantee:
         kept: share of these that it keeps.
     """
 
+    what: ClassVar[str] = "a guarantee"
+
     kind: Promise
-    alpha: float
-    share: float
-    true_from: float
-    threshold: float
+    alpha: Share
+    share: Share
+    true_from: Share
+    threshold: Annotated[float, _threshold]
     passages: int
     sentences: int
-    kept: float
+    kept: Share
 
     @property
     def keep_factual(self) -> float:
@@ -208,41 +210,7 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""
-        return {
-            "kind": self.kind,
-            "alpha": self.alpha,
-            "share": self.share,
-            "true_from": self.true_from,
-            "threshold": _ENDS.get(self.threshold, self.threshold),
-            "passages": self.passages,
-            "sentences": self.sentences,
-            "kept": self.kept,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Guarantee:
-        """Return the guarantee that a JSON object holds.
-
-        Raises:
-            LovecError: it holds something else.
-        """
-        keys = ("kind", "alpha", "share", "true_from", "threshold", "passages", "sentences", "kept")
-        found = checked_object(data, "a guarantee", keys)
-        check_choice("kind of a guarantee", found["kind"] if isinstance(found["kind"], str) else None, Promise)
-        ends = {words: end for end, words in _ENDS.items()}
-        threshold = found["threshold"]
-        if isinstance(threshold, str):
-            if threshold not in ends:
-                raise wrong("threshold of a guarantee", threshold, "a number, 'nothing' or 'everything'")
-            threshold = ends[threshold]
-        else:
-            threshold = checked_number(threshold, "threshold of a guarantee", 0.0, 1.0)
-        alpha, share, true_from, kept = (
-            checked_number(found[name], f"{name} of a guarantee", 0.0, 1.0)
-            for name in ("alpha", "share", "true_from", "kept")
-        )
-        passages, sentences = (checked_integer(found[name], f"{name} of a guarantee") for name in keys[5:7])
-        return cls(found["kind"], alpha, share, true_from, threshold, passages, sentences, kept)
+        return plain_object(self) | {"threshold": _ENDS.get(self.threshold, self.threshold)}
 
 
 def guarantee(
@@ -328,11 +296,6 @@ def retention(passages: Iterable[Passage], threshold: float) -> Retention:
     return Retention(kept, sentences, true_kept, math.fsum(errors) / len(errors) if errors else 0.0)
 
 
-def share_kept(passages: Iterable[Passage], threshold: float) -> float:
-    """Return the share of sentences with a score strictly above a threshold."""
-    return retention(passages, threshold).share
-
-
 def holds(passage: Passage, threshold: float, share: float = 1.0) -> bool:
     """Return whether at least a share of the kept sentences of a passage is true; also where nothing is kept."""
     kept = [is_right for score, is_right in zip(passage.scores, passage.true, strict=True) if keeps(score, threshold)]
@@ -354,18 +317,14 @@ def in_random_order(passages: Iterable[Passage], seed: int) -> list[Passage]:
     return [Passage(rng.random(len(true)).tolist(), true) for _, true in passages]
 
 
-def best_retention(passages: Sequence[Passage], target: Guarantee) -> float:
-    """Return the share of sentences that the same promise would keep, if scores put true above false ones."""
-    return _as_promised(in_best_order(passages), target).kept
-
-
-def random_retention(passages: Sequence[Passage], target: Guarantee, seed: int = 0) -> float:
-    """Return the share of sentences that the same promise would keep, if the scores were random."""
-    return _as_promised(in_random_order(passages, seed), target).kept
-
-
-def _as_promised(passages: Sequence[Passage], target: Guarantee) -> Guarantee:
-    return guarantee(passages, target.alpha, target.kind, target.share, target.true_from)
+def _threshold(value: Any, name: str) -> float:
+    """Return the threshold in a file: a number, or the words for one of its ends."""
+    if not isinstance(value, str):
+        return checked_number(value, name, 0.0, 1.0)
+    ends = {words: end for end, words in _ENDS.items()}
+    if value not in ends:
+        raise wrong(name, value, "a number, 'nothing' or 'everything'")
+    return ends[value]
 
 
 def _checked(passage: Passage) -> tuple[Array, np.ndarray[Any, np.dtype[np.bool_]]]:

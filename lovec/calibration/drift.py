@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lovec.plain import checked_integer, checked_list, checked_number, checked_object
+from lovec.plain import PlainObject, Share, checked_number
 from lovec.types import LovecError
 
 BINS = 20
@@ -23,7 +23,7 @@ LEVEL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(PlainObject):
     """The confidences that a calibration was fitted to.
 
     Attributes:
@@ -34,9 +34,11 @@ class Histogram:
             number of sentences per passage that a sentence meets (Kish 1965).
     """
 
+    what: ClassVar[str] = "a histogram"
+
     counts: tuple[int, ...]
-    mean: float
-    likeness: float
+    mean: Share
+    likeness: Share
     effective: float
 
     @classmethod
@@ -80,31 +82,13 @@ class Histogram:
             f"chance allows {limit:.2f}; calibrate on texts like these, or trust the confidences less"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the histogram as a plain JSON object."""
-        return {
-            "counts": list(self.counts),
-            "mean": self.mean,
-            "likeness": self.likeness,
-            "effective": self.effective,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Histogram:
-        """Return the histogram that a JSON object holds.
-
-        Raises:
-            LovecError: it holds something else.
-        """
-        found = checked_object(data, "a histogram", {"counts", "mean", "likeness", "effective"})
-        counts = checked_list(found["counts"], "counts of a histogram")
-        counts = tuple(checked_integer(count, "a count of a histogram") for count in counts)
-        total = sum(counts)
-        if len(counts) != BINS or not total:
-            raise LovecError(f"a histogram has {len(counts)} counts with the sum {total}, expected {BINS}, not all 0")
-        effective = checked_number(found["effective"], "effective number of a histogram", 1e-9, float(total))
-        mean, likeness = (checked_number(found[n], f"{n} of a histogram", 0.0, 1.0) for n in ("mean", "likeness"))
-        return cls(counts, mean, likeness, effective)
+    def __post_init__(self) -> None:
+        total = sum(self.counts)
+        if len(self.counts) != BINS or not total:
+            raise LovecError(
+                f"a histogram has {len(self.counts)} counts with the sum {total}, expected {BINS}, not all 0"
+            )
+        checked_number(self.effective, "effective number of a histogram", 1e-9, float(total))
 
 
 def _bins(values: Any) -> Any:

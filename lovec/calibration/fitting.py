@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
-from lovec.calibration.maps import MAPS, ConfidenceMap, Isotonic, Platt, map_from_dict
-from lovec.calibration.stack import STRENGTHS, Stack
+from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Isotonic, Platt, Stack
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
@@ -33,9 +32,6 @@ points on average with 30 labelled sentences, 4.0 with 102, 3.0 with 204 and 1.9
 
 LEAST_PASSAGES = 30
 """Number of labelled passages below which a fit warns; see ``LEAST_LABELS``: 204 sentences are 34 passages there."""
-
-FeatureMap: TypeAlias = ConfidenceMap | Stack
-"""What a calibration can hold: a map of one readout, or a stack of several features."""
 
 _Indices: TypeAlias = NDArray[np.int64]
 
@@ -242,7 +238,7 @@ def fit_map(
     else:
         fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
     fold = _folds(len(data.names), folds, seed)[data.passage]
-    crossed = {name: _cross_fitted(fit, data, fold) for name, fit in fits.items()}
+    crossed = {name: _by_fold(fit, data.rows, data.factuality, data.passage, fold) for name, fit in fits.items()}
     candidates = tuple(
         Candidate(name, float(brier_score(c, data.factuality)), float(ece_m(c, data.factuality)))
         for name, c in crossed.items()
@@ -261,16 +257,6 @@ def fit_map(
         warnings=tuple(_warnings(data)),
         missing=data.missing,
     )
-
-
-def feature_map_from_dict(data: Any) -> FeatureMap:
-    """Return the map or the stack that a JSON object holds.
-
-    Raises:
-        LovecError: it holds neither.
-    """
-    is_stack = isinstance(data, Mapping) and data.get("kind") == Stack.name
-    return Stack.from_dict(data) if is_stack else map_from_dict(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +325,6 @@ def _folds(passages: int, folds: int, seed: int) -> _Indices:
     fold = np.empty(passages, dtype=np.int64)
     fold[order] = np.arange(passages) % min(folds, passages)
     return fold
-
-
-def _cross_fitted(fit: _Fit, data: Labelled, fold: _Indices) -> Array:
-    return _by_fold(fit, data.rows, data.factuality, data.passage, fold)
 
 
 def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: _Indices, fold: _Indices) -> Array:

@@ -1,8 +1,8 @@
-"""Maps from confidences to confidences that agree with how often sentences are true, fitted on labelled answers."""
+"""Maps from a confidence, or from several features, to a confidence that agrees with how often sentences are true."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias
 
@@ -12,11 +12,15 @@ from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
+from lovec.calibration.features import check_names
 from lovec.calibration.logistic import Array, fit_logistic, softened
 from lovec.metrics.functional import checked_pair
-from lovec.plain import MOST_NUMBERS, checked_number, checked_numbers, checked_object
-from lovec.settings import Finite, NonNegative, Setting, check_range, checked
+from lovec.plain import MOST_NUMBERS, PlainObject, Within, checked_number, checked_numbers, read_object
+from lovec.settings import Finite, NonNegative, Positive, Setting, check_range, checked
 from lovec.types import LovecError
+
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Strengths of the ridge penalty that a fit chooses from."""
 
 
 class Calibrator(Protocol):
@@ -27,10 +31,11 @@ class Calibrator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(PlainObject):
     """The map that changes nothing: what a calibration holds where no other map does better."""
 
     name: ClassVar[str] = "identity"
+    what: ClassVar[str] = "an identity map"
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike) -> Identity:
@@ -46,23 +51,9 @@ class Identity:
         """Return the confidences: [N], float64."""
         return np.asarray(confidence, dtype=np.float64)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the map as a plain JSON object."""
-        return {"kind": self.name}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Identity:
-        """Return the map that a JSON object holds.
-
-        Raises:
-            LovecError: it holds something else.
-        """
-        checked_object(data, "an identity map", {"kind"})
-        return cls()
-
 
 @dataclass(frozen=True, slots=True)
-class Isotonic:
+class Isotonic(PlainObject):
     """The non-decreasing map with the lowest Brier score on the data it is fitted to (Zadrozny and Elkan 2002).
 
     Attributes:
@@ -74,6 +65,7 @@ class Isotonic:
     """
 
     name: ClassVar[str] = "isotonic"
+    what: ClassVar[str] = "an isotonic map"
 
     confidence: tuple[float, ...]
     factuality: tuple[float, ...]
@@ -118,24 +110,10 @@ class Isotonic:
         """Return the mapped confidences: [N], float64."""
         return np.interp(np.asarray(confidence, dtype=np.float64), self.confidence, self.factuality)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the map as a plain JSON object."""
-        return {"kind": self.name, "confidence": list(self.confidence), "factuality": list(self.factuality)}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Isotonic:
-        """Return the map that a JSON object holds.
-
-        Raises:
-            LovecError: it holds something else; see also the class.
-        """
-        found = checked_object(data, "an isotonic map", {"kind", "confidence", "factuality"})
-        return cls(*(checked_numbers(found[side], f"{side} of a map") for side in ("confidence", "factuality")))
-
 
 @checked()
 @dataclass(frozen=True, slots=True)
-class Platt:
+class Platt(PlainObject):
     """A logistic curve of the log-odds of the confidence: sigmoid(slope logit(c) + intercept) (Platt 1999).
 
     Attributes:
@@ -145,6 +123,7 @@ class Platt:
     """
 
     name: ClassVar[str] = "platt"
+    what: ClassVar[str] = "a Platt map"
 
     slope: Finite
     intercept: Finite
@@ -172,10 +151,6 @@ class Platt:
         x = np.clip(np.asarray(confidence, dtype=np.float64), self.clip, 1.0 - self.clip)
         return np.asarray(expit(self.slope * logit(x) + self.intercept))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the map as a plain JSON object."""
-        return {"kind": self.name, "slope": self.slope, "intercept": self.intercept, "clip": self.clip}
-
     @classmethod
     def from_dict(cls, data: Any) -> Platt:
         """Return the map that a JSON object holds.
@@ -183,14 +158,14 @@ class Platt:
         Raises:
             LovecError: it holds something else, or the curve falls.
         """
-        found = checked_object(data, "a Platt map", {"kind", "slope", "intercept", "clip"})
-        slope = checked_number(found["slope"], "slope of a Platt map that keeps the order of confidences", low=0.0)
-        return cls(slope, *(checked_number(found[name], f"{name} of a Platt map") for name in ("intercept", "clip")))
+        made = read_object(cls, data)
+        checked_number(made.slope, "slope of a Platt map that keeps the order of confidences", low=0.0)
+        return made
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
-class Beta:
+class Beta(PlainObject):
     """Beta calibration: logit p = a log c - b log(1 - c) + m (Kull, Silva Filho and Flach 2017).
 
     With a = b it is Platt's map, and with a = b = 1, m = 0 the identity; unlike Platt's, it can bend the two ends of
@@ -204,6 +179,7 @@ class Beta:
     """
 
     name: ClassVar[str] = "beta"
+    what: ClassVar[str] = "a beta map"
 
     a: NonNegative
     b: NonNegative
@@ -243,24 +219,85 @@ class Beta:
         x = np.clip(np.asarray(confidence, dtype=np.float64), self.clip, 1.0 - self.clip)
         return np.asarray(expit(self.a * np.log(x) - self.b * np.log1p(-x) + self.intercept))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the map as a plain JSON object."""
-        return {"kind": self.name, "a": self.a, "b": self.b, "intercept": self.intercept, "clip": self.clip}
+
+@checked()
+@dataclass(frozen=True, slots=True)
+class Stack(PlainObject):
+    """Ridge logistic regression on standardised features: c = sigmoid(w (x - mean) / scale + intercept).
+
+    Attributes:
+        features: names of the features x, see ``lovec.calibration.features.FEATURES``.
+        means: mean of each feature in the data.
+        scales: standard deviation of each, above 0.
+        weights: weight of each standardised feature.
+        intercept: added to the log-odds.
+        strength: of the ridge penalty that the weights were fitted with.
+        isotonic: a map that is applied to c; None where there is none.
+
+    Raises:
+        LovecError: a name is unknown, the numbers are not as many as the names, or one is out of its range.
+    """
+
+    name: ClassVar[str] = "stack"
+    what: ClassVar[str] = "a stack"
+
+    features: Annotated[tuple[str, ...], Within(most=100)]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+    weights: tuple[float, ...]
+    intercept: Finite
+    strength: Positive
+    isotonic: Isotonic | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self.features)
+        for name in ("means", "scales", "weights"):
+            numbers = checked_numbers(getattr(self, name), f"{name} of a stack", 1e-300 if name == "scales" else -1e15)
+            if len(numbers) != len(self.features):
+                raise LovecError(f"a stack has {len(numbers)} {name}, expected {len(self.features)}, one per feature")
 
     @classmethod
-    def from_dict(cls, data: Any) -> Beta:
-        """Return the map that a JSON object holds.
+    def fit(cls, features: Sequence[str], rows: ArrayLike, factuality: ArrayLike, strength: float) -> Stack:
+        """Find the weights with the lowest mean cross-entropy to soft labels, with a ridge penalty.
+
+        The penalty is strength/2 times the squared length of the weights of the standardised features; the intercept is
+        not penalised. A feature that is constant in the data gets the weight 0.
+
+        Args:
+            features: names of the features.
+            rows: [N, number of features], finite.
+            factuality: [N], in [0, 1].
+            strength: above 0; see ``STRENGTHS``.
 
         Raises:
-            LovecError: it holds something else.
+            LovecError: a shape is wrong, a number is not finite or out of its range, or there is no row.
         """
-        names = ("a", "b", "intercept", "clip")
-        found = checked_object(data, "a beta map", {"kind", *names})
-        return cls(*(checked_number(found[name], f"{name} of a beta map") for name in names))
+        check_range("strength", strength, above=0)
+        x, y = _checked_rows(rows, factuality, len(features))
+        means, scales = x.mean(0), x.std(0)
+        varies = scales > 1e-12 * np.maximum(1.0, np.abs(means))
+        scales = np.where(varies, scales, 1.0)
+        standard = np.where(varies, (x - means) / scales, 0.0)
+        ridge = np.array([strength] * len(features) + [0.0])
+        softest = np.clip(y, 1e-6, 1 - 1e-6)  # equal labels would have an infinite intercept
+        weights, _ = fit_logistic(np.vstack([standard.T, np.ones(len(x))]), softest, ridge)
+        *slopes, intercept = np.where(np.append(varies, True), weights, 0.0).tolist()
+        numbers = (tuple(means.tolist()), tuple(scales.tolist()), tuple(slopes))
+        return cls(tuple(features), *numbers, intercept, float(strength))
+
+    def __call__(self, rows: ArrayLike) -> Array:
+        """Return the confidences of rows of features [N, number of features]: [N] in [0, 1], float64."""
+        x = np.asarray(rows, dtype=np.float64).reshape(-1, len(self.features))
+        odds = ((x - np.array(self.means)) / np.array(self.scales)) @ np.array(self.weights) + self.intercept
+        confidence = np.asarray(expit(odds))
+        return confidence if self.isotonic is None else self.isotonic(confidence)
 
 
 ConfidenceMap: TypeAlias = Identity | Platt | Beta | Isotonic
 """The maps from one confidence to another."""
+
+FeatureMap: TypeAlias = ConfidenceMap | Stack
+"""What a calibration can hold: a map of one readout, or a stack of several features."""
 
 MAPS: Mapping[str, type[ConfidenceMap]] = {kind.name: kind for kind in (Identity, Platt, Beta, Isotonic)}
 """Maps by their names, the simplest first."""
@@ -276,6 +313,16 @@ def map_from_dict(data: Any) -> ConfidenceMap:
     if not isinstance(kind, str) or kind not in MAPS:
         raise LovecError(f"the kind of a map is {repr(kind)[:60]}, expected one of {', '.join(MAPS)}")
     return MAPS[kind].from_dict(data)
+
+
+def feature_map_from_dict(data: Any) -> FeatureMap:
+    """Return the map or the stack that a JSON object holds.
+
+    Raises:
+        LovecError: it holds neither.
+    """
+    is_stack = isinstance(data, Mapping) and data.get("kind") == Stack.name
+    return Stack.from_dict(data) if is_stack else map_from_dict(data)
 
 
 def _clipped(confidence: ArrayLike, factuality: ArrayLike, clip: float) -> tuple[Array, Array]:
@@ -296,4 +343,20 @@ def _checked(confidence: ArrayLike, factuality: ArrayLike) -> tuple[Array, Array
             f"recalibration got {x.size} labelled confidences, {different} of them different, expected at least two "
             "different ones; give more validation records, or compare with the best constant instead"
         )
+    return x, y
+
+
+def _checked_rows(rows: ArrayLike, factuality: ArrayLike, width: int) -> tuple[Array, Array]:
+    """Return both as float64, [N, width] and [N].
+
+    Raises:
+        LovecError: a shape is wrong, there is no row, or a number is not finite or outside its range.
+    """
+    x, y = np.asarray(rows, dtype=np.float64), np.asarray(factuality, dtype=np.float64)
+    if x.ndim != 2 or not len(x) or x.shape[1] != width or y.shape != x.shape[:1]:
+        raise LovecError(
+            f"features have shape {list(x.shape)} and factuality {list(y.shape)}, expected [N, {width}] and [N], N > 0"
+        )
+    if not np.isfinite(x).all() or not ((y >= 0) & (y <= 1)).all():
+        raise LovecError("features or labels contain NaN, infinity or a factuality outside [0, 1]; leave them out")
     return x, y

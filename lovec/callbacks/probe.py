@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from lovec.callbacks.estimate import PROBE
 from lovec.evaluation.evaluator import label
 from lovec.evaluation.processes import meet, own_share, reduce_over_processes
-from lovec.metrics import pairs, suite
+from lovec.metrics import suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.progress import doing, rounded_time
 from lovec.randomness import seeded
@@ -215,16 +215,16 @@ def _metrics(module: Any, records: Sequence[Record]) -> dict[str, float]:
     scores = torch.tensor(answers.scores, dtype=torch.float64)
     both = [torch.tensor(values, dtype=torch.float64) for values in sentence_pairs(records, "stated")[:2]]
     metrics: dict[str, tuple[Metric, Sequence[Any]]] = {
-        "malformed": (pairs.MalformedShare(), (scores, answers.missing)),
+        "malformed": (suite.MalformedShare(), (scores, answers.missing)),
         "entropy": (suite.ScoreEntropy(levels), (answers,)),
         "distinct": (suite.DistinctScores(levels), (answers,)),
         "cut_off": (suite.AnswerMean("cut_off"), (answers,)),
         "words": (suite.AnswerMean("words"), (answers,)),
     }
     if module.evaluator.oracle is not None:
-        metrics["confidence"] = pairs.MeanConfidence(), both
-        metrics["factuality"] = pairs.MeanFactuality(), both
-        metrics["brier"] = pairs.BrierScore(), both
+        metrics["confidence"] = suite.MeanConfidence(), both
+        metrics["factuality"] = suite.MeanFactuality(), both
+        metrics["brier"] = suite.BrierScore(), both
     for metric, arguments in metrics.values():
         metric.to(module.device).update(*arguments)
     return {PROBE_PREFIX + name: float(metric.compute()) for name, (metric, _) in metrics.items()}

@@ -19,6 +19,7 @@ from lovec.datasets.jsonl import record_to_dict
 from lovec.datasets.pairs import WrongScores, usable, with_rejected
 from lovec.datasets.stored import StoredRecords
 from lovec.notices import counted
+from lovec.provenance import text_digest
 from lovec.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale
@@ -270,10 +271,8 @@ class RecordsDataModule(LightningDataModule, CheckedSettings):
     @cached_property
     def _training_digest(self) -> str:
         """A digest of all training records in their order, texts and labels included."""
-        digest = hashlib.sha256()
-        for record in self._records["train"]:
-            digest.update(json.dumps(record_to_dict(record), default=str).encode())
-        return digest.hexdigest()[:16]
+        lines = (json.dumps(record_to_dict(record), default=str) for record in self._records["train"])
+        return text_digest(lines)[:16]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the number of optimiser batches trained on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
+from lovec.provenance import text_digest
 from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
@@ -194,9 +194,8 @@ class World(RecordsDataModule):
     def _folder(self, *settings: str | float) -> Path:
         """Return a folder of answers, in that of the world; its name has a digest of all they depend on."""
         parts = json.dumps([_MAX_NEW_TOKENS, *settings])
-        digest = hashlib.sha256(f"{parts}{code_of(grading.__file__)}{code_of(text.__file__)}".encode())
-        store = self.world.store or Path()
-        return store / f"answers-{digest.hexdigest()[:12]}"
+        digest = text_digest([parts, code_of(grading.__file__), code_of(text.__file__)])
+        return (self.world.store or Path()) / f"answers-{digest[:12]}"
 
     def _made(self, name: str) -> list[Record]:
         """Let the world's model write the answers of a part: labelled ones, or those without labels."""

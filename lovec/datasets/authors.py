@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lovec.datasets.rows import Reading, Row
+from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import flag_of
 from lovec.encoding import QUESTION
 from lovec.sentences import split_sentences
@@ -22,19 +22,16 @@ _HEADER = "<|start_header_id|>assistant<|end_header_id|>\n\n"  # which the autho
 _UNRATED = f"{DEFAULT_TAGS.open} None {DEFAULT_TAGS.close}"  # of a sentence that the fact-checker did not rate
 
 
+@layout("the paper's authors: demonstrations", "prompt model_output")
 def demonstration(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with the ratings of its sentences.
 
     An abstention has no sentences, and ``meta["abstained"]`` is True. A rating None is an unknown factuality. Where
     there are no ratings, or others than sentences, the answer has no sentences: they could not be told apart.
     """
-    abstained, answer = (
-        flag_of(row.get("is_abstained"), "is_abstained"),
-        (row["model_output"] or "").removeprefix(_HEADER),
-    )
-    record = Record(
-        reading.ids.of(_subject(row["prompt"])), row["prompt"], answer=answer, meta={"abstained": abstained}
-    )
+    abstained = flag_of(row.get("is_abstained"), "is_abstained")
+    answer = (row["model_output"] or "").removeprefix(_HEADER)
+    record = reading.record(row["prompt"], answer, name=_subject(row["prompt"]), abstained=abstained)
     ratings, rated = row.get("ratings_openai"), row.get("rated_output_openai")
     if abstained or not (ratings or rated):
         reading.left_out["abstentions" if abstained else "answers without ratings"] += 1
@@ -67,6 +64,7 @@ def pair(row: Row, reading: Reading) -> Iterator[Record]:
     yield Record(record_id, row["prompt"], answer=answer, sentences=sentences, rejected=wrong)
 
 
+@layout("the paper's authors: prompts for GRPO", "entity evidence base_prediction")
 def online(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a question with evidence; ``base_prediction`` becomes an answer without sentences."""
     evidence = row["evidence"] or ()
@@ -76,6 +74,7 @@ def online(row: Row, reading: Reading) -> Iterator[Record]:
     yield Record(reading.ids.of(entity), question, texts, row["base_prediction"] or "", meta={"entity": entity})
 
 
+@layout("the paper's authors: outputs", "entity prompt model_outputs")
 def outputs(row: Row, reading: Reading) -> Iterator[Record]:
     """Read several answers to one question, with the scores that they state, and the ratings of the first one if any.
 

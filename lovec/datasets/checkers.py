@@ -23,17 +23,18 @@ correction) or "unknown". The list of verdicts is empty where nobody has judged.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from lovec.datasets.rows import Reading, Row
+from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import confidence_of, flag_of, label_of
 from lovec.types import LovecError, Record, Sentence
 
 _NO_CLAIM = "No verifiable claim."  # what VeriScore writes in place of a claim
 
 
+@layout("VeriScore: claims and verdicts", "question response abstained prompt_source", short="veriscore")
 def veriscore(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its claims: a supported one is true, any other verdict false, and without one unknown."""
     verdicts = {item["claim"]: item["verification_result"] for item in row.get("claim_verification_result") or ()}
@@ -43,34 +44,9 @@ def veriscore(row: Row, reading: Reading) -> Iterator[Record]:
     abstained = flag_of(row["abstained"], "abstained")
     reading.left_out["abstentions"] += abstained
     reading.left_out["claims without a verdict"] += sum(not verdicts.get(claim) for claim in claims)
-    yield Record(
-        id=reading.ids.of(name[:60]),
-        question=question or f"({name})",
-        answer=row["response"],
-        sentences=tuple(Sentence(claim.strip(), _verdict(verdicts.get(claim))) for claim in claims),
-        meta={
-            "abstained": abstained,
-            "unit": "claim",
-            "model": row.get("model"),
-            "prompt_source": row["prompt_source"],
-        },
-    )
-
-
-def safe(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read the responses to a prompt: the factuality of a sentence is the supported share of its relevant facts.
-
-    The two sides get the ids ``<prompt>/side-1`` and ``<prompt>/side-2``.
-    """
-    prompt = row["prompt"]
-    name = reading.ids.of(prompt[:60])
-    for side in (1, 2):
-        response, result = row.get(f"side{side}_response"), row.get(f"side{side}_posthoc_eval_data")
-        if not response or (side == 2 and result is None):  # the second side is often a placeholder
-            continue
-        reading.left_out["responses without a result"] += result is None
-        sentences = tuple(_checked_sentences(result or {}))
-        yield Record(f"{name}/side-{side}", prompt, answer=response, sentences=sentences, meta={"side": side})
+    sentences = (Sentence(claim.strip(), _verdict(verdicts.get(claim))) for claim in claims)
+    meta = {"abstained": abstained, "unit": "claim", "model": row.get("model"), "prompt_source": row["prompt_source"]}
+    yield reading.record(question or f"({name})", row["response"], sentences, name[:60], **meta)
 
 
 def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
@@ -88,6 +64,30 @@ def safe_facts(row: Row, reading: Reading) -> Iterator[Record]:
         yield replace(record, sentences=tuple(map(Sentence, texts, labels)), meta=meta)
 
 
+@layout(
+    "SAFE: results",
+    "prompt side1_response",
+    short="safe",
+    units=safe_facts,
+    series=lambda record: f"side {record.meta.get('side', 1)}",
+)
+def safe(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read the responses to a prompt: the factuality of a sentence is the supported share of its relevant facts.
+
+    The two sides get the ids ``<prompt>/side-1`` and ``<prompt>/side-2``.
+    """
+    prompt = row["prompt"]
+    name = reading.ids.of(prompt[:60])
+    for side in (1, 2):
+        response, result = row.get(f"side{side}_response"), row.get(f"side{side}_posthoc_eval_data")
+        if not response or (side == 2 and result is None):  # the second side is often a placeholder
+            continue
+        reading.left_out["responses without a result"] += result is None
+        sentences = tuple(_checked_sentences(result or {}))
+        yield Record(f"{name}/side-{side}", prompt, answer=response, sentences=sentences, meta={"side": side})
+
+
+@layout("Factcheck-GPT: claims", "prompt response claims claim_labels", short="factcheck-gpt")
 def factbench(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its claims and their labels; an unknown label is none.
 
@@ -98,7 +98,7 @@ def factbench(row: Row, reading: Reading) -> Iterator[Record]:
     if len(claims) != len(labels):
         raise LovecError(f"there are {len(claims)} claims and {len(labels)} claim_labels, expected one label per claim")
     source = {"source": row["source"]} if row.get("source") else {}
-    yield _answer(row, reading, tuple(map(Sentence, claims, map(label_of, labels))), unit="claim", **source)
+    yield _answer(row, reading, map(Sentence, claims, map(label_of, labels)), unit="claim", **source)
 
 
 def is_factcheck_gpt(row: Row) -> bool:
@@ -107,19 +107,20 @@ def is_factcheck_gpt(row: Row) -> bool:
     return isinstance(sentences, dict) and all(isinstance(sentence, dict) for sentence in sentences.values())
 
 
+@layout("Factcheck-GPT: sentences", "prompt response sentences", fits=is_factcheck_gpt, short="factcheck-gpt")
 def factcheck_gpt(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with the labels of its sentences; those that need no check have none."""
     sentences = row["sentences"].values()
     labels = [label_of(sentence.get("sentence_factuality_label")) for sentence in sentences]
-    yield _answer(row, reading, tuple(Sentence(s["text"].strip(), f) for s, f in zip(sentences, labels, strict=True)))
+    yield _answer(row, reading, (Sentence(s["text"].strip(), f) for s, f in zip(sentences, labels, strict=True)))
 
 
-def _answer(row: Row, reading: Reading, sentences: tuple[Sentence, ...], **meta: str) -> Record:
+def _answer(row: Row, reading: Reading, sentences: Iterable[Sentence], **meta: str) -> Record:
     reading.left_out["prompts without a response"] += not row["response"]
-    record_id = reading.ids.of(row["prompt"][:60])
-    return Record(record_id, row["prompt"], answer=row["response"] or "", sentences=sentences, meta=meta)
+    return reading.record(row["prompt"], row["response"], sentences, **meta)
 
 
+@layout("HaluEval 2.0: claims", "user_query chatgpt_response chatgpt_fact human_judge|chatgpt_judge", short="halueval")
 def halueval(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its claims: true 1, false 0; an unknown one, and one that nobody has judged, has no label.
 
@@ -131,19 +132,15 @@ def halueval(row: Row, reading: Reading) -> Iterator[Record]:
     verdicts = row[judges] or [None] * len(claims)
     if len(verdicts) != len(claims):
         raise LovecError(f"there are {len(claims)} claims and {len(verdicts)} verdicts in {judges}, expected one each")
-    question = row["user_query"].strip()
-    yield Record(
-        id=reading.ids.of(question[:60]),
-        question=question,
-        answer=row["chatgpt_response"],
-        sentences=tuple(Sentence(c.strip(), _halueval(v)) for c, v in zip(claims, verdicts, strict=True)),
-        meta={"unit": "claim", "judged by": judges.partition("_")[0]},
-    )
+    sentences = (Sentence(c.strip(), _halueval(v)) for c, v in zip(claims, verdicts, strict=True))
+    meta = {"unit": "claim", "judged by": judges.partition("_")[0]}
+    yield reading.record(row["user_query"].strip(), row["chatgpt_response"], sentences, **meta)
 
 
+@layout("LongFact: prompts", "prompt canary")
 def longfact(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt of LongFact as a question; ``meta`` keeps the canary that marks benchmark data."""
-    yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], meta={"canary": row["canary"]})
+    yield reading.record(row["prompt"], canary=row["canary"])
 
 
 def _verdict(result: str | None) -> float | None:

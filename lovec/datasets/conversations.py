@@ -12,14 +12,12 @@ from typing import Any
 
 from lovec.datasets import authors
 from lovec.datasets.jsonl import short_json
-from lovec.datasets.rows import Reading, Row
+from lovec.datasets.rows import Reading, Row, layout
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import LovecError, Record
 
 _QUESTIONS = ("question", "prompt")
 _ANSWERS = ("response", "completion", "answer")
-ANSWERED = ("|".join(_QUESTIONS), "|".join(_ANSWERS))
-"""The keys of a question with its answer."""
 
 
 def is_own(row: Row) -> bool:
@@ -27,6 +25,7 @@ def is_own(row: Row) -> bool:
     return "answer" in row or "sentences" in row or not any(name in row for name in _ANSWERS)
 
 
+@layout("questions with answers", f"{'|'.join(_QUESTIONS)} {'|'.join(_ANSWERS)}")
 def answered(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a question and its answer; without an answer it is an open question. Other keys are kept in ``meta``."""
     names = [
@@ -35,16 +34,19 @@ def answered(row: Row, reading: Reading) -> Iterator[Record]:
     yield _record([*_turns(row[names[0]], "user"), *_turns(row[names[1]], "assistant")], row, names, reading)
 
 
+@layout("prompts", "prompt")
 def asked(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt as an open question. Other keys are kept in ``meta``."""
     yield _record(_turns(row["prompt"], "user"), row, ["prompt"], reading)
 
 
+@layout("chats", "messages")
 def chat(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the last question of a chat and its answer, if it has one. Other keys are kept in ``meta``."""
     yield _record(_turns(row["messages"], "user"), row, ["messages"], reading)
 
 
+@layout("pairs: the paper's authors, TRL", "chosen rejected")
 def preference(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a pair of answers: one answer with true and wrong scores, or else the preferred answer without labels.
 

@@ -16,12 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from lovec.datasets.rows import Reading, Row, read_records_of, read_rows
+from lovec.datasets.rows import Reading, Row, layout, read_records_of, read_rows
 from lovec.datasets.values import confidence_of, label_of
 from lovec.types import Record, Sentence
-
-KEYS = ("input", "output", "topic", "cat", "annotations")
-"""The keys of a line of the labelled data."""
 
 
 def read_factscore(path: str | os.PathLike[str]) -> list[Record]:
@@ -40,27 +37,10 @@ def read_factscore(path: str | os.PathLike[str]) -> list[Record]:
     reading = Reading(path)
     for number, row in read_rows(path):
         reading.number = number
-        records += read_records_of(row, f"FActScore's labelled data, which has {', '.join(KEYS)}", labelled, reading)
+        records += read_records_of(
+            row, f"FActScore's labelled data, which has {', '.join(labelled.keys)}", labelled, reading
+        )
     return records
-
-
-def labelled(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read a biography with the labels of its sentences.
-
-    ``meta`` has topic, rarity, region and abstained; a row whose annotations are null is an abstention, which keeps its
-    answer and has no sentences.
-    """
-    rarity, region = row["cat"]
-    annotations = row["annotations"]
-    sentences = tuple(Sentence(a["text"].strip(), factuality=_supported(a)) for a in annotations or ())
-    reading.left_out["abstentions"] += annotations is None
-    yield Record(
-        id=reading.ids.of(row["topic"]),
-        question=row["input"].removeprefix("Question:").strip(),
-        answer=row["output"],
-        sentences=sentences,
-        meta={"topic": row["topic"], "rarity": rarity, "region": region, "abstained": annotations is None},
-    )
 
 
 def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:
@@ -82,12 +62,20 @@ def labelled_facts(row: Row, reading: Reading) -> Iterator[Record]:
             yield _with_scores(record, sentences, [confidence_of(fact.get("confidence")) for fact in facts])
 
 
-def decided_facts(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read decisions as `decided` does, with the confidences that users have added to the facts."""
-    decisions = row["decisions"]
-    answers = decisions if all(isinstance(facts, list | None) for facts in decisions) else [decisions]
-    for facts, record in zip(answers, decided(row, reading), strict=True):
-        yield _with_scores(record, record.sentences, [confidence_of(fact.get("confidence")) for fact in facts or ()])
+@layout("FActScore: labelled data", "input output topic cat annotations", short="factscore", units=labelled_facts)
+def labelled(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a biography with the labels of its sentences.
+
+    ``meta`` has topic, rarity, region and abstained; a row whose annotations are null is an abstention, which keeps its
+    answer and has no sentences.
+    """
+    rarity, region = row["cat"]
+    annotations = row["annotations"]
+    sentences = [Sentence(a["text"].strip(), factuality=_supported(a)) for a in annotations or ()]
+    reading.left_out["abstentions"] += annotations is None
+    meta = {"topic": row["topic"], "rarity": rarity, "region": region, "abstained": annotations is None}
+    question = row["input"].removeprefix("Question:").strip()
+    yield reading.record(question, row["output"], sentences, row["topic"], **meta)
 
 
 def _with_scores(record: Record, sentences: tuple[Sentence, ...], confidences: list[float | None]) -> Record:
@@ -97,23 +85,30 @@ def _with_scores(record: Record, sentences: tuple[Sentence, ...], confidences: l
     return replace(record, sentences=sentences, meta={**record.meta, **scores})
 
 
+def decided_facts(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read decisions as `decided` does, with the confidences that users have added to the facts."""
+    for facts, record in zip(_answers(row), decided(row, reading), strict=True):
+        yield _with_scores(record, record.sentences, [confidence_of(fact.get("confidence")) for fact in facts or ()])
+
+
+@layout("FActScore: decisions", "decisions", short="factscore", units=decided_facts)
 def decided(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the decisions about one answer or about all answers: every atomic fact becomes a sentence, true or false.
 
     Where the row has them, ``topic`` and ``output`` are topic and answer; an output of the script has neither.
     """
-    decisions = row["decisions"]
-    answers = decisions if all(isinstance(facts, list | None) for facts in decisions) else [decisions]
-    for number, facts in enumerate(answers, reading.number):
+    for number, facts in enumerate(_answers(row), reading.number):
         topic = str(row.get("topic") or f"answer {number}")
-        yield Record(
-            id=reading.ids.of(topic),
-            question=row.get("input") or f"({topic})",
-            answer=row.get("output") or "",
-            sentences=tuple(Sentence(fact["atom"].strip(), label_of(fact["is_supported"])) for fact in facts or ()),
-            meta={"topic": topic, "abstained": facts is None, "unit": "claim"},
-        )
+        sentences = [Sentence(fact["atom"].strip(), label_of(fact["is_supported"])) for fact in facts or ()]
+        meta = {"topic": topic, "abstained": facts is None, "unit": "claim"}
+        yield reading.record(row.get("input") or f"({topic})", row.get("output"), sentences, topic, **meta)
         reading.left_out["abstentions"] += facts is None
+
+
+def _answers(row: Row) -> list[Any]:
+    """Return the facts of each answer; None for an abstention."""
+    decisions = row["decisions"]
+    return decisions if all(isinstance(facts, list | None) for facts in decisions) else [decisions]
 
 
 def _supported(annotation: dict[str, Any]) -> float | None:

@@ -1,6 +1,7 @@
 """Files of records in any known layout: lovec's own, the authors', those of data sets and of other tools.
 
-A layout is recognised by its keys. Another one is a function from a row to records, and an entry in `LAYOUTS`.
+A layout is recognised by its keys. Another one is a function from a row to records under `layout`, and its name in
+`LAYOUTS`.
 """
 
 from __future__ import annotations
@@ -8,206 +9,47 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 
 from lovec.datasets import authors, checkers, conversations, factscore, triviaqa, uncertainty, wikibio
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
-from lovec.datasets.rows import Reading, Row, RowReader, read_records_of, read_rows
+from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
 from lovec.notices import listed
 from lovec.types import LovecError, Record
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A layout of rows.
-
-    Attributes:
-        name: what messages and the documentation call it.
-        keys: the keys that every row has; ``a|b`` is either one, ``*-end`` any key with that end.
-        read: yields the records of a row; None for lovec's own rows.
-        gives: what is read from it, for the documentation.
-        fits: what a row must fulfil beside its keys.
-        short: what `lovec score --layout` calls it; "" if it holds no labels.
-        units: yields the records of a row at its finest unit, with the scores of all methods in ``meta["scores"]``, for
-            `lovec score`; None for ``read``.
-        series: names the rows that the same methods have rated, such as those of one model; "" where the rows of a file
-            are all alike.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    read: RowReader | None
-    gives: str
-    fits: Callable[[Row], bool] = lambda row: True
-    short: str = ""
-    units: RowReader | None = None
-    series: Callable[[Record], str] = lambda record: ""
-
-    def missing(self, row: Row) -> list[str]:
-        """Return the keys of the layout that a row does not have."""
-        return [key for key in self.keys if not any(_has(row, name) for name in key.split("|"))]
-
-
-OWN = Layout("lovec", ("question",), None, "everything", conversations.is_own, short="lovec")
+OWN = Layout("lovec", ("question",), None, conversations.is_own, short="lovec")
 
 LAYOUTS = (
-    Layout(
-        "VeriScore: claims and verdicts",
-        ("question", "response", "abstained", "prompt_source"),
-        checkers.veriscore,
-        "answers with their claims as sentences: supported 1, any other verdict 0",
-        short="veriscore",
-    ),
-    Layout(
-        "TriviaQA",
-        ("question", "question_id", "answer"),
-        triviaqa.short_answer,
-        "short questions with the answers that count as right",
-        lambda row: not isinstance(row["answer"], str | None),
-    ),
+    checkers.veriscore,
+    triviaqa.short_answer,
     OWN,
-    Layout(
-        "the paper's authors: demonstrations",
-        ("prompt", "model_output"),
-        authors.demonstration,
-        "answers with ratings; abstentions and answers without ratings have no sentences, a rating None is no label",
-    ),
-    Layout(
-        "pairs: the paper's authors, TRL",
-        ("chosen", "rejected"),
-        conversations.preference,
-        "labelled answers with wrong scores, where both are one tagged answer; otherwise the chosen answer",
-    ),
-    Layout(
-        "the paper's authors: prompts for GRPO",
-        ("entity", "evidence", "base_prediction"),
-        authors.online,
-        "questions with evidence and an answer",
-    ),
-    Layout(
-        "the paper's authors: outputs",
-        ("entity", "prompt", "model_outputs"),
-        authors.outputs,
-        "one record per answer, with the scores that it states; the first one with the fact-checker's ratings",
-    ),
-    Layout(
-        "FActScore: labelled data",
-        factscore.KEYS,
-        factscore.labelled,
-        "labelled answers",
-        short="factscore",
-        units=factscore.labelled_facts,
-    ),
-    Layout(
-        "FActScore: decisions",
-        ("decisions",),
-        factscore.decided,
-        "one record per answer, with its atomic facts as sentences: supported 1, otherwise 0",
-        short="factscore",
-        units=factscore.decided_facts,
-    ),
-    Layout(
-        "SAFE: results",
-        ("prompt", "side1_response"),
-        checkers.safe,
-        "one record per side; the factuality of a sentence is the supported share of its relevant facts",
-        short="safe",
-        units=checkers.safe_facts,
-        series=lambda record: f"side {record.meta.get('side', 1)}",
-    ),
-    Layout("LongFact: prompts", ("prompt", "canary"), checkers.longfact, "questions"),
-    Layout("WikiBio", wikibio.KEYS, wikibio.passage, "labelled answers with evidence"),
-    Layout(
-        "Factcheck-GPT: claims",
-        ("prompt", "response", "claims", "claim_labels"),
-        checkers.factbench,
-        "answers with their claims as sentences, labelled",
-        short="factcheck-gpt",
-    ),
-    Layout(
-        "Factcheck-GPT: sentences",
-        ("prompt", "response", "sentences"),
-        checkers.factcheck_gpt,
-        "answers with labelled sentences",
-        checkers.is_factcheck_gpt,
-        short="factcheck-gpt",
-    ),
-    Layout(
-        "HaluEval 2.0: claims",
-        ("user_query", "chatgpt_response", "chatgpt_fact", "human_judge|chatgpt_judge"),
-        checkers.halueval,
-        "answers with their claims as sentences, labelled by people or by a model",
-        short="halueval",
-    ),
-    Layout(
-        "conformal factuality: claims",
-        ("prompt", "claims"),
-        uncertainty.subclaims,
-        "claims as sentences, with label and stated confidence; all scores in `meta`",
-        uncertainty.is_subclaims,
-        short="conformal",
-    ),
-    Layout(
-        "uqlm: results",
-        ("prompt|prompts", "response|responses"),
-        uncertainty.uqlm,
-        "answers, or their claims, with a confidence; `response_correct` or `claim_grades` as labels",
-        uncertainty.is_uqlm,
-        short="uqlm",
-    ),
-    Layout(
-        "LM-Polygraph: uncertainty",
-        ("input_text", "generation_text", "uncertainty"),
-        uncertainty.polygraph,
-        "answers; the uncertainty stays in `meta`, because it is no confidence in [0, 1]",
-        short="lm-polygraph",
-        units=uncertainty.polygraph_scores,
-    ),
-    Layout(
-        "LM-Polygraph: manager",
-        uncertainty.MANAGER_KEYS,
-        uncertainty.polygraph_manager,
-        "labels without texts, answer by answer; the scores of all estimators in `meta`",
-        short="lm-polygraph",
-        series=lambda record: str(record.meta.get("unit", "")),
-    ),
-    Layout(
-        "RLCR: outputs",
-        ("problem", "answer", "*-confidence_levels"),
-        uncertainty.rlcr,
-        "one record per model, with confidence and whether it is right",
-        short="rlcr",
-        series=lambda record: str(record.meta.get("model", "")),
-    ),
-    Layout(
-        "RLCR: numbers",
-        ("id",),
-        uncertainty.rlcr_numbers,
-        "the same without texts",
-        uncertainty.is_rlcr_numbers,
-        short="rlcr",
-        series=lambda record: str(record.meta.get("model", "")),
-    ),
-    Layout(
-        "conformal factuality: numbers",
-        ("scores", "true"),
-        uncertainty.subclaim_numbers,
-        "labels without texts; the scores, which lie outside [0, 1], in `meta`",
-        short="conformal",
-    ),
-    Layout(
-        "questions with answers",
-        conversations.ANSWERED,
-        conversations.answered,
-        "answers without labels; texts, or messages of a chat",
-    ),
-    Layout("prompts", ("prompt",), conversations.asked, "questions; texts, or messages of a chat"),
-    Layout("chats", ("messages",), conversations.chat, "the last question with its answer, if it has one"),
+    authors.demonstration,
+    conversations.preference,
+    authors.online,
+    authors.outputs,
+    factscore.labelled,
+    factscore.decided,
+    checkers.safe,
+    checkers.longfact,
+    wikibio.passage,
+    checkers.factbench,
+    checkers.factcheck_gpt,
+    checkers.halueval,
+    uncertainty.subclaims,
+    uncertainty.uqlm,
+    uncertainty.polygraph,
+    uncertainty.polygraph_manager,
+    uncertainty.rlcr,
+    uncertainty.rlcr_numbers,
+    uncertainty.subclaim_numbers,
+    conversations.answered,
+    conversations.asked,
+    conversations.chat,
 )
 """All layouts; a row has the first one that it fits."""
 
@@ -330,10 +172,6 @@ def _summary(rows_of: Counter[str], counts: Counter[str], left_out: Counter[str]
 def _share(layout: Layout, row: Row) -> float:
     """Return the share of a layout's keys that a row has; 0 where keys alone do not make the layout."""
     return 1 - len(layout.missing(row)) / len(layout.keys) if layout.missing(row) else 0.0
-
-
-def _has(row: Row, name: str) -> bool:
-    return any(key.endswith(name[1:]) for key in row) if name.startswith("*") else name in row
 
 
 @cache

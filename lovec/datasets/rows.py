@@ -16,14 +16,15 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import LARGEST, bounded_lines, open_input, parse_json, parse_line, short_json
 from lovec.datasets.names import Ids
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Record, Sentence
 
 Row: TypeAlias = dict[str, Any]
 
@@ -68,11 +69,80 @@ class Reading:
         """File and number of the row."""
         return f"{self.path}:{self.number}"
 
+    def record(
+        self,
+        question: str,
+        answer: str | None = "",
+        sentences: Iterable[Sentence] = (),
+        name: str | None = None,
+        **meta: Any,
+    ) -> Record:
+        """Return a record of the row.
+
+        Args:
+            question: its question.
+            answer: its answer; None is an empty one.
+            sentences: sentences or claims of the answer.
+            name: what its id is made from; None is the beginning of the question.
+            meta: what else is known of it.
+        """
+        record_id = self.ids.of(question[:60] if name is None else name)
+        return Record(record_id, question, answer=answer or "", sentences=tuple(sentences), meta=meta)
+
 
 Report: TypeAlias = Callable[[LovecError], None]
 
 RowReader: TypeAlias = Callable[[Row, Reading], Iterator[Record]]
 """Yields the records that a row holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A layout of rows; called, it reads a row.
+
+    Attributes:
+        name: what messages and the documentation call it.
+        keys: the keys that every row has; ``a|b`` is either one, ``*-end`` any key with that end.
+        read: yields the records of a row; None for lovec's own rows.
+        fits: what a row must fulfil beside its keys.
+        short: what `lovec score --layout` calls it; "" if it holds no labels.
+        units: yields the records of a row at its finest unit, with the scores of all methods in ``meta["scores"]``, for
+            `lovec score`; None for ``read``.
+        series: names the rows that the same methods have rated, such as those of one model; "" where the rows of a file
+            are all alike.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    read: RowReader | None
+    fits: Callable[[Row], bool] = lambda row: True
+    short: str = ""
+    units: RowReader | None = None
+    series: Callable[[Record], str] = lambda record: ""
+
+    def __call__(self, row: Row, reading: Reading) -> Iterator[Record]:
+        """Yield the records of a row; lovec's own layout is read by ``lovec.datasets.jsonl`` instead."""
+        assert self.read is not None
+        return self.read(row, reading)
+
+    def missing(self, row: Row) -> list[str]:
+        """Return the keys of the layout that a row does not have."""
+        return [key for key in self.keys if not any(_has(row, name) for name in key.split("|"))]
+
+
+def layout(name: str, keys: str, **options: Any) -> Callable[[RowReader], Layout]:
+    """Make the function below, which reads the rows of a layout, this layout.
+
+    Args:
+        name: see `Layout`.
+        keys: see `Layout`, with spaces between them.
+        options: see `Layout`.
+    """
+    return lambda read: Layout(name, tuple(keys.split()), read, **options)
+
+
+def _has(row: Row, name: str) -> bool:
+    return any(key.endswith(name[1:]) for key in row) if name.startswith("*") else name in row
 
 
 def read_records_of(row: Row, name: str, read: RowReader, reading: Reading) -> Iterator[Record]:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, value_at
 from lovec.datasets.jsonl import short_json
-from lovec.datasets.layouts import LAYOUTS, OWN, Layout, known_layout, layout_of, read_any
-from lovec.datasets.rows import Row, read_rows
+from lovec.datasets.layouts import LAYOUTS, OWN, known_layout, layout_of, read_any
+from lovec.datasets.rows import Layout, Row, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.types import LovecError, Record

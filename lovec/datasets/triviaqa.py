@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lovec.datasets.hub import HubDataset
-from lovec.datasets.rows import Reading
+from lovec.datasets.rows import Reading, layout
 from lovec.tags import DEFAULT_TAGS
 from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
@@ -64,6 +64,7 @@ def read_triviaqa(path: str | os.PathLike[str] | None = None, scale: Scale = DEF
     return list(records.values())
 
 
+@layout("TriviaQA", "question question_id answer", fits=lambda row: not isinstance(row["answer"], str | None))
 def short_answer(row: dict[str, Any], reading: Reading) -> Iterator[Record]:
     """Read a question with the answers that count as right, as `read_triviaqa` does with a whole data set."""
     if not (aliases := _aliases(row["answer"])):

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from lovec.datasets.jsonl import short_json
-from lovec.datasets.rows import Reading, Row
+from lovec.datasets.rows import Reading, Row, layout
 from lovec.datasets.values import confidence_of, flag_of, is_number, label_column, label_of, says_opposite, share_of
 from lovec.types import LovecError, Record, Sentence
 
@@ -40,9 +40,6 @@ _SCORERS = frozenset(
 _JUDGE = re.compile(r"judge_\d+")
 _OF_JUDGES = frozenset("avg max min median".split())  # in the table of a panel
 _TEXTS = frozenset("prompt prompts response responses claim sentence".split())
-
-MANAGER_KEYS = ("estimations", "gen_metrics")
-"""The keys of a manager of LM-Polygraph."""
 
 _LIKELIHOODS = ("PTrue", "PTrueClaim", "MaximumSequenceProbability", "MaximumClaimProbability")
 _STATED = ("Verbalized1S", "Verbalized2S")
@@ -69,6 +66,7 @@ def is_uqlm(row: Row) -> bool:
     return row.get("claims_data") is not None or "sampled_responses" in row or bool(scorers(row))
 
 
+@layout("uqlm: results", "prompt|prompts response|responses", fits=is_uqlm, short="uqlm")
 def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with the confidence in each of its claims, or in all of it where it was scored as a whole.
 
@@ -105,7 +103,7 @@ def uqlm(row: Row, reading: Reading) -> Iterator[Record]:
         meta["samples"] = list(row["sampled_responses"])
     if claims is not None:
         meta["unit"] = "claim"
-    yield Record(reading.ids.of(prompt[:60]), prompt, answer=response or "", sentences=tuple(kept), meta=meta)
+    yield reading.record(prompt, response, kept, **meta)
 
 
 def _claims(row: Row, claims: Any) -> tuple[list[Row], list[float | None]]:
@@ -146,16 +144,6 @@ def found_label(row: Row) -> float | None:
     return None if name is None else label_of(row[name], opposite=says_opposite(name))
 
 
-def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read an answer with its uncertainty in ``meta``; it is no confidence, since it has no scale in common."""
-    meta: dict[str, Any] = {key: row[key] for key in ("uncertainty", "estimator", "model_path") if key in row}
-    meta["uncertainty"] = confidence_of(row["uncertainty"])
-    question, answer = row["input_text"], row["generation_text"]
-    reading.left_out["answers with an uncertainty that is no confidence in [0, 1] (kept in meta)"] += 1
-    sentences = (Sentence(answer.strip()),) if answer.strip() else ()
-    yield Record(reading.ids.of(question[:60]), question, answer=answer, sentences=sentences, meta=meta)
-
-
 def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
     """Read an answer with its uncertainty as ``meta["scores"]``, higher for surer, and a label that users have added.
 
@@ -171,6 +159,24 @@ def polygraph_scores(row: Row, reading: Reading) -> Iterator[Record]:
         yield replace(record, sentences=tuple(sentences), meta=meta)
 
 
+@layout(
+    "LM-Polygraph: uncertainty", "input_text generation_text uncertainty", short="lm-polygraph", units=polygraph_scores
+)
+def polygraph(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read an answer with its uncertainty in ``meta``; it is no confidence, since it has no scale in common."""
+    meta: dict[str, Any] = {key: row[key] for key in ("uncertainty", "estimator", "model_path") if key in row}
+    meta["uncertainty"] = confidence_of(row["uncertainty"])
+    question, answer = row["input_text"], row["generation_text"]
+    reading.left_out["answers with an uncertainty that is no confidence in [0, 1] (kept in meta)"] += 1
+    yield reading.record(question, answer, [Sentence(answer.strip())] if answer.strip() else (), **meta)
+
+
+@layout(
+    "LM-Polygraph: manager",
+    "estimations gen_metrics",
+    short="lm-polygraph",
+    series=lambda record: str(record.meta.get("unit", "")),
+)
 def polygraph_manager(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the estimations of a manager of LM-Polygraph, written as JSON: a record per answer, and its claims.
 
@@ -221,11 +227,10 @@ def _answers(
                 f"{sum(map(len, labels))} for {len(labels)}"
             )
     for at, answer in enumerate(labels):
-        sentences = tuple(Sentence(f"({level} {place})", label) for place, label in enumerate(answer, 1))
-        meta: dict[str, Any] = {"unit": level, "order_only": order_only}
-        meta["scores"] = {name: list(numbers[at]) for name, numbers in scores.items()}
+        sentences = [Sentence(f"({level} {place})", label) for place, label in enumerate(answer, 1)]
+        meta = {"order_only": order_only, "scores": {name: list(numbers[at]) for name, numbers in scores.items()}}
         reading.left_out[_PLACEHOLDERS] += len(sentences)
-        yield Record(reading.ids.of(f"{level} {at + 1}"), f"({level} {at + 1})", sentences=sentences, meta=meta)
+        yield reading.record(f"({level} {at + 1})", "", sentences, f"{level} {at + 1}", unit=level, **meta)
 
 
 def _level(key: str) -> tuple[str, str]:
@@ -258,6 +263,11 @@ def _surer(estimator: str, values: Sequence[Any]) -> tuple[list[float | None], b
     return [None if u is None else 1.0 - u if stated else -u for u in numbers], not stated
 
 
+def _model(record: Record) -> str:
+    return str(record.meta.get("model", ""))
+
+
+@layout("RLCR: outputs", "problem answer *-confidence_levels", short="rlcr", series=_model)
 def rlcr(row: Row, reading: Reading) -> Iterator[Record]:
     """Read the answers of several models to one problem, each with its confidence and whether it is right.
 
@@ -284,6 +294,7 @@ def is_rlcr_numbers(row: Row) -> bool:
     return bool(models) and all(isinstance(m, Mapping) and m.keys() >= {"confidence", "correct"} for m in models)
 
 
+@layout("RLCR: numbers", "id", fits=is_rlcr_numbers, short="rlcr", series=_model)
 def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     """Read confidences and correctness by model; names stand in for the texts, which the file does not have."""
     name = reading.ids.of(str(row["id"]))
@@ -296,39 +307,39 @@ def rlcr_numbers(row: Row, reading: Reading) -> Iterator[Record]:
             reading.left_out[_PLACEHOLDERS] += 1
 
 
-def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
-    """Read a prompt with its claims; the confidence is the one that the model states (``gpt-score``).
-
-    ``meta["scores"]`` has all scores of the claims by name.
-    """
-    claims = row["claims"]
-    sentences = tuple(
-        Sentence(
-            (claim["message"] if "message" in claim else claim["subclaim"]).strip(),
-            float(claim["annotation"] in _TRUE) if claim.get("annotation") else None,
-            share_of(claim.get("gpt-score"), "gpt-score"),
-        )
-        for claim in claims
-    )
-    names = dict.fromkeys(name for claim in claims for name in claim if name.endswith("-score"))
-    meta = {"unit": "claim", "scores": {name: [confidence_of(claim.get(name)) for claim in claims] for name in names}}
-    answer = row.get("response") or ""
-    yield Record(reading.ids.of(row["prompt"][:60]), row["prompt"], answer=answer, sentences=sentences, meta=meta)
-
-
 def is_subclaims(row: Row) -> bool:
     """Return whether the claims of a row are a list of objects, and not those of uqlm."""
     claims = row["claims"]
     return "claims_data" not in row and isinstance(claims, list) and all(isinstance(c, Mapping) for c in claims)
 
 
+@layout("conformal factuality: claims", "prompt claims", fits=is_subclaims, short="conformal")
+def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
+    """Read a prompt with its claims; the confidence is the one that the model states (``gpt-score``).
+
+    ``meta["scores"]`` has all scores of the claims by name.
+    """
+    claims = row["claims"]
+    sentences = [
+        Sentence(
+            (claim["message"] if "message" in claim else claim["subclaim"]).strip(),
+            float(claim["annotation"] in _TRUE) if claim.get("annotation") else None,
+            share_of(claim.get("gpt-score"), "gpt-score"),
+        )
+        for claim in claims
+    ]
+    names = dict.fromkeys(name for claim in claims for name in claim if name.endswith("-score"))
+    scores = {name: [confidence_of(claim.get(name)) for claim in claims] for name in names}
+    yield reading.record(row["prompt"], row.get("response"), sentences, unit="claim", scores=scores)
+
+
+@layout("conformal factuality: numbers", "scores true", short="conformal")
 def subclaim_numbers(row: Row, reading: Reading) -> Iterator[Record]:
     """Read labels of claims; their scores, which lie outside [0, 1], are in ``meta``, and names stand in for texts."""
     scores, labels = row["scores"], row["true"]
     if len(scores) != len(labels):
         raise LovecError(f"there are {len(scores)} scores and {len(labels)} labels, expected one each per claim")
-    name = reading.ids.of(f"prompt {reading.number}")
-    sentences = tuple(Sentence(f"(claim {at})", label_of(label)) for at, label in enumerate(labels, 1))
+    name = f"prompt {reading.number}"
+    sentences = [Sentence(f"(claim {at})", label_of(label)) for at, label in enumerate(labels, 1)]
     reading.left_out[_PLACEHOLDERS] += len(labels)
-    meta = {"unit": "claim", "scores": [confidence_of(score) for score in scores]}
-    yield Record(name, f"(prompt {reading.number})", sentences=sentences, meta=meta)
+    yield reading.record(f"({name})", "", sentences, name, unit="claim", scores=[confidence_of(s) for s in scores])

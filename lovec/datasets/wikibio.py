@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from lovec.datasets.hub import HubDataset
-from lovec.datasets.rows import Reading
+from lovec.datasets.rows import Reading, layout
 from lovec.encoding import QUESTION
 from lovec.types import LovecError, Record, Sentence
 
 HUB = HubDataset("potsawee/wiki_bio_gpt3_hallucination", "evaluation", ("wiki_bio_text", "annotation"))
 DOMAIN = "WikiBio"
 FACTUALITY = {"accurate": 1.0, "minor_inaccurate": 0.5, "major_inaccurate": 0.0}
-
-KEYS = ("wiki_bio_text", "annotation", "gpt3_sentences|main_sentences")
-"""The columns of a passage; either name of the last one will do."""
 
 # Names of the same column in the original data set and in its replication.
 _PASSAGE = ("gpt3_text", "main_passage")
@@ -47,6 +44,7 @@ def read_wikibio(path: str | os.PathLike[str] | None = None) -> list[Record]:
     return [_record(row, f"{path or HUB.name}, row {number}") for number, row in enumerate(HUB.table(path), 1)]
 
 
+@layout("WikiBio", "wiki_bio_text annotation gpt3_sentences|main_sentences")
 def passage(row: dict[str, Any], reading: Reading) -> Iterator[Record]:
     """Read a passage with the labels of its sentences, as `read_wikibio` does."""
     yield _record(row, reading.place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,11 @@ from lovec.encoding import Encoder, Scoring
 from lovec.engines import TransformersEngine
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator, answered
 from lovec.evaluation.measurement import Measurement, check_method_names
-from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside, weights_of
+from lovec.evaluation.places import UNFINISHED, TestFolder, predictions_file, set_aside
 from lovec.evaluation.processes import in_data_order, load_policy, meet, refuse_together
 from lovec.evaluation.prompting import instruction_of, scoring_of
 from lovec.evaluation.stopping import SignalConnector
-from lovec.files import check_writable
+from lovec.files import check_writable, same_content
 from lovec.models import resolve_model
 from lovec.notices import counted
 from lovec.policy import Policy, PolicyConfig, check_adapter, is_adapter, load_stops
@@ -45,11 +44,13 @@ from lovec.policy.fingerprint import (
     Part,
     base_part,
     differences,
+    part_of,
     prompt_part,
     scoring_in,
     start_of,
 )
 from lovec.progress import doing
+from lovec.provenance import Provenance, weights_of
 from lovec.settings import NO_EFFECT, CheckedSettings, Seed
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
@@ -261,11 +262,13 @@ class EvaluationModule(LightningModule, CheckedSettings):
         Raises:
             LovecError: the calibration beside it was fitted to other scores than this run measures.
         """
-        folder, encoder = adapter_folder(adapter), self.encoder
-        config = replace(self.policy_config, model=self._model)
-        return Deployment.beside(
-            folder, lambda: policy_provenance(config, folder, encoder.instruction, encoder.tags, encoder.scoring)
-        )
+        folder = adapter_folder(adapter)
+        return Deployment.beside(folder, lambda: self._provenance(folder))
+
+    def _provenance(self, adapter: str) -> Provenance:
+        """Return what decides the scores of the adapter in a folder."""
+        config, encoder = replace(self.policy_config, model=self._model), self.encoder
+        return policy_provenance(config, adapter, encoder.instruction, encoder.tags, encoder.scoring)
 
     @cached_property
     def base_fingerprint(self) -> Part:
@@ -378,8 +381,11 @@ class EvaluationModule(LightningModule, CheckedSettings):
         validation = [] if data is None else data.load("validation")
         learning = any(baseline.needs_labels for baseline in self.baselines)
         training = data.load("train") if learning and data is not None else []
-        weights = {name: weights_of(path or self._measured_file) for name, path in self.methods.items()}
-        place = TestFolder(self.run_dir, data, weights)
+        files = {name: path or self._measured_file for name, path in self.methods.items()}
+        weights = {name: weights_of(path) for name, path in files.items()}
+        folders = {name: path for name, path in files.items() if path and weights[name] and Path(path).is_dir()}
+        made = {name: self._provenance(path).of_weights() for name, path in folders.items()}
+        place = TestFolder(self.run_dir, data, weights, made)
         self.measurement = Measurement(
             self.policy,
             self.baseline_resources,
@@ -446,7 +452,7 @@ class EvaluationModule(LightningModule, CheckedSettings):
             path = predictions_file(self.run_dir, getattr(self.trainer, "datamodule", None))
             fresh = path.with_name(path.name + UNFINISHED)
             write_records(fresh, records)
-            if path.exists() and not filecmp.cmp(path, fresh, shallow=False):
+            if path.exists() and not same_content(path, fresh):
                 rank_zero_info(f"what was there, of another prediction, is kept in {set_aside(self.run_dir, path)}")
             os.replace(fresh, path)
             rank_zero_info(f"{counted(len(records), 'tagged record')} written to {path}")
@@ -455,5 +461,4 @@ class EvaluationModule(LightningModule, CheckedSettings):
 
 
 def _kept_reference(saved: Any) -> bool:
-    objective = saved.get("objective") if isinstance(saved, Mapping) else None
-    return isinstance(objective, Mapping) and bool(objective.get("reference"))
+    return bool((part_of(saved, "objective") or {}).get("reference"))

@@ -7,8 +7,6 @@ What other weights or other records have left there is kept in ``RUN/test-1``, `
 
 from __future__ import annotations
 
-import filecmp
-import hashlib
 import json
 import os
 import shutil
@@ -18,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from lovec.datasets.names import slug
-from lovec.files import write_text
-from lovec.provenance import weights_digest
+from lovec.files import same_content, write_text
+from lovec.provenance import Provenance
 from lovec.types import LovecError
 
 RESULTS = "results.json"
 """File with the rows of a test, in its folder."""
 
 TESTED = "tested.json"
-"""File beside them that says what was tested: ``{"data": name, "records": n, "weights": {method: digest}}``."""
+"""File beside them that says what was tested: ``{"data": name, "records": n, "weights": {method: digest},
+"provenance": {method: base and options of the adapter}}``; earlier versions wrote no provenance."""
 
 UNFINISHED = ".unfinished"
 """Ending of the folder of a test that has not ended."""
@@ -45,17 +44,6 @@ def folder_name(data: Any) -> str:
 def predictions_file(run: Path, data: Any) -> Path:
     """Return where the tagged records of a data set lie in the folder of a run."""
     return run / "predictions" / f"{folder_name(data)}.jsonl"
-
-
-def weights_of(adapter: str | None) -> str | None:
-    """Return what tells the weights of an adapter or a checkpoint from others; None without one that can be read."""
-    try:
-        if adapter is not None and Path(adapter).is_file():
-            with open(adapter, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        return None if adapter is None else weights_digest(adapter)
-    except (LovecError, OSError):
-        return None
 
 
 def set_aside(run: Path, path: Path) -> Path:
@@ -98,16 +86,19 @@ class TestFolder:
         run: folder of the run.
         data: the datamodule; None for none.
         weights: what is measured: digest of its weights by the name of each method.
+        made: by the name of a method, what decides its scores whatever is asked for, where that is known.
     """
 
     __test__ = False  # no test of pytest's
 
-    def __init__(self, run: Path, data: Any, weights: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, run: Path, data: Any, weights: Mapping[str, str | None], made: Mapping[str, Provenance] | None = None
+    ) -> None:
         self.run = run
         self.path = run / "test" / folder_name(data)
         self.working = self.path.with_name(self.path.name + UNFINISHED)
         self._data = data_name(data)
-        self._weights = dict(weights)
+        self._weights, self._made = dict(weights), dict(made or {})
 
     def begin(self) -> None:
         """Make an empty folder to work in; what a test that was stopped has left there is removed."""
@@ -118,7 +109,7 @@ class TestFolder:
         """Put the folder in its place.
 
         Results that are there are removed if the new ones are the same, byte for byte, and kept aside otherwise, as are
-        those of a method of the same name, with other weights, on other data sets.
+        those of a method of the same name, of another model, on other data sets.
 
         Args:
             records: number of records that were tested.
@@ -126,36 +117,37 @@ class TestFolder:
         Returns:
             The folders in which other results are kept.
         """
-        tested = {"data": self._data, "records": records, "weights": self._weights}
+        tested: dict[str, Any] = {"data": self._data, "records": records, "weights": self._weights}
+        if self._made:
+            tested["provenance"] = {name: made.to_dict() for name, made in self._made.items()}
         write_text(self.working / TESTED, json.dumps(tested, indent=1) + "\n")
         kept = []
         if self.path.exists():
-            if _same(self.path / RESULTS, self.working / RESULTS):
+            if same_content(self.path / RESULTS, self.working / RESULTS):
                 shutil.rmtree(self.path)
             else:
                 kept.append(set_aside(self.run, self.path))
         for other in sorted(self.path.parent.iterdir()):
-            if other.is_dir() and other.suffix != UNFINISHED and self._differs(_weights_in(other)):
+            if other.is_dir() and other.suffix != UNFINISHED and self._differs(*_tested_in(other)):
                 kept.append(set_aside(self.run, other))
         os.replace(self.working, self.path)
         return kept
 
-    def _differs(self, weights: Any) -> bool:
-        """Return whether a method of another test, of the same name as one of this test's, had other weights."""
-        both = self._weights.keys() & weights.keys() if isinstance(weights, dict) else ()
-        return any(self._weights[name] != weights[name] for name in both)
+    def _differs(self, weights: Mapping[str, Any], made: Mapping[str, Provenance]) -> bool:
+        """Return whether a method of another test, of the same name as one of this test's, was another model."""
+        others = any(self._weights[name] != weights[name] for name in self._weights.keys() & weights.keys())
+        return others or any(self._made[name].differences(made[name]) for name in self._made.keys() & made.keys())
 
 
-def _weights_in(folder: Path) -> Any:
+def _tested_in(folder: Path) -> tuple[dict[str, Any], dict[str, Provenance]]:
+    """Return what a test has measured by method: digests of weights, and what else decides scores; {} if not known."""
     try:
-        return json.loads((folder / TESTED).read_bytes())["weights"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+        tested = json.loads((folder / TESTED).read_bytes())
+        made = {name: Provenance.from_dict(data) for name, data in tested.get("provenance", {}).items()}
+        return dict(tested["weights"]), made
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, LovecError):
+        return {}, {}
 
 
 def _holds_something(path: Path) -> bool:
     return path.is_dir() and any(path.iterdir())
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)

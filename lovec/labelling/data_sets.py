@@ -13,7 +13,7 @@ from typing import Any
 import lovec.datamodules
 from lovec.datamodules import RecordsDataModule
 from lovec.imports import import_object
-from lovec.labelling.sources import Shard, Source, file_digest, first_source
+from lovec.labelling.sources import Shard, Source, first_source, input_digest
 from lovec.types import LovecError, Record
 
 
@@ -66,7 +66,7 @@ def _has_questions(cls: Any) -> bool:
 
 def _identity(value: Any) -> Any:
     """Return an argument as JSON: a file by its digest."""
-    return file_digest(value) if isinstance(value, str) and os.path.isfile(value) else value
+    return input_digest(value) if isinstance(value, str) and os.path.isfile(value) else value
 
 
 def _unique(records: Iterable[Record], name: str) -> Iterator[Record]:

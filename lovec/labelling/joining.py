@@ -14,15 +14,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from lovec.files import atomic_file, check_output, check_unused
 from lovec.labelling.sources import Shard
-from lovec.labelling.stage import FAILURES, STAGES, Counts, Manifest, difference, manifest_of, save_manifest
+from lovec.labelling.stage import FAILURES, STAGES, Counts, Manifest, manifest_of, save_manifest
 from lovec.notices import counted, listed
+from lovec.provenance import Origin
 from lovec.types import LovecError
 
 Lines: TypeAlias = list[tuple[str, bytes]]
@@ -41,9 +42,10 @@ class _Part:
     manifest: Manifest
 
     @property
-    def source(self) -> dict[str, Any]:
-        """What the records that it was made of depend on, without the shard."""
-        return {name: value for name, value in self.manifest.source.items() if name != "shard"}
+    def origin(self) -> Origin:
+        """What it depends on, without the shard."""
+        origin = self.manifest.origin
+        return replace(origin, source={name: value for name, value in origin.source.items() if name != "shard"})
 
     @property
     def failures(self) -> Path | None:
@@ -157,24 +159,21 @@ def _check(parts: Sequence[Sequence[_Part]]) -> None:
     """
     for row in parts:
         root, shard = row[0], row[0].shard
-        if (said := root.manifest.source.get("shard")) != str(shard):
+        if (said := root.manifest.origin.source.get("shard")) != str(shard):
             what = "holds the whole input" if said is None else f"holds the shard {said}"
             raise LovecError(f"{root.path} {what}, expected the shard {shard}; {_MAKE_AGAIN}")
         for before, part in pairwise(row):
-            if part.manifest.source != {"file": before.manifest.digest}:
+            if part.manifest.origin.source != {"file": before.manifest.digest}:
                 raise LovecError(
                     f"{part.path} was not made of the {before.path.name} beside it; run the stage again with --redo, "
                     "or remove the file that is no part of the run"
                 )
         for part, first in zip(row, parts[0], strict=True):
-            sources = {} if part is not root else {"source": (first.source, part.source)}
-            for name, (one, other) in {
-                **sources,
-                "settings": (first.manifest.settings, part.manifest.settings),
-            }.items():
-                places = (f"in shard {first.shard}", f"in shard {shard}")
-                if unlike := difference(one, other, places, name):
-                    raise LovecError(f"{part.path} was made with {unlike}; make one of the two again with --redo")
+            # All but the first file of a shard are made of the one before, and differ with it.
+            one, other = (made if part is root else replace(made, source={}) for made in (first.origin, part.origin))
+            said = f"{{name}} is {{one}} in shard {first.shard}, {{other}} in shard {shard}"
+            if unlike := one.unlike(other, said):
+                raise LovecError(f"{part.path} was made with {unlike}; make one of the two again with --redo")
     most = previous = parts[0][0].manifest.records
     for root, *_ in parts:
         records = root.manifest.records
@@ -230,7 +229,7 @@ def _save_manifests(
     outputs: Sequence[Path], parts: Sequence[Sequence[_Part]], sizes: Mapping[Path, int], digests: Mapping[Path, str]
 ) -> Counts:
     """Write the manifests that one run would have written, and return the counts of the last stage."""
-    source = parts[0][0].source
+    source = parts[0][0].origin.source
     counts: Counter[str] = Counter()
     for at, (output, part) in enumerate(zip(outputs, parts[0], strict=True)):
         counts = Counter()
@@ -238,7 +237,7 @@ def _save_manifests(
             counts.update(row[at].manifest.counts)
         written = [output] if part.failures is None else [output, output.with_name(FAILURES)]
         state = {
-            "identity": {"source": source, "settings": part.manifest.settings},
+            "identity": replace(part.origin, source=source).to_dict(),
             "counts": counts,
             "sizes": [sizes[file] for file in written],
             "digest": digests[output],

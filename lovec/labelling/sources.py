@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from lovec.datasets.evidence import open_evidence, with_evidence
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
+from lovec.provenance import file_digest
 from lovec.settings import Count, checked
 from lovec.types import LovecError, Record
 
@@ -122,7 +122,7 @@ def stage_file(path: Path) -> Source:
             except LovecError as error:
                 raise LovecError(f"{path}:{number}: {error}") from None
 
-    return Source(records, {"file": file_digest(path)})
+    return Source(records, {"file": input_digest(path)})
 
 
 def open_file(path: str, evidence: str | None = None, shard: Shard | None = None) -> Source:
@@ -136,7 +136,7 @@ def open_file(path: str, evidence: str | None = None, shard: Shard | None = None
     Raises:
         LovecError: the file cannot be read.
     """
-    return first_source(lambda: read_any(path), {"file": file_digest(path)}, evidence, shard=shard)
+    return first_source(lambda: read_any(path), {"file": input_digest(path)}, evidence, shard=shard)
 
 
 def first_source(
@@ -157,7 +157,7 @@ def first_source(
     return Source(records, {**origin, "evidence": pages, **shard_identity(shard)}, answered)
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
+def input_digest(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, or of a data set of the hub what its rows depend on.
 
     Raises:
@@ -165,5 +165,5 @@ def file_digest(path: str | os.PathLike[str]) -> str:
     """
     if (stored := HubRows.parse(os.fspath(path))) is not None:
         return stored.identity
-    with open_input(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    open_input(path).close()  # refuses what is no file
+    return file_digest(path)

@@ -15,9 +15,10 @@ from typing import Any
 from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.encoding import QUESTION
 from lovec.files import atomic_file, check_unused, read_json, write_text
-from lovec.labelling.sources import file_digest, stage_file
-from lovec.labelling.stage import Counts, difference
+from lovec.labelling.sources import input_digest, stage_file
+from lovec.labelling.stage import Counts
 from lovec.plain import checked_integer, checked_text, wrong
+from lovec.provenance import Origin
 from lovec.settings import Probability, checked
 from lovec.types import LovecError, Record
 
@@ -111,13 +112,13 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
     folder, manifest = labelled.parent, labelled.with_name(MANIFEST)
     paths = {split: folder / f"{split}.jsonl" for split in SPLITS}
     settings = {"dev": splitting.dev, "test": splitting.test, "seed": splitting.seed, "entity": splitting.key}
-    identity = {"source": {"file": file_digest(labelled)}, "settings": settings}
-    if not redo and (counts := _earlier_counts(manifest, identity, paths)) is not None:
+    origin = Origin({"file": input_digest(labelled)}, settings)
+    if not redo and (counts := _earlier_counts(manifest, origin, paths)) is not None:
         return counts
     records = stage_file(labelled).records
     entities = Counter(splitting.entity(record) for record in records(0) if _has_label(record))
     split_of = splitting.assign(entities)
-    state: dict[str, Any] = {"identity": identity, "rule": _RULE.format(key=splitting.key), "digests": {}}
+    state: dict[str, Any] = {"identity": origin.to_dict(), "rule": _RULE.format(key=splitting.key), "digests": {}}
     _save(manifest, state)
     counts = Counter({"entities": len(entities), **dict.fromkeys(SPLITS, 0)})
     with ExitStack() as stack:
@@ -132,7 +133,7 @@ def split_file(labelled: Path, splitting: Splitting, redo: bool = False) -> Coun
             counts[split] += 1
     state["entities"] = {split: list(split_of.values()).count(split) for split in SPLITS}
     state["counts"] = dict(counts)
-    state["digests"] = {split: file_digest(path) for split, path in paths.items()}
+    state["digests"] = {split: input_digest(path) for split, path in paths.items()}
     _save(manifest, state)
     return counts
 
@@ -145,7 +146,7 @@ def _save(manifest: Path, state: Mapping[str, Any]) -> None:
     write_text(manifest, json.dumps(state, indent=1) + "\n")
 
 
-def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[str, Path]) -> Counts | None:
+def _earlier_counts(manifest: Path, origin: Origin, paths: Mapping[str, Path]) -> Counts | None:
     """Return the counts of an earlier run whose files are all there; None where they are to be written.
 
     Raises:
@@ -158,7 +159,7 @@ def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[
     state = read_json(manifest, _MOST_BYTES, _MAKE_ANEW)
     try:
         digests = {split: checked_text(name, "a digest") for split, name in _part(state, "digests").items()}
-        unlike = difference(_part(state, "identity"), identity)
+        unlike = Origin.from_dict(_part(state, "identity")).unlike(origin)
         counts = {name: checked_integer(n, "a count") for name, n in _part(state, "counts").items()} if digests else {}
     except LovecError as error:
         raise LovecError(f"{manifest} does not say how splits were made: {error}; {_MAKE_ANEW}") from None
@@ -166,7 +167,7 @@ def _earlier_counts(manifest: Path, identity: Mapping[str, Any], paths: Mapping[
         return None  # an earlier run was interrupted
     if unlike:
         raise LovecError(f"{', '.join(_names(paths))} were made with {unlike}; make them anew with --redo")
-    changed = [path for split, path in paths.items() if not path.is_file() or file_digest(path) != digests.get(split)]
+    changed = [path for split, path in paths.items() if not path.is_file() or input_digest(path) != digests.get(split)]
     if changed:
         raise LovecError(f"{changed[0]} was changed or removed since it was written; make the splits anew with --redo")
     return counts

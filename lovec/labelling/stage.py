@@ -17,11 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
-from lovec.datasets.jsonl import json_line, record_to_dict, short_json
+from lovec.datasets.jsonl import json_line, record_to_dict
 from lovec.files import read_json, write_text
-from lovec.labelling.sources import Source, file_digest
+from lovec.labelling.sources import Source, input_digest
 from lovec.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
-from lovec.provenance import Provenance
+from lovec.provenance import Origin
 from lovec.settings import Count, checked
 from lovec.types import LovecError, Record
 
@@ -35,9 +35,6 @@ STAGES = {
 
 FAILURES = "failed.jsonl"
 """File in which a stage lists the records that failed."""
-
-PROVENANCE = "provenance"
-"""Name of what decides scores among the settings of a stage, see ``lovec.provenance``."""
 
 _MOST_BYTES = 16_000_000  # of a manifest that is read: it lists the topics of all documents
 _MOST_FILES = 2  # that a stage writes
@@ -189,10 +186,11 @@ def run_stage(
     """
     folder.mkdir(parents=True, exist_ok=True)
     *files, manifest = stage.files(folder)
-    identity = json.loads(json.dumps({"source": source.identity, "settings": stage.settings}))
+    origin = Origin.of(source.identity, stage.settings)
+    identity = origin.to_dict()
     state: dict[str, Any] = {"identity": identity, "counts": {}, "sizes": [0 for _ in files], "digest": ""}
     if not redo:
-        state |= _earlier_state(manifest, identity, files)
+        state |= _earlier_state(manifest, origin, files)
     counts = Counter(state["counts"])
     if state["digest"]:  # finished
         return counts
@@ -218,7 +216,7 @@ def run_stage(
             state["sizes"] = [file.tell() for file in opened]
             save()
             notify(Progress(stage.name, int(counts["records"]), before, counts))
-    state["digest"] = file_digest(files[0])
+    state["digest"] = input_digest(files[0])
     save()
     return counts
 
@@ -228,15 +226,13 @@ class Manifest:
     """What the manifest beside an output says.
 
     Attributes:
-        source: what the records that were read depend on.
-        settings: what else the output depends on.
+        origin: what the output depends on.
         counts: counts of the stage so far.
         sizes: sizes of its files, in bytes.
         digest: SHA-256 of its output; "" while it is not finished.
     """
 
-    source: Json
-    settings: Json
+    origin: Origin
     counts: Counts
     sizes: tuple[int, ...]
     digest: str
@@ -255,30 +251,19 @@ class Manifest:
         data = read_json(path, _MOST_BYTES, fix)
         try:
             found = checked_object(data, "the manifest", ("identity", "counts", "sizes", "digest"))
-            identity = checked_object(found["identity"], "its identity", ("source", "settings"))
-            parts = {name: part for name, part in {**identity, "counts": found["counts"]}.items()}
-            for name, part in parts.items():
-                if not isinstance(part, dict):
-                    raise wrong(f"its {name}", part, "an object")
+            if not isinstance(found["counts"], dict):
+                raise wrong("its counts", found["counts"], "an object")
             sizes = checked_list(found["sizes"], "its sizes", _MOST_FILES)
             if not sizes:
                 raise wrong("its sizes", sizes, "the size of a file")
-            if (saved := identity["settings"].get(PROVENANCE)) is not None:
-                Provenance.from_dict(saved)
             return cls(
-                identity["source"],
-                identity["settings"],
+                Origin.from_dict(found["identity"]),
                 {checked_text(name, "a count"): _checked_count(value, name) for name, value in found["counts"].items()},
                 tuple(checked_integer(size, "a size", 0, _LARGEST) for size in sizes),
                 checked_text(found["digest"], "its digest"),
             )
         except LovecError as error:
             raise LovecError(f"{path} is no manifest of a stage: {error}; {fix}") from None
-
-    @property
-    def identity(self) -> Json:
-        """What the output depends on."""
-        return {"source": self.source, "settings": self.settings}
 
     @property
     def records(self) -> int:
@@ -321,7 +306,7 @@ def save_manifest(path: Path, state: Json) -> None:
     write_text(path, json.dumps(state, indent=1, sort_keys=True) + "\n")
 
 
-def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Json:
+def _earlier_state(manifest: Path, origin: Origin, files: Sequence[Path]) -> Json:
     """Return the state of an earlier run, or {} if there is none; refuse a run with other input, settings or files."""
     output = files[0]
     if not manifest.exists():
@@ -334,7 +319,7 @@ def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Jso
     earlier = Manifest.read(manifest, _START_AGAIN)
     if not earlier.digest and not earlier.counts.get("records"):
         return {}  # the earlier run stopped before its first chunk, so there is nothing to keep
-    if unlike := difference(earlier.identity, identity):
+    if unlike := earlier.origin.unlike(origin):
         raise LovecError(f"{output} was made with {unlike}; give --redo to make it again, or another folder with --out")
     current = [path.stat().st_size if path.exists() else 0 for path in files]
     if len(earlier.sizes) != len(files):
@@ -343,7 +328,7 @@ def _earlier_state(manifest: Path, identity: Json, files: Sequence[Path]) -> Jso
             f"{len(files)}; {_START_AGAIN}"
         )
     shorter = any(now < size for now, size in zip(current, earlier.sizes, strict=True))
-    if shorter or (earlier.digest and earlier.digest != file_digest(output)):
+    if shorter or (earlier.digest and earlier.digest != input_digest(output)):
         raise LovecError(
             f"{output} was changed since it was written; leave {output.stem} out of --stages to use it as it is, or "
             "give --redo to make it again"
@@ -364,32 +349,3 @@ def _chunks(records: Iterable[Record], size: int, begin: int) -> Iterator[Chunk]
     while chunk := list(islice(rest, size)):
         yield Chunk(begin, chunk)
         begin += len(chunk)
-
-
-def difference(one: Any, other: Any, places: tuple[str, str] = ("then", "now"), key: str = "") -> str | None:
-    """Describe the first difference between two identities; None if they are equal.
-
-    What decides scores is compared as far as both know it: a manifest of an earlier version of lovec does not.
-
-    Args:
-        one: source and settings of a stage.
-        other: those of another run.
-        places: words that say where each of them is from.
-        key: name of the part that is compared, with dots; "" is the whole.
-    """
-    if one == other:
-        return None
-    if key == f"settings.{PROVENANCE}":
-        if one is None or other is None:
-            return None
-        unlike = Provenance.from_dict(one).differences(Provenance.from_dict(other), places)
-        return f"other settings: {'; '.join(unlike)}" if unlike else None
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in dict.fromkeys([*one, *other]):
-            inner = f"{key}.{name}" if key else name
-            if text := difference(one.get(name), other.get(name), places, inner):
-                return text
-        return None  # what is missing is null: a setting that there was not yet, or that has another name now
-    name = key.removeprefix("settings.").removeprefix("source.")
-    what = f"{name} of another input" if key.startswith("source") else f"other settings: {name}"
-    return f"{what} ({short_json(one)} {places[0]}, {short_json(other)} {places[1]})"

@@ -23,27 +23,16 @@ _LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refu
 class OpenAIWriter(Asker, Writer):
     """Lets a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...) answer questions.
 
-    Every answer is one call, with the question as its only message. Every reply is stored in the cache before it is
-    used, so a killed run continues where it was and nothing is paid for twice. An empty reply is asked for again, twice
-    at most; after that the question has no answer. After 20 questions in a row without one, writing stops.
+    See `Asker` for the cache, the key, and the options that are not described here. Every answer is one call, with the
+    question as its only message. An empty reply cannot be used; then the question has no answer. Each sample of a
+    question has a seed of its own: a function of the seed, the record's id and the sample's number.
 
-    Each sample of a question has a seed of its own: a function of the seed, the record's id and the sample's number.
-
-    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
-    work without it. Arguments are those of `Asker`; an answer is expected to be as long as it may be, and
-    ``parameters`` stand in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such as
-    ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
-
-    Attributes:
-        failures: the reason, in one line, by the name of each answer that failed.
-        calls: number of replies paid for, those of batches included.
-        batched: how many of them came by batches, and their tokens.
-        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
-        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
-        tokens_out: tokens of these replies, likewise.
-
-    Raises:
-        LovecError: an option is out of range.
+    Args:
+        max_cost: the most US dollars to spend, over all calls of this object; an answer is expected to be as long as it
+            may be.
+        parameters: sent with every call, in place of ``temperature``, ``max_tokens`` and ``seed`` of the sampling, such
+            as ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
+        ask_again: whether questions whose replies in the cache cannot be used are asked again, three times at most.
     """
 
     def estimate(self, records: Iterable[Record], sampling: Sampling, batch: bool = False) -> Estimate:

@@ -3,28 +3,13 @@
 The functions are in ``functional``, ``corp``, ``smooth``, ``ranking`` and ``risk``.
 """
 
+# ruff: noqa: F403, F405 - the classes are imported on first use
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lovec.metrics.pairs import (
-        AUARC,
-        AUPRC,
-        AURC,
-        AUROC,
-        ECEM,
-        BrierScore,
-        CIndex,
-        Discrimination,
-        F1AtK,
-        LogScore,
-        Miscalibration,
-        PredictionRejectionRatio,
-        SmoothECE,
-        SpearmanCorrelation,
-        Uncertainty,
-    )
-    from lovec.metrics.suite import CalibrationSuite
+    from lovec.metrics.suite import *
 
 __all__ = [
     "AUARC",
@@ -49,6 +34,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a torchmetrics class on first use: importing torchmetrics takes seconds that reports need not wait."""
     if name in __all__:
-        room = "suite" if name == "CalibrationSuite" else "pairs"
-        return getattr(import_module(f"{__name__}.{room}"), name)
+        return getattr(import_module(f"{__name__}.suite"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

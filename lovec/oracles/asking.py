@@ -98,7 +98,14 @@ class Asked(Generic[T]):
 
 @checked()
 class Asker:
-    """Asks a model on an OpenAI-compatible server, see `OpenAIOracle` for the attributes.
+    """Asks a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
+
+    Every reply is stored in the cache before it is used, unusable ones included, so that a killed run continues where
+    it was, and no later run pays for a reply again unless it says so with ``ask_again``. A reply that cannot be used is
+    asked for again, twice at most. After 20 failures in a row, over all calls, asking stops.
+
+    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
+    work without it.
 
     Args:
         model: name of the model on the server.
@@ -110,11 +117,19 @@ class Asker:
             fits beside that of the calls in progress, so the bill can exceed the limit by the error of these estimates.
         price_in: US dollars per 1M tokens of prompts; None is unknown.
         price_out: US dollars per 1M tokens of replies.
-        parameters: sent with every call.
+        parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None sends nothing more.
         timeout: the most seconds of a call.
         retries: how often a call is repeated after status 429 or 5xx, a time-out or a broken reply.
-        ask_again: whether records whose replies in the cache cannot be used are asked about again, three times at most.
+        ask_again: whether what has only unusable replies in the cache is asked again, three times at most.
         progress: whether to show a progress bar with the cost so far; it is shown on a terminal only.
+
+    Attributes:
+        failures: the reason, in one line, by the name of what was asked, for each that failed.
+        calls: number of replies paid for, those of batches included.
+        batched: how many of them came by batches, and their tokens.
+        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
+        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
+        tokens_out: tokens of these replies, likewise.
 
     Raises:
         LovecError: an option is out of range.

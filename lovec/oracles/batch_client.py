@@ -1,17 +1,32 @@
-"""A client of the Batch API: upload requests, begin a batch, look how far it is, fetch its replies."""
+"""The Batch API: a client that uploads requests, begins a batch and fetches its replies, and the files of both.
+
+Requests are JSON Lines, and so are the lines that come back, in any order.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import quote
 
 from lovec.calls import ApiClient, MalformedReply
-from lovec.oracles.batch_files import ENDPOINT, Problem
-from lovec.oracles.chat import KEY, api_key, encodable
+from lovec.oracles.cache import ChatReply
+from lovec.oracles.chat import KEY, api_key, encodable, read_reply
+
+ENDPOINT = "/v1/chat/completions"
+"""What every request of a batch calls."""
+
+MOST_REQUESTS = 50_000
+"""Most requests in a file."""
+
+MOST_BYTES = 200_000_000
+"""Most bytes of a file."""
+
+NOT_RUN = ("batch_expired", "batch_cancelled")
+"""Codes of requests that were not run, and not paid for, because the batch ended before."""
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 """Statuses of a batch that do not change any more; in all others the server works on it."""
@@ -29,6 +44,19 @@ _ADVICE = {
     405: _NO_BATCHES,
     501: _NO_BATCHES,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request has no reply.
+
+    Attributes:
+        code: the server's code, or the HTTP status; "" where it gives none.
+        message: what the server says, in one line.
+    """
+
+    code: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +181,34 @@ class BatchClient(ApiClient):
             after = {"after": listed[-1].id}
 
 
+def request_line(key: str, model: str, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> bytes:
+    """Return a request as a line of a file.
+
+    Args:
+        key: name of the request, at most 64 characters, by which its reply is found.
+        model: name of the model.
+        messages: the chat.
+        parameters: of the call, such as ``{"temperature": 0}``.
+    """
+    body = {"model": model, "messages": [dict(message) for message in messages], **parameters}
+    return json.dumps({"custom_id": key, "method": "POST", "url": ENDPOINT, "body": body}).encode() + b"\n"
+
+
+def read_lines(text: str) -> Iterator[tuple[str, ChatReply | Problem]]:
+    """Yield the key of every request in a file of replies or of errors, and its reply, or why it has none.
+
+    Lines that name no request are passed over: their requests then count as those without any line.
+    """
+    for line in text.split("\n"):
+        try:
+            data = json.loads(line)
+            key, response, error = data["custom_id"], data.get("response"), data.get("error")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+        if isinstance(key, str):
+            yield key, _read_result(response, error)
+
+
 def _read(body: str) -> dict[str, Any]:
     """Return a reply, which is a JSON object."""
     try:
@@ -192,8 +248,8 @@ def _status(data: Any) -> Status:
 
 def _problem(error: Mapping[str, Any]) -> Problem:
     line = f"line {error['line']}: " if type(error.get("line")) is int else ""
-    message = " ".join(encodable(str(error.get("message") or "the server does not say why")).split())
-    return Problem(str(error.get("code") or ""), line + message[:200])
+    message = _one_line(str(error.get("message") or "the server does not say why"))
+    return Problem(str(error.get("code") or ""), line + message)
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:
@@ -201,3 +257,30 @@ def _text(data: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise MalformedReply(f"no {name} in {str(data)[:100]}")
     return encodable(value)
+
+
+def _read_result(response: Any, error: Any) -> ChatReply | Problem:
+    if isinstance(response, dict) and error is None:
+        body, status = response.get("body"), response.get("status_code")
+        if status == 200:
+            try:
+                return read_reply(json.dumps(body))
+            except MalformedReply as malformed:
+                return Problem("", f"unexpected reply: {_one_line(str(malformed))}")
+        error = body.get("error") if isinstance(body, dict) else None
+        found = _read_error(error)
+        return Problem(found.code or str(status), f"HTTP {status}: {found.message}")
+    return _read_error(error)
+
+
+def _read_error(error: Any) -> Problem:
+    """Return an error as servers write it: {"code": ..., "message": ...}; both may be missing."""
+    code, message = (error.get(name) if isinstance(error, dict) else None for name in ("code", "message"))
+    return Problem(
+        encodable(code) if isinstance(code, str) else "",
+        _one_line(message) if isinstance(message, str) else "the server does not say why",
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(encodable(text).split())[:200]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -92,19 +91,23 @@ class BatchList(SqliteFile):
         Raises:
             LovecError: the file system has no locks.
         """
-        with open(self.path.with_name(f"{self.path.name}.lock"), "a", encoding="utf-8") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_LOCK_SECONDS)
-                except OSError as error:
-                    raise LovecError(
-                        f"{self.path.parent} has no locks ({error.strerror}), so two runs might submit the same batch; "
-                        "name a cache on a local disk"
-                    ) from None
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path.with_name(f"{self.path.name}.lock"), timeout=0)
+        while not lock.is_locked:
+            try:
+                lock.acquire()
+            except Timeout:
+                await asyncio.sleep(_LOCK_SECONDS)
+            except (OSError, NotImplementedError) as error:
+                raise LovecError(
+                    f"{self.path.parent} has no locks ({error}), so two runs might submit the same batch; name a cache "
+                    "on a local disk"
+                ) from None
+        try:
             yield
+        finally:
+            lock.release()
 
     def claim(
         self, server: str, requests: Mapping[str, Load], is_answered: Callable[[str], bool]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lovec.files import cache_folder
 from lovec.oracles.sqlite_file import SqliteFile
+from lovec.provenance import text_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,12 @@ def reply_key(
         "parameters": dict(parameters),
         "attempt": attempt,
     }
-    return hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
+    return text_digest([json.dumps(call, sort_keys=True)])
 
 
 def default_cache() -> Path:
     """Return the file that is used by default: in ``$LOVEC_CACHE``, else in the user's cache folder."""
-    from platformdirs import user_cache_dir
-
-    return Path(os.environ.get("LOVEC_CACHE") or user_cache_dir("lovec")).expanduser() / "replies.sqlite"
+    return cache_folder() / "replies.sqlite"
 
 
 class ReplyCache(SqliteFile):

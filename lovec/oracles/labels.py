@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from pathlib import Path
 
 from lovec.datasets.layouts import read_any
 from lovec.notices import DoublingWarning
+from lovec.provenance import file_digest
 from lovec.types import LovecError, Oracle, Record, comparable
 
 _SEARCHES = 40  # sentences for which the most similar one is looked up
@@ -52,7 +51,7 @@ class LabelFile(Oracle):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the file; it identifies the oracle, since other labels give other ratings."""
-        return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        return file_digest(self.path)
 
     def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the labelled factuality of every sentence of every record; None where there is no label."""

@@ -36,19 +36,11 @@ class OracleStopped(LovecError):
 class OpenAIOracle(Asker, Oracle):
     """Rates sentences by asking a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 
-    A record is one call: its evidence and all its sentences in the paper's prompt. If the number of ratings in the
-    reply is not the number of sentences, or the reply was cut off, the call is made again, twice at most; after that
-    no sentence of the record gets a rating. Every reply is stored in the cache before it is used, unusable ones
-    included, so that a killed run continues where it was, and no later run pays for the record again unless it says so
-    with ``ask_again``. After 20 records in a row without a usable reply, over all calls of ``rate``, rating stops.
-
-    The API key is read from ``$OPENAI_API_KEY`` when calls are made, and is stored nowhere; servers that need no key
-    work without it.
+    See `Asker` for the cache, the key, and the options that are not described here. A record is one call: its evidence
+    and all its sentences in the paper's prompt. A reply cannot be used if the number of its ratings is not the number
+    of sentences, or if it was cut off; then no sentence of the record gets a rating.
 
     Args:
-        model: name of the model on the server.
-        base_url: address of the server, such as ``http://localhost:8000/v1``; None takes ``$OPENAI_BASE_URL``, or else
-            OpenAI's.
         evidence_tokens: the most tokens of evidence in a prompt (estimated: four bytes per token).
         evidence_cut: which part of longer evidence is kept: "bm25" the passages most similar to the sentences, "head"
             the first ones.
@@ -57,11 +49,6 @@ class OpenAIOracle(Asker, Oracle):
 
     Attributes:
         failures: the reason, in one line, by record id, for each record that failed; its sentences are rated None.
-        calls: number of replies paid for, those of batches included.
-        batched: how many of them came by batches, and their tokens.
-        cached: number of replies found in the cache, those that ``prefetch`` has put there included.
-        tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
-        tokens_out: tokens of these replies, likewise.
         cutter: cuts the evidence; it knows the records whose evidence was cut, and those without evidence.
 
     Raises:

@@ -19,8 +19,17 @@ from typing import IO, Any, TypeVar
 from lovec.calls import CallFailed, ServerRefused
 from lovec.notices import counted
 from lovec.oracles.asking import MAX_FAILED, Asker, Prompt, run_to_the_end
-from lovec.oracles.batch_client import SETTLE_SECONDS, BatchClient, Status
-from lovec.oracles.batch_files import MOST_BYTES, MOST_REQUESTS, NOT_RUN, Problem, read_lines, request_line
+from lovec.oracles.batch_client import (
+    MOST_BYTES,
+    MOST_REQUESTS,
+    NOT_RUN,
+    SETTLE_SECONDS,
+    BatchClient,
+    Problem,
+    Status,
+    read_lines,
+    request_line,
+)
 from lovec.oracles.batches import Batch, BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache
 from lovec.oracles.chat import address

@@ -7,13 +7,13 @@ small; names beside them are for messages and are not compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias, get_args
 
 import torch
 
 from lovec.encoding import Encoder, Scoring
-from lovec.provenance import digest, lasting
+from lovec.provenance import changes, digest, lasting, prompt_settings
 from lovec.settings import decisive
 
 Part: TypeAlias = dict[str, Any]
@@ -50,11 +50,10 @@ _ELSEWHERE = (
 _TRAINER = ("trainer.precision",)  # how long, on how many devices and with which logs a run trains may change
 _SAMPLE = 1 << 16  # values of each weight that are hashed; all of them in models as small as those of the world
 _NOTES = ("name", "reference")  # entries that stand beside what is compared
-_LONGEST = 60  # characters of a value in a message
 
 
-def weights_digest(model: Any) -> str:
-    """Return 16 hexadecimal digits that tell the weights of a base model from others of the same shape.
+def loaded_digest(model: Any) -> str:
+    """Return 16 hexadecimal digits that tell the weights of a loaded base model from others of the same shape.
 
     Up to 65,536 values of every weight, evenly spaced, are rounded to bfloat16 and hashed, so that the precision in
     which a model is loaded makes no difference. Adapters are not counted. This takes 0.1 s for the models of the
@@ -88,7 +87,7 @@ def base_part(name: str, model: Any) -> Part:
         name: its name in the settings.
         model: the transformers model.
     """
-    part = {"name": name, "config": digest(lasting(model.config.to_dict())), "weights": weights_digest(model)}
+    part = {"name": name, "config": digest(lasting(model.config.to_dict())), "weights": loaded_digest(model)}
     if getattr(model, "is_loaded_in_4bit", False):
         part["quantization"] = "nf4"
     return part
@@ -96,10 +95,7 @@ def base_part(name: str, model: Any) -> Part:
 
 def prompt_part(encoder: Encoder) -> Part:
     """Return the part of a fingerprint that describes how a model is prompted."""
-    return {
-        "instruction": encoder.instruction,
-        "tag_words": [encoder.tags.open, encoder.tags.close],
-        "scale": list(encoder.scale.words),
+    return prompt_settings(encoder.instruction, encoder.tags) | {
         "chat_template": digest(encoder.tokenizer.chat_template),
         "tokenizer": digest(encoder.tokenizer.get_vocab()),
     }
@@ -129,33 +125,26 @@ def differences(saved: Any, present: Mapping[str, Part]) -> dict[str, str]:
         saved: the fingerprint of the checkpoint, as it was read.
         present: the parts of the run's fingerprint that must agree.
     """
+    settings = changes(part_of(saved, "settings") or {}, present.get("settings") or {}, known=True)
     found = {}
     for part, now in present.items():
-        was = saved.get(part) if isinstance(saved, Mapping) else None
-        if not isinstance(was, Mapping):
+        if (was := part_of(saved, part)) is None:
             found[part] = "the checkpoint does not say"
             continue
-        compared = {name for name in {*was, *now} if name not in _NOTES and name.partition(".")[0] != "data"}
-        if part == "settings":  # where only one of them has a setting, a class differs, or lovec's version
-            compared &= was.keys() & now.keys()
-        if not (changed := sorted(name for name in compared if was.get(name) != now.get(name))):
-            continue
-        if part == "base":
-            found[part] = f"it was {was.get('name')}, is {now.get('name')} with other {' and '.join(changed)}"
-            continue
-        found[part] = _changes(was, now, changed)
-        if part == "data":
-            was, now = saved.get("settings") or {}, present.get("settings") or {}
-            options = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
-            options = [name for name in options if name.partition(".")[0] == "data"]
-            found[part] = ", ".join(filter(None, [_changes(was, now, options), found[part]]))
+        # Where only one of them has a setting, a class differs, or lovec's version.
+        said = settings if part == "settings" else changes(was, now)
+        said = {name: words for name, words in said.items() if name not in _NOTES and not _is_of_data(name)}
+        if part == "base" and said:
+            found[part] = f"it was {was.get('name')}, is {now.get('name')} with other {' and '.join(said)}"
+        elif said:
+            options = [words for name, words in settings.items() if part == "data" and _is_of_data(name)]
+            found[part] = ", ".join([*options, *said.values()])
     return found
 
 
 def scoring_in(saved: Any) -> Scoring:
     """Return what the run of a checkpoint scored at a tag: whole tags where its fingerprint does not say."""
-    settings = saved.get("settings") if isinstance(saved, Mapping) else None
-    found = settings.get(SCORING) if isinstance(settings, Mapping) else None
+    found = (part_of(saved, "settings") or {}).get(SCORING)
     return next((scoring for scoring in get_args(Scoring) if scoring == found), "exact")
 
 
@@ -171,13 +160,14 @@ def start_of(checkpoint: Mapping[str, Any], name: str) -> float:
     return start if isinstance(start, float) else 0.0
 
 
-def _changes(was: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} was {_short(was.get(name))}, is {_short(now.get(name))}" for name in names)
+def part_of(saved: Any, name: str) -> Mapping[str, Any] | None:
+    """Return a part of the fingerprint of a checkpoint, as it was read; None where it has none."""
+    found = saved.get(name) if isinstance(saved, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+def _is_of_data(name: str) -> bool:
+    return name.partition(".")[0] == "data"
 
 
 def _options(settings: Any, name: str = "") -> dict[str, Any]:

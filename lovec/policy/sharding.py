@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lovec.policy.fingerprint import WHOLE, weights_digest
+from lovec.policy.fingerprint import WHOLE, loaded_digest
 from lovec.policy.policy import Policy, is_adapter
 from lovec.types import LovecError
 
@@ -41,7 +41,7 @@ def shard_base(policy: Policy, mesh: Any, device: torch.device) -> CollectiveFor
             f"the layers of {type(decoder).__name__} are not where those of Llama, Gemma, Qwen and Mistral are "
             "(attribute layers), so they cannot be sharded; use --trainer.strategy ddp"
         )
-    setattr(policy.model, WHOLE, weights_digest(policy.model))
+    setattr(policy.model, WHOLE, loaded_digest(policy.model))
     adapters = {parameter for name, parameter in policy.named_parameters() if is_adapter(name)}
     split = {parameter for parameter in layers.parameters() if parameter not in adapters}
     whole = [parameter for parameter in policy.parameters() if parameter not in split]

@@ -11,6 +11,7 @@ from statistics import mean
 
 import torch
 
+from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import aurc, thresholds
 from lovec.metrics.table import METRICS, MetricInfo
@@ -19,20 +20,17 @@ from lovec.reports.results_table import custom_metrics
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, Column, Line, Table, legend, mark_best, metric_cell, metric_column
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES, texts
-from lovec.reports.timing import Timing, conditions, free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.times import Timing, conditions, free_form_seconds, plain_answer_seconds, timings
 from lovec.reports.training_log import read_training_log, training_rows, validation_rows
 from lovec.types import LovecError, ResultRow
 
 log = logging.getLogger(__name__)
 
-CALIBRATION = ("brier", "ece_m", "spearman")
-"""The metrics that the paper's tables show."""
-
 _DIAGNOSTICS = (
     "words", "mean_factuality", "diversity", "ttr", "malformed", "abstained", "cut_off", "distinct", "entropy",
     "ordinality",
 )  # fmt: skip
-_SWEPT = (*CALIBRATION, "malformed")
+_SWEPT = (*MAIN, "malformed")
 _KEPT = MetricInfo("kept", "kept")
 _PHASES = ("writing", "sampling", "judging", "scoring")  # in the order of columns; other phases follow
 _TIME_SECTIONS = ("Plain answers", "Baselines", *MODE_TITLES.values())
@@ -127,7 +125,7 @@ def checkpoints_table(run: RunResults) -> Table | None:
     if not places:
         return None
     rewarded = any(values["reward"] is not None for _, _, values in places)
-    names = (*CALIBRATION, "reward") if rewarded else CALIBRATION
+    names = (*MAIN, "reward") if rewarded else MAIN
     note = texts()["tables"]["checkpoints-with-rewards" if rewarded else "checkpoints"]
     lines = [
         Line(f"step {step}", tuple(metric_cell(values.get(name), METRICS[name]) for name in names), section)

@@ -78,16 +78,12 @@ def confidence_histogram(
 
     Args:
         groups: tagged records of every method, by its name.
-        path: file to write, .svg or .png.
+        path: as for ``write_panels``, also for what is returned.
         readout: "stated" or "mean".
-        title: title of the plot.
-
-    Returns:
-        The path written to.
+        title: of the plot.
 
     Raises:
-        LovecError: there is no method, a method has no sentence with a confidence, or the name of the file does not
-            end in .svg or .png.
+        LovecError: as for ``write_panels``, or a method has no sentence with a confidence.
     """
     panels = [(short(name), histogram(records, readout)) for name, records in groups.items()]
     return write_panels(panels, _draw, _LAYOUT, path, title)

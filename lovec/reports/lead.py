@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lovec.metrics.bootstrap import Interval
 from lovec.metrics.records import sentence_pairs
 from lovec.metrics.risk import thresholds
 from lovec.notices import counted
 from lovec.reports.cells import CellMaker, in_domain, levels_of
-from lovec.reports.runs import RunResults, stored_readout
+from lovec.reports.runs import RunResults, inside, stored_readout
 from lovec.reports.texts import MAIN_READOUT, MODE_TITLES, READOUT_TITLES
 from lovec.types import ResultRow
 
@@ -156,7 +155,7 @@ def provenance(run: RunResults) -> list[tuple[str, str]]:
         for domain in domains
         if domain in sentences
     ]
-    seeds = sorted({seed for recipe in run.recipes if isinstance(seed := recipe.get("seed_everything"), int)})
+    seeds = sorted({seed for recipe in run.recipes.values() if isinstance(seed := recipe.get("seed_everything"), int)})
     seeds = sorted({row.seed for row in run.rows if row.seed is not None and row.kind == "method"}) or seeds
     many = f"{run.most_seeds} training seeds" if run.most_seeds > 1 else ", ".join(map(str, seeds))
     found = {
@@ -222,28 +221,20 @@ def _kept(run: RunResults, row: ResultRow) -> Kept | None:
 
 
 def _models(run: RunResults) -> Iterator[str]:
-    for recipe in run.recipes:
-        policy = _inside(recipe, "model", "init_args", "policy") or _inside(recipe, "model", "policy")
+    for recipe in run.recipes.values():
+        policy = inside(recipe, "model", "init_args", "policy") or inside(recipe, "model", "policy")
         if isinstance(name := policy.get("model"), str):
             yield name
 
 
 def _data(run: RunResults) -> Iterator[str]:
-    for recipe in run.recipes:
-        data = _inside(recipe, "data")
-        options = _inside(data, "init_args")
+    for recipe in run.recipes.values():
+        data = inside(recipe, "data")
+        options = inside(data, "init_args")
         name = str(data.get("class_path", "")).rpartition(".")[2]
         given = [str(options[key]) for key in ("variant", "name", "train", "test") if isinstance(options.get(key), str)]
         if name:
             yield f"{name} ({', '.join(given)})" if given else name
-
-
-def _inside(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the mapping below some keys; an empty one where there is none."""
-    value: Any = tree
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
 
 
 def _brier(row: ResultRow) -> float:

@@ -102,14 +102,8 @@ def risk_overlay(curves: Mapping[str, RiskCurve | None], path: FilePath, readout
     Args:
         curves: see ``lovec.reports.risk_coverage.risk_curve``, by the name of the method; None draws none, but
             keeps its colour for it.
-        path: file to write, .svg, .pdf or .png.
-        readout: what the confidences are, in words.
-
-    Returns:
-        The path written to.
-
-    Raises:
-        LovecError: there is no method, there are more than three, or the name of the file has another ending.
+        path: as for `reliability_overlay`, also for what is returned and raised.
+        readout: likewise.
     """
     drawn = _styled(curves)
 
@@ -136,13 +130,7 @@ def histogram_overlay(histograms: Mapping[str, Histogram | None], path: FilePath
     Args:
         histograms: see ``lovec.reports.histogram.histogram``, by the name of the method, on one scale; None draws
             none, but keeps its colour for it.
-        path: file to write, .svg, .pdf or .png.
-
-    Returns:
-        The path written to.
-
-    Raises:
-        LovecError: there is no method, there are more than three, or the name of the file has another ending.
+        path: as for `reliability_overlay`, also for what is returned and raised.
     """
     drawn = _styled(histograms)
     levels = max(len(histogram.shares) for _, _, histogram in drawn)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.table import MetricInfo
 from lovec.reports import diagnostic_tables
 from lovec.reports.cells import BOLD, CellMaker
@@ -112,7 +113,7 @@ class _Builder:
         self._by_place = {(row.method, row.mode, row.readout, row.level, row.domain): row for row in self.rows}
         self._domains = list(dict.fromkeys(row.domain for row in self.rows))
         infos = cells.run.metrics
-        self._metrics = [*(infos[name] for name in diagnostic_tables.CALIBRATION), *custom_metrics(self.rows, infos)]
+        self._metrics = [*(infos[name] for name in MAIN), *custom_metrics(self.rows, infos)]
 
     def main(self, name: str, level: str) -> Table | None:
         """Build the main results: methods of the literature, baselines, and trained methods in both modes."""

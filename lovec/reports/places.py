@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.grouped import grouped_pairs
 from lovec.reports.cells import BOLD, CellMaker, in_domain
 from lovec.reports.histogram import histogram
@@ -28,7 +29,6 @@ T = TypeVar("T")
 KINDS: tuple[Kind, ...] = ("constant", "baseline", "method", "hybrid")
 """Kinds of rows that places show; recalibrated methods and ablations have tables of their own."""
 
-_CALIBRATION = ("brier", "ece_m", "spearman")
 _REFERENCES: tuple[Kind, ...] = ("constant", "baseline")  # which are shown by their stated score where they must be
 _FEWEST_LEVELS = 10  # different confidences that a CORP curve needs: the curve of fewer is that of the bins
 
@@ -105,7 +105,7 @@ def _laid_over(rows: Sequence[ResultRow], lead: Lead) -> list[str]:
 def _table(cells: CellMaker, rows: Sequence[ResultRow], keys: tuple[str, str, str]) -> Table:
     """Return the table of a place: the main metrics and users' own, and the number of sentences."""
     mode, domain, readout = keys
-    infos = [*(cells.run.metrics[name] for name in _CALIBRATION), *custom_metrics(rows, cells.run.metrics)]
+    infos = [*(cells.run.metrics[name] for name in MAIN), *custom_metrics(rows, cells.run.metrics)]
     lines = []
     for row in rows:
         shown = (*(cells.cell(row, info.name) for info in infos), Cell(str(row.n), row.n))

@@ -10,19 +10,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lovec import rewards
 from lovec.reports.curves import write_curves
 from lovec.reports.next_tokens import score_tokens
 from lovec.reports.places import KINDS, slug
-from lovec.reports.runs import RunResults
+from lovec.reports.runs import RunResults, inside
 from lovec.reports.shown import Picture
 from lovec.reports.style import COLOURS, short, write_both
 from lovec.reports.surface import reward_surface
 from lovec.reports.texts import texts
-from lovec.reports.times import running_times
-from lovec.reports.timing import conditions, free_form_seconds, plain_answer_seconds, timings
+from lovec.reports.times import conditions, free_form_seconds, plain_answer_seconds, running_times, timings
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import Reward
 from lovec.types import DEFAULT_SCALE, LovecError, Scale
@@ -102,7 +99,7 @@ def _reward_plots(run: RunResults, folder: Path, left_out: list[str]) -> Iterato
     """Yield a plot of the rewards that the runs were trained with, one per confidence scale; others are named."""
     by_scale: dict[Scale, dict[str, Reward]] = {}
     for log in run.logs:
-        name, found = _training_reward(log)
+        name, found = _training_reward(run.recipes.get(log, {}))
         if found is not None:
             by_scale.setdefault(found[1], {})[log.name] = found[0]
         elif name:
@@ -115,23 +112,19 @@ def _reward_plots(run: RunResults, folder: Path, left_out: list[str]) -> Iterato
         yield _picture("reward", write_both(write, folder / f"reward{suffix}.svg"), themed=False)
 
 
-def _training_reward(run_folder: Path) -> tuple[str, tuple[Reward, Scale] | None]:
+def _training_reward(recipe: Mapping[str, Any]) -> tuple[str, tuple[Reward, Scale] | None]:
     """Return the class of the reward in a run's recipe, "" for none, and the reward with its scale.
 
     Rewards of other packages are not imported, and those with options of another version cannot be drawn: None.
     """
-    given = ""
-    for path in sorted(run_folder.glob("*/version_*/config.yaml"))[:1]:
-        model = _mapping(_mapping(yaml.safe_load(path.read_text(encoding="utf-8"))).get("model"))
-        options = _mapping(model.get("init_args", model))
-        reward = _mapping(options.get("reward"))
-        words = _mapping(options.get("policy")).get("scale")
-        given = str(reward.get("class_path") or "")
-        module, _, name = given.rpartition(".")
-        if module == "lovec.rewards" and name in ("LogReward", "QuadraticReward", "LinearReward"):
-            with suppress(TypeError, LovecError):
-                scale = Scale(tuple(words)) if words else DEFAULT_SCALE
-                return given, (getattr(rewards, name)(**_mapping(reward.get("init_args"))), scale)
+    options = inside(recipe, "model", "init_args") or inside(recipe, "model")
+    reward, words = inside(options, "reward"), inside(options, "policy").get("scale")
+    given = str(reward.get("class_path") or "")
+    module, _, name = given.rpartition(".")
+    if module == "lovec.rewards" and name in ("LogReward", "QuadraticReward", "LinearReward"):
+        with suppress(TypeError, LovecError):
+            scale = Scale(tuple(words)) if words else DEFAULT_SCALE
+            return given, (getattr(rewards, name)(**inside(reward, "init_args")), scale)
     return given, None
 
 
@@ -144,7 +137,3 @@ def _title(name: str, place: str = "") -> str:
 def _picture(name: str, path: Path, place: str = "", themed: bool = True) -> Picture:
     caption = texts()["plots"][name]["caption"]
     return Picture(path.stem, _title(name, place), caption, path.read_text(encoding="utf-8"), themed)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

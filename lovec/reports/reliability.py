@@ -113,16 +113,12 @@ def reliability_diagram(
 
     Args:
         groups: tagged and labelled records of every method, their pairs, or what `reliability` returned, by its name.
-        path: file to write, .svg or .png.
-        readout: "stated" or "mean".
-        title: title of the plot.
-
-    Returns:
-        The path written to.
+        path: as for ``write_panels``, also for what is returned.
+        readout: how records are read.
+        title: of the plot.
 
     Raises:
-        LovecError: there is no method, a method has no sentence with a confidence and a factuality, or the name of the
-            file does not end in .svg or .png.
+        LovecError: as for ``write_panels``; or a method has no sentence with a confidence and a factuality.
     """
     panels = [
         (short(name), given if isinstance(given, Reliability) else reliability(given, readout))

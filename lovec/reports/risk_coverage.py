@@ -81,16 +81,12 @@ def risk_coverage_curves(
 
     Args:
         groups: tagged and labelled records of every method, or their pairs, by its name.
-        path: file to write, .svg or .png.
+        path: as for ``write_panels``, also for what is returned.
         readout: "stated" or "mean".
-        title: title of the plot.
-
-    Returns:
-        The path written to.
+        title: of the plot.
 
     Raises:
-        LovecError: there is no method, a method has no sentence with a confidence and a factuality, or the name of the
-            file does not end in .svg or .png.
+        LovecError: as for ``write_panels``, or a method has no sentence with a confidence and a factuality.
     """
     panels = [(short(name), risk_curve(records, readout)) for name, records in groups.items()]
     curves = [curve for _, curve in panels]

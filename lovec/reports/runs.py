@@ -53,7 +53,7 @@ class RunResults:
         logs: folders of runs that logged their training.
         sweeps: content of every sweep.json, by the folder of the sweep.
         about: what wrote the results, see ``lovec.results.written_by``: every different value of each entry.
-        recipes: the recipes that the runs were trained or tested with, where they were saved.
+        recipes: those that the runs were trained or tested with, by the folder of the run, where they were saved.
         files: files with tagged records of a (method, mode, readout), per seed in ascending order; several files per
             seed where its data were tested one by one. A key is present only if all of its files exist.
     """
@@ -68,7 +68,7 @@ class RunResults:
     logs: tuple[Path, ...] = ()
     sweeps: Mapping[Path, Results] = field(default_factory=dict)
     about: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    recipes: tuple[Mapping[str, Any], ...] = ()
+    recipes: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[_Key, tuple[tuple[Path, ...], ...]] = field(default_factory=dict)
     _cache: dict[Path, list[Record]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -158,7 +158,7 @@ def read_run(*paths: str | os.PathLike[str]) -> RunResults:
         logs=tuple(logs),
         sweeps=sweeps,
         about=_about(tests.values()),
-        recipes=tuple(_recipes(dict.fromkeys((*logs, *map(_run_folder, tests))))),
+        recipes=dict(_recipes(dict.fromkeys((*logs, *map(_run_folder, tests))))),
         files=_record_files(rows),
     )
 
@@ -179,7 +179,14 @@ def _about(results: Iterable[Results]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(different) for name, different in values.items()}
 
 
-def _recipes(folders: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+def inside(tree: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping below some keys of a recipe; an empty one where there is none."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, Mapping) else {}
+
+
+def _recipes(folders: Iterable[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the first recipe that each run has saved beside its logs, where it can be read."""
     for path in (path for folder in folders for path in sorted(folder.glob("*/version_*/config.yaml"))[:1]):
         try:
@@ -187,7 +194,7 @@ def _recipes(folders: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
         except yaml.YAMLError:
             continue
         if isinstance(recipe, dict):
-            yield recipe
+            yield path.parents[2], recipe
 
 
 def test_folders(folder: Path) -> list[Path]:

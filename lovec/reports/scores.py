@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.files import atomic_folder, write_text
-from lovec.metrics.bootstrap import Interval
+from lovec.metrics.bootstrap import Interval, draws_of, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
-from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.reports.page import page
@@ -28,16 +27,13 @@ from lovec.reports.table import (
     Column,
     Line,
     Table,
-    csv_text,
-    json_text,
-    latex,
     legend,
     mark_best,
-    markdown,
     metric_cell,
     metric_column,
     print_table,
     transposed,
+    write_table,
 )
 from lovec.reports.texts import texts
 from lovec.results import write_results
@@ -185,13 +181,7 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
     table = scores_table(scores)
     with atomic_folder(folder) as fresh:
         write_results(fresh / "results.json", list(_result_rows(scores)))
-        for suffix, text in (
-            ("csv", csv_text(table)),
-            ("json", json_text(table)),
-            ("md", markdown(table, intervals=True)),
-            ("tex", latex(table, intervals=True)),
-        ):
-            write_text(fresh / "tables" / f"scores.{suffix}", text, errors="replace")
+        write_table(table, fresh / "tables")
         pictures = list(_plots(scores, fresh / "plots"))
         shown = transposed(table, "metric")
         names = [Path(file).name for file in scores.files]

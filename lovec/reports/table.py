@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rich.cells import cell_len
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from lovec.files import write_text
 from lovec.metrics.table import MetricInfo
 from lovec.reports.texts import HERE
 from lovec.templates import load_template
@@ -331,6 +333,24 @@ def json_text(table: Table) -> str:
         return {name: _finite(value) if isinstance(value, float) else value for name, value in fields}
 
     return json.dumps(asdict(table, dict_factory=finite), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_table(table: Table, folder: Path, intervals: bool = True) -> None:
+    """Write a table as NAME.csv, NAME.json, NAME.md and NAME.tex.
+
+    Args:
+        table: what to write.
+        folder: folder of the files.
+        intervals: whether intervals are written behind their values in the last two; the first two always have them.
+    """
+    texts = {
+        "csv": csv_text(table),
+        "json": json_text(table),
+        "md": markdown(table, intervals),
+        "tex": latex(table, intervals),
+    }
+    for suffix, text in texts.items():
+        write_text(folder / f"{table.name}.{suffix}", text, errors="replace")
 
 
 def _console_markup(table: Table, intervals: bool, unicode: bool) -> str:

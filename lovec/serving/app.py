@@ -13,11 +13,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
-from lovec.serving.answers import score_answers
 from lovec.serving.limits import RequestLimits
 from lovec.serving.page import PAGE_HEADERS, render_page
 from lovec.serving.service import Pending, Service
-from lovec.serving.worker import EngineWorker
+from lovec.serving.worker import EngineWorker, score_answers
 from lovec.taggers import Session
 from lovec.types import MODES, LovecError
 
@@ -194,7 +193,8 @@ def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | Stre
     engine, encoder = session.engine, session.encoder
     if isinstance(engine, VllmServer):
         return StreamWorker(engine, encoder.stop_ids, encoder.choices, engine.max_rows + limits.max_waiting)
-    return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, partial(score_answers, engine))
+    score = partial(score_answers, engine)
+    return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, score, encoder.choices)
 
 
 def _error_response(error: wire.RequestRefused, headers: Mapping[str, str] | None = None) -> Response:

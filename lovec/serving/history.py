@@ -6,7 +6,7 @@ Clients see answers without tags. A model that finds none in its own answers wri
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,9 +14,9 @@ from lovec.documents import kind_of
 from lovec.encoding import Encoder
 from lovec.sentences import spans
 from lovec.serving.wire import Turn
-from lovec.taggers.scoring import Passage, ScoreRequest, Step, score_requests
+from lovec.taggers.scoring import Passage, Requests, Step, score_requests
 from lovec.tags import TagFormat
-from lovec.types import STATEMENT, TokenScores
+from lovec.types import STATEMENT
 
 _SPACE = re.compile(r"\s*")
 
@@ -113,8 +113,8 @@ class History:
         ]
         return self._encode(known, encoder)
 
-    def score(self, encoder: Encoder, room: int | None) -> Generator[ScoreRequest, list[TokenScores], list[int]]:
-        """Let the model score the sentences that have no score yet, and return the token ids of the conversation.
+    def requests(self, encoder: Encoder, room: int | None) -> Requests[list[int]]:
+        """Let the model score the sentences that have no score yet, and yield the token ids of the conversation.
 
         A score is the most probable one behind the conversation up to there, which is what the model writes at
         temperature 0.
@@ -137,7 +137,7 @@ class History:
                     for piece, score in zip(pieces, passage.chosen, strict=True)
                 ]
             done.append((role, pieces))
-        return self._encode(done, encoder)
+        yield self._encode(done, encoder)
 
     def _encode(self, turns: Sequence[tuple[str, Sequence[Piece]]], encoder: Encoder) -> list[int]:
         return encoder.dialogue(

@@ -1,14 +1,16 @@
-"""What the server asks a model for: completions, and texts to score; with callbacks for their results."""
+"""What the server asks a model for: answers, and texts to score; each hands over what becomes known of it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lovec.serving.wire import RequestRefused
-from lovec.types import Sampling
+from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.scoring import Requests, ScoreRequest, next_item
+from lovec.types import Completion, Sampling, TokenScores
 
 
 @dataclass(eq=False)
@@ -16,24 +18,30 @@ class Job:
     """Work with the model for one answer or text.
 
     Attributes:
-        on_end: called once, with the result or with the error that prevented it; not called for a cancelled job.
+        on_item: called where the worker runs the job with everything that becomes known, and at the end with the result
+            or the error that prevented it; not called for a cancelled job.
         on_cancel: called when the job is cancelled; None for nothing.
-        cancelled: set when nobody waits for the result any more, also because it is there.
+        cancelled: set when nobody waits for more, also because the end is there.
         turn: number of the turn in which it has run last; of a job that has not run yet, of its arrival.
     """
 
-    on_end: Callable[[Any], None]
+    on_item: Callable[[Any], None]
     on_cancel: Callable[[], Any] | None = field(default=None, init=False)
     cancelled: threading.Event = field(default_factory=threading.Event, init=False)
     turn: int = field(default=0, init=False)
     _ending: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def put(self, item: Any) -> None:
+        """Hand over what has become known, unless nobody waits for it."""
+        if not self.cancelled.is_set():
+            self.on_item(item)
 
     def end(self, result: Any) -> None:
         """Hand over the result or an error, unless that was done, or nobody waits for it."""
         with self._ending:
             if not self.cancelled.is_set():
                 self.cancelled.set()
-                self.on_end(result)
+                self.on_item(result)
 
     def cancel(self) -> None:
         """Say that nobody waits for the result any more."""
@@ -70,15 +78,61 @@ class CompletionJob(Job):
         return False
 
 
+@dataclass(eq=False, kw_only=True)
+class AnswerJob(CompletionJob):
+    """A completion that is a tagged answer: it hands over the answer's sentences, and at the end the ``Completion``.
+
+    Attributes:
+        growing: reads and scores its sentences.
+    """
+
+    growing: GrowingAnswer
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop has ended the answer."""
+        return self.growing.stopped
+
+    def release(self, ids: Sequence[int], logps: Sequence[float]) -> None:
+        """Hand over the sentences that are scored, see ``GrowingAnswer.release``."""
+        for sentence in self.growing.release(ids, logps):
+            self.put(sentence)
+
+    def end(self, result: Any) -> None:
+        """Hand over the rest of the answer and the completion, or an error."""
+        if isinstance(result, Completion):
+            for sentence in self.growing.rest():
+                self.put(sentence)
+            result = replace(result, finished=result.finished or self.stopped)
+        super().end(result)
+
+
 @dataclass(eq=False)
 class StepsJob(Job):
     """Any other work with the model, in steps between which other jobs run.
 
     Attributes:
-        steps: does the work, as the worker's ``steps`` has made it, and returns the result.
+        requests: the work, which ends with the item that it yields last.
+        request: what is to be scored next; None before the first request, and at the end.
     """
 
-    steps: Generator[Any, Any, Any]
+    requests: Requests[Any]
+    request: ScoreRequest | None = field(default=None, init=False)
+
+    def advance(self, scores: Sequence[TokenScores] | None = None) -> ScoreRequest | None:
+        """Go on up to the next request, and return it; None at the end.
+
+        Args:
+            scores: the answer to the last request; None where there was none.
+        """
+        item = next_item(self.requests, scores)
+        while item is not None and not isinstance(item, ScoreRequest):
+            self.put(item)
+            item = next_item(self.requests)
+        self.request = item
+        if item is None:
+            self.cancelled.set()
+        return item
 
 
 def shutting_down() -> RequestRefused:

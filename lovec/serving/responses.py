@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from lovec.passages import Breaks
-from lovec.serving.answers import ScoredSpan
 from lovec.serving.history import History
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
-from lovec.taggers.freeform import read_sentence
-from lovec.taggers.scoring import with_score
+from lovec.taggers.freeform import ScoredSpan
+from lovec.taggers.scoring import Tagged
 from lovec.tagging import CUT_OFF
-from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Scale, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Sentence
 
 Chunk: TypeAlias = dict[str, Any]
 """An event of a stream."""
@@ -28,7 +27,7 @@ class Response(ABC):
 
     Args:
         request: the request.
-        deployment: turns what the model says of a sentence into its confidence.
+        deployment: tells which sentences stay.
         mode: how the sentences are tagged.
         name: name of the model.
 
@@ -46,7 +45,7 @@ class Response(ABC):
 
     def __init__(self, request: ChatRequest | TagRequest, deployment: Deployment, mode: str, name: str) -> None:
         self.request: ChatRequest | TagRequest = request
-        self._deployment, self._mode, self._name = deployment, mode, name
+        self._name = name
         try:
             self._keeps = deployment.keeps(mode, request.min_confidence, request.keep_factual)
         except LovecError as error:
@@ -57,13 +56,12 @@ class Response(ABC):
         return []
 
     @abstractmethod
-    def add(self, part: int, sentences: Sequence[Any], end: Any) -> list[Chunk]:
-        """Add what the model has said, and return its chunks.
+    def add(self, part: int, item: Any) -> Chunk:
+        """Add what has become known, and return its chunk.
 
         Args:
             part: number of the part.
-            sentences: what is known of the next sentences of the part.
-            end: the result for the part; None before its end.
+            item: the next sentence of the part, or its end.
         """
 
     def last(self) -> list[Chunk]:
@@ -93,7 +91,6 @@ class ChatResponse(Response):
         request: the request.
         history: the conversation so far.
         prompt: its token ids; they change where earlier answers have to be scored first.
-        scale: the scale of the scores.
         deployment: see ``Response``, as for ``name``.
         name: name of the model.
         problems: what is wrong with the question.
@@ -106,7 +103,6 @@ class ChatResponse(Response):
         request: ChatRequest,
         history: History,
         prompt: Sequence[int],
-        scale: Scale,
         deployment: Deployment,
         name: str,
         problems: Sequence[str] = (),
@@ -114,7 +110,6 @@ class ChatResponse(Response):
         super().__init__(request, deployment, FREE_FORM, name)
         self.history = history
         self.prompt, self.parts = prompt, request.n
-        self._scale = scale
         self._problems = list(problems)
         self._choices: list[dict[str, Any]] = [
             {
@@ -132,30 +127,27 @@ class ChatResponse(Response):
         """Return the chunks that begin the answers."""
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self.parts)]
 
-    def add(self, part: int, sentences: Sequence[ScoredSpan], end: Completion | None) -> list[Chunk]:
-        """Add sentences of an answer, and its end, see ``Response``."""
-        message = self._choices[part]["message"]
-        chunks = []
-        for scored in sentences:
-            deployed = self._deployment.sentence(self._sentence(scored), self._mode)
-            entry = self._entry(deployed, scored.span.problem)
-            raw = scored.span.raw
+    def add(self, part: int, item: ScoredSpan | Completion) -> Chunk:
+        """Add a sentence of an answer, or its end, see ``Response``."""
+        choice = self._choices[part]
+        message = choice["message"]
+        if isinstance(item, ScoredSpan):
+            entry = self._entry(item.sentence, item.span.problem)
+            raw = item.span.raw
             space = raw[: len(raw) - len(raw.lstrip())] if message["content"] else ""
             content = f"{space}{entry['text']}" if entry["kept"] else ""
             message["content"] += content
             message["confidence"].append(entry)
-            chunks.append(self._chunk(part, {"content": content, "confidence": [entry]}))
-        if end is not None:
-            reason = self._choices[part]["finish_reason"] = "stop" if end.finished else "length"
-            self._tokens += len(end.ids)
-            of_sentences = [
-                f"sentence {number}: {entry['problem']}"
-                for number, entry in enumerate(message["confidence"], 1)
-                if "problem" in entry
-            ]
-            message["problems"] = [*([] if end.finished else [CUT_OFF]), *self._problems, *of_sentences]
-            chunks.append(self._chunk(part, {"problems": message["problems"]}, reason))
-        return chunks
+            return self._chunk(part, {"content": content, "confidence": [entry]})
+        choice["finish_reason"] = "stop" if item.finished else "length"
+        self._tokens += len(item.ids)
+        of_sentences = [
+            f"sentence {number}: {entry['problem']}"
+            for number, entry in enumerate(message["confidence"], 1)
+            if "problem" in entry
+        ]
+        message["problems"] = [*([] if item.finished else [CUT_OFF]), *self._problems, *of_sentences]
+        return self._chunk(part, {"problems": message["problems"]}, choice["finish_reason"])
 
     def last(self) -> list[Chunk]:
         """Return the chunk that counts tokens, where it is asked for."""
@@ -164,13 +156,6 @@ class ChatResponse(Response):
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
         return {**self._head, "object": "chat.completion", "choices": self._choices, "usage": self._usage()}
-
-    def _sentence(self, scored: ScoredSpan) -> Sentence:
-        """Return a span as a sentence whose confidence is the mean readout; None where it has no distribution."""
-        sentence = replace(read_sentence(scored.span, self._scale), token_logps=scored.token_logps)
-        if scored.logps is None or sentence.score is None:
-            return replace(sentence, confidence=None)
-        return with_score(sentence, sentence.score, scored.logps, self._scale, "mean")
 
     def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Chunk:
         """Return a chunk that adds to the answer with an index."""
@@ -221,17 +206,14 @@ class TextResponse(Response):
         self._notices = list(notices)
         self._problems: list[str] = []
 
-    def add(self, part: int, sentences: Sequence[Sentence], end: Sequence[Record] | None) -> list[Chunk]:
-        """Add tagged sentences, and at the end what is wrong with the text, see ``Response``."""
-        news = [self._add(sentence) for sentence in sentences]
-        if end is not None:
-            news += [
-                self._add(sentence) for sentence in end[0].sentences[len(self._entries) :]
-            ]  # kept parts at the end
-            self._problems = [*self._notices, *end[0].meta.get("problems", ())]
-            last = {"content": "", "confidence": [], "question": self.record.question, "problems": self._problems}
-            news.append(last)
-        return [{"object": "tagged_text.chunk", "model": self._name, **new} for new in news]
+    def add(self, part: int, item: Tagged) -> Chunk:
+        """Add a tagged sentence, or at the end what is wrong with the text, see ``Response``."""
+        if isinstance(item, Record):
+            self._problems = [*self._notices, *item.meta.get("problems", ())]
+            new = {"content": "", "confidence": [], "question": self.record.question, "problems": self._problems}
+        else:
+            new = self._add(item.sentence)
+        return {"object": "tagged_text.chunk", "model": self._name, **new}
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""

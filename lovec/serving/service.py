@@ -12,27 +12,21 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lovec.serving.wire as wire
 from lovec.answers import split_record
 from lovec.encoding import Encoder
-from lovec.serving.answers import AnswerJob, GrowingAnswer
 from lovec.serving.body import check_headers, read_json, too_large
 from lovec.serving.history import History
-from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
+from lovec.serving.jobs import AnswerJob, Job, StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
 from lovec.serving.responses import ChatResponse, Chunk, Response, TextResponse
-from lovec.taggers import Session
-from lovec.tagging import (
-    TextTagger,
-    about_question,
-    guessed_question,
-    question_notices,
-    text_record,
-    unknown_words_problem,
-)
-from lovec.types import FREE_FORM, Completion, LovecError, Sentence
+from lovec.taggers import IterativeTagger, Session
+from lovec.taggers.freeform import GrowingAnswer
+from lovec.tagging import about_question, guessed_question, question_notices, text_record, with_unknown_words
+from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,9 +34,6 @@ if TYPE_CHECKING:
     from lovec.serving.counters import Counters
     from lovec.serving.streams import StreamWorker
     from lovec.serving.worker import EngineWorker
-    from lovec.taggers import IterativeTagger
-    from lovec.taggers.scoring import OnSentence
-    from lovec.types import Record
 
 log = logging.getLogger(__name__)
 
@@ -56,20 +47,6 @@ _SMALL = 1 << 14
 """The most bytes of a request that is read before larger ones."""
 
 
-class News(NamedTuple):
-    """What a job says.
-
-    Attributes:
-        part: number of the part of the response, see ``Response.parts``.
-        sentences: what is known of the next sentences.
-        end: the result of the job, or the error that prevented it; None before its end.
-    """
-
-    part: int
-    sentences: Sequence[Any]
-    end: Any = None
-
-
 @dataclass(eq=False, slots=True)
 class Pending:
     """A request that the worker has been asked for.
@@ -78,7 +55,8 @@ class Pending:
         response: the response to it.
         size: bytes of the request.
         deadline: time of the event loop after which the request fails.
-        news: what the worker's jobs say; it comes from the thread of the engine.
+        items: what becomes known, each with the number of its part of the response, see ``Response.parts``: sentences,
+            and the end of the part or the error that prevented it.
         jobs: the worker's jobs so far.
         cancelled: whether nobody waits for the response any more.
     """
@@ -86,9 +64,14 @@ class Pending:
     response: Response
     size: int
     deadline: float
-    news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    items: asyncio.Queue[tuple[int, Any]] = field(default_factory=asyncio.Queue)
     jobs: list[Job] = field(default_factory=list)
     cancelled: bool = False
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def put(self, part: int, item: Any) -> None:
+        """Add what has become known of a part; from any thread."""
+        self._loop.call_soon_threadsafe(self.items.put_nowait, (part, item))
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Add jobs; where nobody waits any more they are cancelled."""
@@ -182,24 +165,19 @@ class Service:
         return await self._start(body, self._read_tag, self._text_jobs)
 
     async def _start(
-        self,
-        body: bytes,
-        read: Callable[[bytes], R],
-        jobs_for: Callable[[R, Callable[[News], None], Callable[..., None]], Sequence[Job]],
+        self, body: bytes, read: Callable[[bytes], R], jobs_for: Callable[[R, Pending], Sequence[Job]]
     ) -> Pending:
         """Submit a request to the worker.
 
         Args:
             body: the bytes of the request.
             read: reads them, in a thread.
-            jobs_for: returns the jobs for a response, given what gets their news, and what submits jobs that follow
-                them.
+            jobs_for: returns the jobs for a response.
 
         Raises:
             wire.RequestRefused: it is wrong or does not fit the model, or too many others wait.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.limits.timeout
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout
         if self._preparing >= self.limits.max_waiting:
             raise queue_full(self.limits.max_waiting)
         self._preparing += 1
@@ -208,74 +186,51 @@ class Service:
         finally:
             self._preparing -= 1
         pending = Pending(response, len(body), deadline)
-
-        def put(item: News) -> None:
-            loop.call_soon_threadsafe(pending.news.put_nowait, item)
-
-        def follow(*jobs: Job) -> None:
-            self.worker.submit(*jobs, accepted=True)
-            pending.add(jobs)
-
-        jobs = jobs_for(response, put, follow)
+        jobs = jobs_for(response, pending)
         self.worker.submit(*jobs)
         pending.add(jobs)
         return pending
 
-    def _chat_jobs(
-        self, response: ChatResponse, put: Callable[[News], None], follow: Callable[..., None]
-    ) -> Sequence[Job]:
+    def _chat_jobs(self, response: ChatResponse, pending: Pending) -> Sequence[Job]:
         """Return the worker's jobs for a chat: its answers, which have to wait for the scores of earlier ones."""
         if response.history.is_known:
-            return self._answer_jobs(response, put)
+            return self._answer_jobs(response, pending)
 
         def go_on(prompt: list[int] | Exception) -> None:
             if isinstance(prompt, Exception):
-                put(News(0, (), prompt))
+                pending.put(0, prompt)
                 return
             response.prompt = prompt
-            follow(*self._answer_jobs(response, put))
+            jobs = self._answer_jobs(response, pending)
+            self.worker.submit(*jobs, accepted=True)
+            pending.add(jobs)
 
-        encoder = self.session.encoder
-        requests = response.history.score(encoder, self.session.engine.context_length)
-        return [StepsJob(go_on, self.worker.steps(requests, encoder.choices))]
+        requests = response.history.requests(self.session.encoder, self.session.engine.context_length)
+        return [StepsJob(go_on, requests)]
 
-    def _answer_jobs(self, response: ChatResponse, put: Callable[[News], None]) -> list[AnswerJob]:
+    def _answer_jobs(self, response: ChatResponse, pending: Pending) -> list[AnswerJob]:
         """Return the worker's jobs for the answers to a prompt."""
-        return [self._answer_job(response, part, put) for part in range(response.parts)]
+        return [self._answer_job(response, part, partial(pending.put, part)) for part in range(response.parts)]
 
-    def _answer_job(self, response: ChatResponse, part: int, put: Callable[[News], None]) -> AnswerJob:
+    def _answer_job(self, response: ChatResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the worker's job for one answer."""
-
-        def end(item: Completion | Exception) -> None:  # in the engine's thread: ``growing`` uses that one's tokenizer
-            if isinstance(item, Exception):
-                put(News(part, (), item))
-            else:
-                put(News(part, growing.rest(), replace(item, finished=item.finished or growing.stopped)))
-
-        request, deployment = response.request, self.session.deployment
-        growing = GrowingAnswer(
-            self.session.encoder,
-            response.prompt,
-            lambda spans: put(News(part, spans)),
-            distributions=deployment.needs_distributions(FREE_FORM),
-            likelihoods=deployment.needs_likelihoods(FREE_FORM) and request.sampling.keeps_logps,
-            stops=request.stop,
-        )
+        request, encoder = response.request, self.session.encoder
+        calibration = self.session.deployment.calibration(FREE_FORM)
+        growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
         key = uuid.uuid4().hex if request.seed is None else f"\x1e{part}" if part else ""
-        sampling = replace(request.sampling, watched=growing.encoder.watched if growing.distributions else ())
-        return AnswerJob(end, response.prompt, sampling, key, growing.on_token, growing=growing)
+        sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
+        return AnswerJob(put, response.prompt, sampling, key, growing.on_token, growing=growing)
 
-    def _text_jobs(self, response: TextResponse, put: Callable[[News], None], _: Callable[..., None]) -> Sequence[Job]:
+    def _text_jobs(self, response: TextResponse, pending: Pending) -> Sequence[Job]:
         """Return the worker's job for a given text."""
+        session = self.session
 
-        def on_sentence(number: int, at: int, sentence: Sentence) -> None:
-            put(News(0, [sentence]))
+        def put(item: Any) -> None:
+            pending.put(0, with_unknown_words(item, session, ITERATIVE) if isinstance(item, Record) else item)
 
-        def score(tagger: IterativeTagger, records: Sequence[Record], report: OnSentence | None) -> Any:
-            return self.worker.steps(tagger.requests(records, report), tagger.encoder.choices)
-
-        steps = TextTagger(self.session).tag_steps([response.record], on_sentence, score)
-        return [StepsJob(lambda end: put(News(0, (), end)), steps)]
+        calibration = session.deployment.calibration(ITERATIVE)
+        tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
+        return [StepsJob(put, tagger.requests([response.record]))]
 
     def _read_chat(self, body: bytes) -> ChatResponse:
         """Return the response to a chat request, which has nothing yet."""
@@ -293,9 +248,9 @@ class Service:
         prompt = self._encode("messages", sum(len(turn.text) for turn in turns), encode)
         asked = [turn.text for turn in turns if turn.role == "user"]
         with self._encoding:
-            unknown = unknown_words_problem(replace(self.session, encoder=self.encoder), asked)
+            unknown = replace(self.session, encoder=self.encoder).unknown_words_problem(asked)
         problems = [] if unknown is None else [unknown]
-        return ChatResponse(request, history, prompt, self.encoder.scale, self.session.deployment, self.name, problems)
+        return ChatResponse(request, history, prompt, self.session.deployment, self.name, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
@@ -379,20 +334,19 @@ class Service:
             until = min(pending.deadline, asyncio.get_running_loop().time() + SILENCE)
             try:
                 async with asyncio.timeout_at(until):
-                    part, sentences, end = await pending.news.get()
+                    part, item = await pending.items.get()
             except TimeoutError:
                 if until < pending.deadline:
                     yield None
                     continue
                 message = f"no answer within {self.limits.timeout:g} s"
                 raise wire.RequestRefused(message, status=504) from None
-            if isinstance(end, Exception):
-                raise wire.visible(end)
-            unfinished -= end is not None
-            if isinstance(end, Completion):
-                self.counters.count_tokens(0 if unfinished else len(response.prompt), len(end.ids))
-            for chunk in response.add(part, sentences, end):
-                yield chunk
+            if isinstance(item, Exception):
+                raise wire.visible(item)
+            unfinished -= isinstance(item, Completion | Record)
+            if isinstance(item, Completion):
+                self.counters.count_tokens(0 if unfinished else len(response.prompt), len(item.ids))
+            yield response.add(part, item)
         for chunk in response.last():
             yield chunk
 

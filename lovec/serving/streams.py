@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from lovec.calls import CallFailed, ServerRefused
 from lovec.choices import ChoiceTree
 from lovec.engines import VllmServer
 from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
-from lovec.serving.answers import AnswerJob, GrowingAnswer
-from lovec.serving.jobs import Job, StepsJob, queue_full, shutting_down
+from lovec.serving.jobs import AnswerJob, Job, StepsJob, queue_full, shutting_down
 from lovec.serving.wire import RequestRefused
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
 from lovec.written import Steps
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +118,6 @@ class StreamWorker:
         self._check: asyncio.Task[str | None] | None = None
         self._checked = -CHECK_EVERY
 
-    def steps(
-        self, requests: Generator[ScoreRequest, list[TokenScores], T], choices: Sequence[Sequence[int]]
-    ) -> Generator[ScoreRequest, list[TokenScores], T]:
-        """Return the work of a ``StepsJob``, see ``EngineWorker.steps``; it yields what to score."""
-        return requests
-
     @property
     def running(self) -> int:
         """Number of jobs that have begun."""
@@ -193,14 +183,15 @@ class StreamWorker:
             task.add_done_callback(self._tasks.pop)
 
     async def _run(self, job: Job) -> None:
-        """Do a job, and hand over its result or the error."""
-        result: Any
+        """Do a job, and hand over what becomes known of it, or the error."""
         try:
-            result = await (self._write(job) if isinstance(job, AnswerJob) else self._score_text(job))
+            if isinstance(job, AnswerJob):
+                job.end(await self._write(job))
+            elif isinstance(job, StepsJob):
+                await self._score_text(job)
         except Exception as error:  # goes to those who wait
             log.error("the model's server failed: %s", error, exc_info=not isinstance(error, _UPSTREAM))
-            result = RequestRefused(UNREACHABLE, status=502) if isinstance(error, _UPSTREAM) else error
-        job.end(result)
+            job.end(RequestRefused(UNREACHABLE, status=502) if isinstance(error, _UPSTREAM) else error)
 
     async def _write(self, job: AnswerJob) -> Completion:
         """Return an answer, whose sentences are scored and handed over while it is written."""
@@ -214,7 +205,7 @@ class StreamWorker:
             nonlocal scoring
             growing.on_token(token)
             if growing.is_pending and (scoring is None or scoring.done()):
-                scoring = tasks.create_task(self._score(growing, reply))
+                scoring = tasks.create_task(self._score(job, reply))
             return not growing.stopped
 
         try:
@@ -224,30 +215,30 @@ class StreamWorker:
             raise group.exceptions[0] from None
         return reply.completion(self.stop_ids, job.sampling)
 
-    async def _score(self, growing: GrowingAnswer, reply: ServerReply) -> None:
+    async def _score(self, job: AnswerJob, reply: ServerReply) -> None:
         """Score the sentences of an answer that are complete, and hand each over."""
+        growing = job.growing
         while growing.is_pending:
             context = growing.next_context(self.client.context_length, reply.ids, reply.candidates)
             if context is not None:
                 growing.advance(await self.scores.score(context, growing.steps_behind(context)))
-            growing.release(reply.ids, reply.logps)
+            job.release(reply.ids, reply.logps)
 
-    async def _score_text(self, job: Job) -> Any:
-        """Return the result of a job in steps."""
-        assert isinstance(job, StepsJob)
-        answer: list[TokenScores] | None = None
+    async def _score_text(self, job: StepsJob) -> None:
+        """Do a job in steps."""
         try:
-            while True:
-                request: ScoreRequest = job.steps.send(answer)
-                if request.starts is None:
-                    rows = await self.client.score(request.contexts, self.tree)
-                    answer = [TokenScores((), choices=tuple(row)) for row in rows]
-                else:
-                    answer = await self.client.token_logps(request.contexts, request.starts, self.tree)
-        except StopIteration as end:
-            return end.value
+            request = job.advance()
+            while request is not None:
+                request = job.advance(await self._computed(request))
         finally:
-            job.steps.close()
+            job.requests.close()
+
+    async def _computed(self, request: ScoreRequest) -> list[TokenScores]:
+        """Return the answer to a request."""
+        if request.starts is not None:
+            return await self.client.token_logps(request.contexts, request.starts, self.tree)
+        rows = await self.client.score(request.contexts, self.tree)
+        return [TokenScores((), choices=tuple(row)) for row in rows]
 
 
 _UPSTREAM: tuple[type[Exception], ...] = (CallFailed, ServerRefused, LovecError)

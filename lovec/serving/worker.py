@@ -7,16 +7,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TypeVar
 
-from lovec.serving.jobs import CompletionJob, Job, StepsJob, queue_full, shutting_down
-from lovec.taggers.scoring import ScoreRequest, score_steps
-from lovec.types import Completion, Engine, LovecError, TokenScores
-
-T = TypeVar("T")
+from lovec.serving.jobs import AnswerJob, CompletionJob, Job, StepsJob, queue_full, shutting_down
+from lovec.taggers.freeform import GrowingAnswer
+from lovec.taggers.scoring import computed
+from lovec.types import Completion, Engine, LovecError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ class EngineWorker:
         max_waiting: the most jobs that may wait.
         on_paused: called in the worker's thread with the jobs of a batch that have paused, those that have reached
             their token limit with their last token included; it may use the engine.
+        choices: token ids of every score behind the contexts of jobs in steps.
 
     Attributes:
         queue: the jobs that wait for their first turn.
@@ -56,11 +55,13 @@ class EngineWorker:
         stop_ids: Sequence[int],
         max_waiting: int,
         on_paused: Callable[[Sequence[CompletionJob]], None] = lambda jobs: None,
+        choices: Sequence[Sequence[int]] = (),
     ) -> None:
         self.engine = engine
         self.stop_ids = tuple(stop_ids)
         self.max_waiting = max_waiting
         self.on_paused = on_paused
+        self.choices = choices
         self.queue: list[Job] = []
         self.stopping = False
         self._current: list[Job] = []
@@ -70,17 +71,6 @@ class EngineWorker:
         self._begun_next = False
         self._changed = threading.Condition()
         self.thread = threading.Thread(target=self._work, name="lovec-engine", daemon=True)
-
-    def steps(
-        self, requests: Generator[ScoreRequest, list[TokenScores], T], choices: Sequence[Sequence[int]]
-    ) -> Generator[None, None, T]:
-        """Return the work of a ``StepsJob`` that scores contexts; it yields after every call of the engine.
-
-        Args:
-            requests: yields what to score.
-            choices: token ids of every score behind a context.
-        """
-        return score_steps(self.engine, choices, requests)
 
     @property
     def running(self) -> int:
@@ -198,18 +188,22 @@ class EngineWorker:
     def _advance(self, job: StepsJob) -> None:
         """Do steps of a job, at least one, until others wait."""
         begin = time.monotonic()
-        while not job.cancelled.is_set():
-            try:
-                next(job.steps)
-            except StopIteration as end:
-                job.end(end.value)
-                return
-            if self.queue or self._paused or (self._begun and time.monotonic() - begin > TURN):
-                with self._changed:
-                    self._current = []
-                    self._begun.append(job)
-                return
-        job.steps.close()
+        goes_on = False
+        try:
+            if job.request is None:
+                job.advance()
+            while job.request is not None and not job.cancelled.is_set() and not goes_on:
+                job.advance(computed(job.request, self.engine, self.choices))
+                waited = self.queue or self._paused or (self._begun and time.monotonic() - begin > TURN)
+                goes_on = bool(waited) and job.request is not None
+        finally:
+            if not goes_on:
+                job.requests.close()
+                self.engine.score([], self.choices)  # frees what the engine kept
+        if goes_on:
+            with self._changed:
+                self._current = []
+                self._begun.append(job)
 
     def _complete(self, jobs: Sequence[CompletionJob]) -> None:
         """Sample a batch of completions until each of them pauses or ends."""
@@ -257,3 +251,29 @@ def _run_together(first: Job, job: Job) -> bool:
         return first is job
     alike = [(s.temperature, s.top_p, s.seed) for s in (first.sampling, job.sampling)]
     return alike[0] == alike[1]
+
+
+def score_answers(engine: Engine, jobs: Sequence[CompletionJob]) -> None:
+    """Score the new sentences of answers together, and hand them over.
+
+    The context of a sentence is the one that free-form tagging scores it in: its text and the scores that the model
+    itself wrote before it, encoded as in iterative tagging. Sentences whose scores are known from writing them are not
+    scored again.
+
+    Args:
+        engine: scores contexts.
+        jobs: answers of one model that have paused; the sentences of those that nobody waits for are left out.
+    """
+    waited_for = [job for job in jobs if isinstance(job, AnswerJob) and not job.cancelled.is_set()]
+    room = engine.context_length
+
+    def contexts_due() -> list[tuple[GrowingAnswer, list[int]]]:
+        contexts = ((job.growing, job.growing.next_context(room, job.ids, job.watched)) for job in waited_for)
+        return [(answer, context) for answer, context in contexts if context is not None]
+
+    while due := contexts_due():
+        choices = due[0][0].encoder.choices
+        for (answer, _), logps in zip(due, engine.score([context for _, context in due], choices), strict=True):
+            answer.advance(logps)
+    for job in waited_for:
+        job.release(job.ids, job.logps)

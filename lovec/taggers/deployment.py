@@ -74,11 +74,6 @@ class Deployment:
         calibration = self.calibration(mode)
         return calibration is not None and calibration.needs_token_logps
 
-    def needs_distributions(self, mode: str) -> bool:
-        """Return whether confidences are computed from the distribution over scores, as they are without a map."""
-        calibration = self.calibration(mode)
-        return calibration is None or calibration.needs_distribution
-
     def sentence(self, sentence: Sentence, mode: str) -> Sentence:
         """Return a tagged sentence with the confidence that users get; score and distribution stay.
 

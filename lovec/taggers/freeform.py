@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat, takewhile
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lovec.encoding import Encoder
 from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
-from lovec.taggers.scoring import OnSentence, Passage, Step, score_passages, with_score
+from lovec.taggers.scoring import Passage, ScoredSentence, Step, Tagged, items_of, read_out, score_passages
 from lovec.tags import TaggedSentence, TaggedText, parse
 from lovec.types import (
     Completion,
@@ -23,6 +25,14 @@ from lovec.types import (
     Sentence,
     token_scorer,
 )
+from lovec.written import Steps
+
+if TYPE_CHECKING:
+    from lovec.calibration import Calibration
+
+OnWritten: TypeAlias = Callable[[ScoredSentence], None]
+"""Called by an engine, while it writes, with each sentence once its tag is complete: with the stated score and its
+confidence, and without distribution."""
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +51,7 @@ class FreeFormTagger:
             scores that the model itself wrote before it (encoded as in iterative tagging; malformed parts verbatim).
         likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, as the model wrote them.
             They are known from writing where ``sampling.keeps_logps``; otherwise the answer is scored once more.
+        calibration: makes the confidence of what was read, log-probabilities included if it needs them; None leaves it.
 
     Attributes:
         watch: seconds spent, in the phases "writing" and, for the distributions, "scoring".
@@ -57,18 +68,20 @@ class FreeFormTagger:
         readout: Readout = "stated",
         distributions: bool = False,
         likelihoods: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
         self.engine = engine
         self.encoder = encoder
         self.sampling = sampling or Sampling()
         self.readout: Readout = readout
         self.distributions = distributions or readout == "mean"
-        self.likelihoods = likelihoods
+        self.likelihoods = likelihoods or (calibration is not None and calibration.needs_token_logps)
+        self.calibration = calibration
         self.watch = Stopwatch()
         if self.sampling.n != 1:
             raise LovecError(f"free-form tagging got sampling.n={self.sampling.n}, expected 1 (one answer per record)")
 
-    def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+    def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with a new answer and its sentences, in the order given; factuality is None.
 
         A sentence with a malformed tag, and text after the last tag, have neither score nor confidence.
@@ -77,8 +90,16 @@ class FreeFormTagger:
 
         Args:
             records: questions.
-            on_sentence: called with every sentence once its tag is complete, with the score as written and without
-                distribution; the sentences of a record come in their order. Not called with text after the last tag.
+        """
+        return [item for item in self.stream(records) if isinstance(item, Record)]
+
+    def stream(self, records: Sequence[Record], on_written: OnWritten | None = None) -> Iterator[Tagged]:
+        """Yield the sentences of each record of ``tag`` and the record, in the order given, once all are scored.
+
+        Args:
+            records: questions.
+            on_written: called with every sentence long before, once its tag is complete; the sentences of a record come
+                in their order. Not called with text after the last tag.
         """
         prompts = [self.encoder.prompt(record.question) for record in records]
         room = self.engine.context_length
@@ -90,71 +111,55 @@ class FreeFormTagger:
                 replace(self.sampling, watched=self.encoder.watched if self.distributions else ()),
                 self.encoder.stop_ids,
                 keys=[records[number].id for number in fitting],
-                on_token=None if on_sentence is None else _token_callback(self.encoder, fitting, on_sentence),
+                on_token=None if on_written is None else _token_callback(self.encoder, fitting, on_written),
             )
-        answers = [
-            read_answer(records[number], completion, self.encoder)
-            for number, [completion] in zip(fitting, groups, strict=True)
-        ]
-        tagged = [record for record, _ in answers]
-        if self.distributions:
-            tagged = self._with_distributions(answers, asked, [completion for [completion] in groups])
-        if self.likelihoods:
-            texts = [text for _, text in answers]
-            tagged = self._with_likelihoods(tagged, texts, asked, [completion for [completion] in groups])
-        tagged_by_number = dict(zip(fitting, tagged, strict=True))
-        return [
-            tagged_by_number.get(number) or _unanswered(record, len(prompts[number]), room)
-            for number, record in enumerate(records)
-        ]
-
-    def _with_distributions(
-        self,
-        answers: Sequence[tuple[Record, TaggedText]],
-        prompts: Sequence[list[int]],
-        completions: Sequence[Completion],
-    ) -> list[Record]:
-        """Return the records of parsed answers with the distribution at every valid tag."""
+        completions = dict(zip(fitting, (completion for [completion] in groups), strict=True))
+        answers = {n: read_answer(records[n], completion, self.encoder) for n, completion in completions.items()}
         passages = [
-            Passage(record.id, prompt, _steps(text), ids=completion.ids, watched=completion.watched)
-            for (record, text), prompt, completion in zip(answers, prompts, completions, strict=True)
+            Passage(records[n].id, prompts[n], _steps(answers[n][1]), ids=written.ids, watched=written.watched)
+            for n, written in completions.items()
         ]
-        with self.watch.phase("scoring"):
-            score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
-        return [self._filled(record, passage) for (record, _), passage in zip(answers, passages, strict=True)]
+        if self.distributions:
+            with self.watch.phase("scoring"):
+                score_passages(self.engine, self.encoder, [passage for passage in passages if passage.steps])
+        token_logps = self._token_logps([text for _, text in answers.values()], asked, [*completions.values()])
+        found = dict(zip(answers, zip(passages, token_logps, strict=True), strict=True))
+        for number, record in enumerate(records):
+            if number in answers:
+                tagged = self._tagged(answers[number][0], *found[number])
+            else:
+                tagged = _unanswered(record, len(prompts[number]), room)
+            yield from items_of(tagged, number)
 
-    def _with_likelihoods(
-        self,
-        records: Sequence[Record],
-        texts: Sequence[TaggedText],
-        prompts: Sequence[list[int]],
-        completions: Sequence[Completion],
-    ) -> list[Record]:
-        """Return the records of parsed answers with the log-probabilities of the tokens of every sentence."""
+    def _token_logps(
+        self, texts: Sequence[TaggedText], prompts: Sequence[list[int]], completions: Sequence[Completion]
+    ) -> list[list[tuple[float, ...] | None]]:
+        """Return the log-probabilities of the tokens of every sentence of every answer; nothing if nobody asks."""
+        if not self.likelihoods:
+            return [[] for _ in texts]
         logps = [completion.logps for completion in completions]
         if not self.sampling.keeps_logps:  # the completions' own are of the distribution drawn from
             contexts = [[*prompt, *completion.ids] for prompt, completion in zip(prompts, completions, strict=True)]
             with self.watch.phase("scoring"):
                 scores = token_scorer(self.engine).token_logps(contexts, [len(prompt) for prompt in prompts])
             logps = [found.logps for found in scores]
-        filled = []
-        for record, text, completion, values in zip(records, texts, completions, logps, strict=True):
-            spans = sentence_spans(text, completion.ids, self.encoder)
-            pairs = zip(record.sentences, spans, strict=True)
-            sentences = (replace(s, token_logps=None if span is None else values[span]) for s, span in pairs)
-            filled.append(replace(record, sentences=tuple(sentences)))
-        return filled
+        return [
+            [None if span is None else values[span] for span in sentence_spans(text, completion.ids, self.encoder)]
+            for text, completion, values in zip(texts, completions, logps, strict=True)
+        ]
 
-    def _filled(self, record: Record, passage: Passage) -> Record:
-        sentences = list(record.sentences)  # one longer than the passage where there is an untagged tail
-        for at, logps in enumerate(passage.logps):
-            score = sentences[at].score
-            if logps is not None and score is not None:
-                sentences[at] = with_score(sentences[at], score, logps, self.encoder.scale, self.readout)
-            elif self.readout == "mean":
-                sentences[at] = replace(sentences[at], confidence=None)
+    def _tagged(self, record: Record, passage: Passage, token_logps: Sequence[tuple[float, ...] | None]) -> Record:
+        """Return the record of a parsed answer with what is known of each of its sentences."""
+        known = zip(
+            record.sentences,
+            chain(passage.logps, repeat(None)),  # fewer where there is an untagged tail, or nothing was scored
+            chain(token_logps, repeat(None)),
+            strict=False,
+        )
+        more = self.encoder.scale, self.readout, self.calibration
+        sentences = tuple(read_out(one, one.score, logps, tokens, *more) for one, logps, tokens in known)
         meta = {**record.meta, "problems": [*record.meta["problems"], *passage.problems]}
-        return replace(record, sentences=tuple(sentences), meta=meta)
+        return replace(record, sentences=sentences, meta=meta)
 
 
 def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tuple[Record, TaggedText]:
@@ -243,14 +248,164 @@ class AnswerReader:
         return parse(self._encoder.written(self._ids), self._encoder.tags)
 
 
-def _token_callback(encoder: Encoder, numbers: Sequence[int], on_sentence: OnSentence) -> OnToken:
-    """Return a callback for ``Engine.generate`` that calls ``on_sentence``; ``numbers`` are the records' indices."""
+class ScoredSpan(NamedTuple):
+    """A tagged span of an answer, and what is read from it.
+
+    Attributes:
+        span: the span.
+        sentence: the sentence with its readouts.
+    """
+
+    span: TaggedSentence
+    sentence: Sentence
+
+
+@dataclass(eq=False)
+class GrowingAnswer:
+    """An answer that is written token by token.
+
+    Its methods run where the worker runs the model: in the thread of an engine, or in the event loop.
+
+    Attributes:
+        encoder: the encoder of the model that writes it.
+        prompt: token ids of its prompt.
+        calibration: makes the confidence of what was read; None leaves the mean readout.
+        keeps_logps: whether the log-probabilities of the tokens are those of the model (``Sampling.keeps_logps``), not
+            of another distribution that is drawn from.
+        stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
+            unless it stands in a sentence that was handed over already.
+        stopped: whether one of them has ended it.
+        distributions: whether sentences get the distribution over all scores: not where no confidence needs it.
+    """
+
+    encoder: Encoder
+    prompt: Sequence[int]
+    calibration: Calibration | None = None
+    keeps_logps: bool = True
+    stops: Sequence[str] = ()
+    stopped: bool = field(default=False, init=False)
+    distributions: bool = field(init=False)
+    _text: str = field(default="", init=False)  # of the sentences so far, without tags
+    _kept: str = field(default="", init=False)  # of the sentence that a stop cuts
+    _reader: AnswerReader = field(init=False)
+    _passage: Passage = field(init=False)
+    _steps: list[Step] = field(default_factory=list, init=False)
+    _spans: list[TaggedSentence] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.distributions = self.calibration is None or self.calibration.needs_distribution
+        self._reader = AnswerReader(self.encoder)
+        self._passage = Passage("answer", self.prompt, self._steps)
+        self._stop_ends = {stop[-1] for stop in self.stops} | {"\ufffd"}  # U+FFFD: part of a character
+
+    @property
+    def likelihoods(self) -> bool:
+        """Whether sentences get the log-probabilities of their tokens."""
+        return self.keeps_logps and self.calibration is not None and self.calibration.needs_token_logps
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has sentences that were not handed over."""
+        return bool(self._spans)
+
+    def on_token(self, token: int) -> bool:
+        """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
+        for span in self._reader.on_token(token):
+            if self._stops_in(span.raw, span.text):
+                break
+            self._spans.append(span)
+            scored = self.distributions and span.score is not None
+            self._steps.append(Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
+        if self.stops and not self.stopped and self._stop_ends & set(self.encoder.token_text(token)):
+            tail = self._reader.rest().tail
+            opening = self.encoder.tags.open
+            begun = max((n for n in range(len(opening)) if tail.endswith(opening[:n])), default=0)
+            self._stops_in(tail, tail[: len(tail) - begun].strip(), final=False)
+        return not (self._spans or self.stopped)
+
+    def next_context(
+        self, room: int | None, ids: Sequence[int], watched: Sequence[Mapping[int, float]]
+    ) -> list[int] | None:
+        """Return the context of the next sentence to score, see ``Passage.next_context``.
+
+        Args:
+            room: length of the model's context in tokens; None is no limit.
+            ids: all tokens of the answer so far, or more.
+            watched: log-probabilities in their places, see ``Completion.watched``.
+        """
+        self._passage.ids, self._passage.watched = ids, watched
+        return self._passage.next_context(self.encoder, "scores", room)
+
+    def steps_behind(self, context: Sequence[int]) -> Steps:
+        """Return what is written behind a context, see ``Passage.steps_behind``."""
+        return self._passage.steps_behind(context)
+
+    def advance(self, logps: list[float]) -> None:
+        """Store the log-probabilities of that sentence's scores."""
+        self._passage.advance(self.encoder, "scores", logps)
+
+    def release(self, ids: Sequence[int], logps: Sequence[float]) -> list[ScoredSpan]:
+        """Return the sentences that are scored, and those between them that have no score, once.
+
+        Args:
+            ids: all tokens of the answer so far, or more.
+            logps: their log-probabilities.
+        """
+        first, done = len(self._steps) - len(self._spans), len(self._passage.logps)
+        spans, self._spans = self._spans[: done - first], self._spans[done - first :]
+        tokens: list[tuple[float, ...] | None] = [None] * len(spans)
+        if self.likelihoods:
+            text = parse(self.encoder.written(ids), self.encoder.tags)
+            places = sentence_spans(text, ids, self.encoder)[first:done]
+            tokens = [None if place is None else tuple(logps[place]) for place in places]
+        return list(map(self._scored, spans, self._passage.logps[first:], tokens))
+
+    def rest(self) -> list[ScoredSpan]:
+        """Return what follows the spans that were handed over, up to a stop; for the end of the answer."""
+        rest = TaggedText((), "") if self.stopped else self._reader.rest()
+        spans = list(takewhile(lambda span: not self._stops_in(span.raw, span.text), rest.sentences))
+        is_cut = self.stopped or self._stops_in(rest.tail, rest.tail.strip())
+        tail = self._kept if is_cut else rest.tail
+        if tail.strip():
+            spans.append(TaggedSentence(tail.strip(), None, "cut by stop" if is_cut else "untagged tail", tail))
+        return [self._scored(span) for span in spans]
+
+    def _scored(
+        self, span: TaggedSentence, logps: list[float] | None = None, token_logps: tuple[float, ...] | None = None
+    ) -> ScoredSpan:
+        sentence, scale = read_sentence(span, self.encoder.scale), self.encoder.scale
+        return ScoredSpan(span, read_out(sentence, span.score, logps, token_logps, scale, "mean", self.calibration))
+
+    def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
+        """Return whether a stop ends in a sentence, and keep what stands before it.
+
+        Args:
+            raw: the sentence as it was written, with the white space before it.
+            text: the sentence without tag and surrounding white space.
+            final: whether it is complete; then the next one follows it.
+        """
+        space = raw[: len(raw) - len(raw.lstrip())] if self._text else ""
+        whole = f"{self._text}{space}{text}"
+        begin = len(self._text)
+        found = [
+            (at + len(stop), at) for stop in self.stops if (at := whole.find(stop, max(0, begin - len(stop) + 1))) >= 0
+        ]
+        if found:
+            self.stopped = True
+            self._kept = whole[begin : max(begin, min(found)[1])]
+        elif final:
+            self._text = whole
+        return self.stopped
+
+
+def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWritten) -> OnToken:
+    """Return a callback for ``Engine.generate`` that calls ``on_written``; ``numbers`` are the records' indices."""
     readers = [AnswerReader(encoder) for _ in numbers]
     reported = [0] * len(numbers)
 
     def on_token(prompt: int, sample: int, token: int) -> bool:
         for span in readers[prompt].on_token(token):
-            on_sentence(numbers[prompt], reported[prompt], read_sentence(span, encoder.scale))
+            on_written(ScoredSentence(numbers[prompt], reported[prompt], read_sentence(span, encoder.scale)))
             reported[prompt] += 1
         return True
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lovec.encoding import Encoder
 from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import (
     History,
-    OnSentence,
     Passage,
+    Requests,
+    ScoredSentence,
     ScoreRequest,
     Step,
+    Tagged,
+    answered,
     most_probable,
-    run_to_end,
+    next_item,
+    read_out,
     score_requests,
-    score_steps,
-    with_score,
 )
-from lovec.types import Engine, Readout, Record, Sentence, TokenScores
+from lovec.types import Engine, Readout, Record, Sentence
+
+if TYPE_CHECKING:
+    from lovec.calibration import Calibration
 
 
 @checked()
@@ -41,6 +47,7 @@ class IterativeTagger:
             without previous scores).
         likelihoods: whether to fill in the log-probabilities of the tokens of every sentence, given the same context;
             they come from the computation that scores the sentence.
+        calibration: makes the confidence of what was read, log-probabilities included if it needs them; None leaves it.
 
     Attributes:
         watch: seconds spent, in the phase "scoring".
@@ -56,79 +63,86 @@ class IterativeTagger:
         readout: Readout = "stated",
         history: History = "scores",
         likelihoods: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
         self.engine = engine
         self.encoder = encoder
         self.readout: Readout = readout
         self.history: History = history
-        self.likelihoods = likelihoods
+        self.likelihoods = likelihoods or (calibration is not None and calibration.needs_token_logps)
+        self.calibration = calibration
         self.watch = Stopwatch()
 
-    def tag(self, records: Sequence[Record], on_sentence: OnSentence | None = None) -> list[Record]:
+    def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with score, confidence and distribution of every sentence, in the order given.
 
-        A record without sentences is returned as it is. Where a text is longer than the model's context, its sentences
-        are scored in a sliding window (see `lovec.taggers.scoring.score_passages`); a sentence that does not fit by
-        itself gets None for all three. ``meta["problems"]`` says both; other records are not affected.
+        A record without sentences is returned as it is. What states nothing (headings, code: see
+        ``lovec.types.PartKind``) stays without a score, and the model does not see it. Where a text is longer than the
+        model's context, its sentences are scored in a sliding window (see `lovec.taggers.scoring.score_passages`); a
+        sentence that does not fit by itself gets None for all three. ``meta["problems"]`` says both; other records are
+        not affected.
 
         Args:
             records: questions with sentences.
-            on_sentence: called with every sentence once it is scored; the sentences of a record come in their order.
         """
-        return run_to_end(self.steps(records, on_sentence))
+        return [item for item in self.stream(records) if isinstance(item, Record)]
 
-    def steps(
-        self, records: Sequence[Record], on_sentence: OnSentence | None = None
-    ) -> Generator[None, None, list[Record]]:
-        """Do the work of ``tag``, and yield after every call of the engine; the generator returns the records.
+    def stream(self, records: Sequence[Record]) -> Generator[Tagged, None, None]:
+        """Yield every sentence of ``tag`` once it is scored, and at the end the records, in the order given.
 
-        Between two calls others may use the engine: the results stay the same. Closing the generator, or an exception
-        in ``on_sentence``, ends the work; the engine can be used again at once.
+        While the generator waits others may use the engine: the results stay the same. Closing it ends the work; the
+        engine can be used again at once.
 
         Args:
             records: as for ``tag``.
-            on_sentence: as for ``tag``.
         """
-        requests = self.requests(records, on_sentence)
-        return (yield from self.watch.timed("scoring", score_steps(self.engine, self.encoder.choices, requests)))
+        return self.watch.timed("scoring", answered(self.requests(records), self.engine, self.encoder.choices))
 
-    def requests(
-        self, records: Sequence[Record], on_sentence: OnSentence | None = None
-    ) -> Generator[ScoreRequest, list[TokenScores], list[Record]]:
-        """Do the work of ``tag``, with the engine's part left to the caller; the generator returns the records.
+    def requests(self, records: Sequence[Record]) -> Requests[Tagged]:
+        """Do the work of ``stream``, with the engine left to the caller.
 
         Args:
             records: as for ``tag``.
-            on_sentence: as for ``tag``.
         """
-        passages = [
-            self._passage(number, record, on_sentence) for number, record in enumerate(records) if record.sentences
-        ]
+        passages = {
+            number: Passage(record.id, self.encoder.prompt(record.question), steps, number=number)
+            for number, record in enumerate(records)
+            if (steps := [Step(part.text) for part in record.sentences if part.is_statement])
+        }
+        done: list[list[Sentence]] = [[] for _ in records]
+        scored = [0] * len(records)  # statements among these
+
+        def news(number: int) -> Iterator[ScoredSentence]:
+            """Yield the sentences up to the next one that is not scored yet."""
+            for part in records[number].sentences[len(done[number]) :]:
+                if part.is_statement:
+                    if scored[number] == len(passages[number].logps):
+                        return
+                    sentence = self._scored(part, passages[number], scored[number])
+                    scored[number] += 1
+                else:
+                    sentence = Sentence(part.text, part.factuality, kind=part.kind)  # nothing of an earlier run
+                done[number].append(sentence)
+                yield ScoredSentence(number, len(done[number]) - 1, sentence)
+
         size = self.engine.max_rows, self.engine.context_length
-        yield from score_requests(self.encoder, passages, *size, self.history, self.likelihoods)
-        scored = iter(passages)
-        return [self._tagged(record, next(scored)) if record.sentences else record for record in records]
+        requests = score_requests(self.encoder, list(passages.values()), *size, self.history, self.likelihoods)
+        request: ScoreRequest | None = next_item(requests)
+        while request is not None:
+            advanced = request.passages
+            request = next_item(requests, (yield request))
+            for passage in advanced:
+                yield from news(passage.number)
+        for number, record in enumerate(records):
+            yield from news(number)
+            meta = dict(record.meta)
+            if number in passages and (problems := passages[number].problems):
+                meta["problems"] = [*meta.get("problems", ()), *problems]
+            yield replace(record, sentences=tuple(done[number]), meta=meta)
 
-    def _passage(self, number: int, record: Record, on_sentence: OnSentence | None) -> Passage:
-        def on_scored(at: int, logps: list[float] | None) -> None:
-            if on_sentence is not None:
-                on_sentence(number, at, self._scored(record.sentences[at], logps, passage.token_logps[at]))
-
-        steps = [Step(sentence.text) for sentence in record.sentences]
-        passage = Passage(record.id, self.encoder.prompt(record.question), steps, on_scored=on_scored)
-        return passage
-
-    def _tagged(self, record: Record, passage: Passage) -> Record:
-        results = zip(record.sentences, passage.logps, passage.token_logps, strict=True)
-        sentences = [self._scored(*result) for result in results]
-        meta = dict(record.meta)
-        if passage.problems:
-            meta["problems"] = [*meta.get("problems", ()), *passage.problems]
-        return replace(record, sentences=tuple(sentences), meta=meta)
-
-    def _scored(self, sentence: Sentence, logps: list[float] | None, token_logps: tuple[float, ...] | None) -> Sentence:
-        scale = self.encoder.scale
-        sentence = replace(sentence, token_logps=token_logps)
-        if logps is None:
-            return replace(sentence, score=None, confidence=None, distribution=None, levels=scale.size)
-        return with_score(sentence, most_probable(logps), logps, scale, self.readout)
+    def _scored(self, sentence: Sentence, passage: Passage, at: int) -> Sentence:
+        """Return a sentence with what a step of its passage says of it."""
+        logps = passage.logps[at]
+        score = None if logps is None else most_probable(logps)
+        scale, token_logps = self.encoder.scale, passage.token_logps[at]
+        return read_out(sentence, score, logps, token_logps, scale, self.readout, self.calibration)

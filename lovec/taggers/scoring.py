@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from lovec.encoding import Encoder
 from lovec.notices import listed
 from lovec.progress import doing
-from lovec.types import Engine, Readout, Scale, Sentence, TokenScores, token_scorer
+from lovec.types import Engine, Readout, Record, Scale, Sentence, TokenScores, token_scorer
 from lovec.written import Steps, choice_logps, steps_behind
+
+if TYPE_CHECKING:
+    from lovec.calibration import Calibration
 
 History: TypeAlias = Literal["scores", "hidden", "previous"]
 """What the context of a sentence contains of the sentences before it, see ``IterativeTagger``."""
-
-OnSentence: TypeAlias = Callable[[int, int, Sentence], None]
-"""Called with each sentence once it has its score, as (index of the record, index of the sentence, the sentence)."""
 
 T = TypeVar("T")
 
@@ -51,16 +51,48 @@ class Step:
     literal: bool = False
 
 
+class ScoredSentence(NamedTuple):
+    """A sentence in a stream of tagged records.
+
+    Attributes:
+        record: index of its record.
+        at: index of the sentence in the record.
+        sentence: the sentence with its readouts, as the record has it in the end.
+    """
+
+    record: int
+    at: int
+    sentence: Sentence
+
+
+Tagged: TypeAlias = ScoredSentence | Record
+"""What a stream of tagged records yields: the sentences of a record in their order, and behind its last sentence the
+record itself."""
+
+
+def items_of(record: Record, number: int = 0) -> Iterator[Tagged]:
+    """Yield a tagged record as a stream does, given its index."""
+    yield from (ScoredSentence(number, at, sentence) for at, sentence in enumerate(record.sentences))
+    yield record
+
+
 class ScoreRequest(NamedTuple):
     """Contexts whose scores are to be computed together.
 
     Attributes:
         contexts: token ids of each context, up to where a score begins.
         starts: index of the first token of each context whose log-probability is asked for, too; None asks for none.
+        passages: the passage that each context is of.
     """
 
     contexts: list[list[int]]
     starts: list[int] | None
+    passages: Sequence[Passage] = ()
+
+
+Requests: TypeAlias = Generator[ScoreRequest | T, Sequence[TokenScores] | None, None]
+"""Work that leaves the engine to others: it yields what to score, and is sent the scores; all else that it yields
+is its result. So an engine, a thread that serves many and an event loop can each do the same work."""
 
 
 @dataclass(slots=True)
@@ -73,7 +105,7 @@ class Passage:
         steps: the sentences of the answer in their order.
         choose: picks, from the log-probabilities of all scores, the score that later contexts contain for a step
             without a score of its own; the most probable one by default.
-        on_scored: called with (index of the step, its ``logps``) for every step once it is done, literal ones included.
+        number: tells the passage from others of the same work.
         ids: token ids that the model wrote behind the prompt, where it has written the answer itself.
         watched: log-probabilities in the places of these, see ``Completion.watched``. A sentence whose scores they tell
             is not left to an engine.
@@ -89,7 +121,7 @@ class Passage:
     prompt: Sequence[int]
     steps: Sequence[Step]
     choose: Callable[[Sequence[float]], int] = most_probable
-    on_scored: Callable[[int, list[float] | None], None] | None = None
+    number: int = 0
     ids: Sequence[int] = ()
     watched: Sequence[Mapping[int, float]] = ()
     logps: list[list[float] | None] = field(default_factory=list)
@@ -161,8 +193,6 @@ class Passage:
         if history == "previous":
             self._begin, self._past = at, []
         self._past += self._ids(at, at == self._begin, encoder, history)
-        if self.on_scored is not None:
-            self.on_scored(at, logps)
 
     def _cut(self, encoder: Encoder, history: History, most: int) -> None:
         """Let the oldest steps leave the context; those that stay have at most ``most`` tokens."""
@@ -200,38 +230,58 @@ def score_passages(engine: Engine, encoder: Encoder, passages: Sequence[Passage]
         passages: the passages to score; those with equally many sentences are scored together.
         history: what a context contains of earlier sentences, see ``IterativeTagger``.
     """
-    requests = score_requests(encoder, passages, engine.max_rows, engine.context_length, history)
-    run_to_end(score_steps(engine, encoder.choices, requests))
+    requests: Requests[Any] = score_requests(encoder, passages, engine.max_rows, engine.context_length, history)
+    for _ in answered(requests, engine, encoder.choices):  # nothing but requests
+        pass
 
 
-def score_steps(
-    engine: Engine, choices: Sequence[Sequence[int]], requests: Generator[ScoreRequest, list[TokenScores], T]
-) -> Generator[None, None, T]:
-    """Let an engine answer requests, and yield between its calls; return what the requests return.
-
-    Between two calls others may use the engine; what it has kept may then be computed again. Closing the generator, or
-    an exception in a callback, ends the work and frees what the engine keeps for it.
+def next_item(requests: Requests[T], scores: Sequence[TokenScores] | None = None) -> ScoreRequest | T | None:
+    """Go on with work, and return what it yields; None at its end.
 
     Args:
-        engine: scores contexts.
-        choices: token ids of every choice behind a context.
-        requests: yields what to score, and is sent the results.
+        requests: the work.
+        scores: the answer to what it yielded last, if that was a request.
+    """
+    try:
+        return requests.send(scores)
+    except StopIteration:
+        return None
+
+
+def computed(request: ScoreRequest, engine: Engine, choices: Sequence[Sequence[int]]) -> list[TokenScores]:
+    """Return the answer of an engine to a request.
 
     Raises:
         LovecError: log-probabilities of tokens are asked for, and the engine cannot give them.
     """
+    if request.starts is None:
+        return [TokenScores((), choices=tuple(row)) for row in engine.score(request.contexts, choices)]
+    return token_scorer(engine).token_logps(request.contexts, request.starts, choices)
+
+
+def answered(requests: Requests[T], engine: Engine, choices: Sequence[Sequence[int]]) -> Generator[T, None, None]:
+    """Let an engine answer the requests of some work, and yield what comes of it.
+
+    While the generator waits others may use the engine; what it has kept may then be computed again. Closing the
+    generator ends the work and frees what the engine keeps for it.
+
+    Args:
+        requests: the work.
+        engine: scores contexts.
+        choices: token ids of every choice behind a context.
+
+    Raises:
+        LovecError: see ``computed``.
+    """
     try:
-        request = next(requests)
-        while True:
-            if request.starts is None:
-                found = [TokenScores((), choices=tuple(row)) for row in engine.score(request.contexts, choices)]
+        item = next_item(requests)
+        while item is not None:
+            scores = None
+            if isinstance(item, ScoreRequest):
+                scores = computed(item, engine, choices)
             else:
-                found = token_scorer(engine).token_logps(request.contexts, request.starts, choices)
-            request = requests.send(found)
-            yield
-    except StopIteration as end:
-        result: T = end.value
-        return result
+                yield item
+            item = next_item(requests, scores)
     finally:
         requests.close()
         engine.score([], choices)  # frees what the engine kept
@@ -244,8 +294,8 @@ def score_requests(
     room: int | None,
     history: History = "scores",
     likelihoods: bool = False,
-) -> Generator[ScoreRequest, list[TokenScores], None]:
-    """Do the work of ``score_passages``, with the engine left to the caller: yield what to score, and take the results.
+) -> Generator[ScoreRequest, Sequence[TokenScores] | None, None]:
+    """Do the work of ``score_passages``, with the engine left to the caller, see ``Requests``.
 
     Args:
         encoder: encodes contexts and score strings.
@@ -261,7 +311,8 @@ def score_requests(
             group = order[start : start + rows]
             while due := [(p, ids) for p in group if (ids := p.next_context(encoder, history, room)) is not None]:
                 starts = [len(ids) - len(passage._head) for passage, ids in due] if likelihoods else None
-                results = yield ScoreRequest([ids for _, ids in due], starts)
+                results = yield ScoreRequest([ids for _, ids in due], starts, [passage for passage, _ in due])
+                assert results is not None
                 for (passage, _), found in zip(due, results, strict=True):
                     tokens = found.logps[: encoder.sentence_tokens(passage._head)] if likelihoods else None
                     passage.advance(encoder, history, list(found.choices), tokens)
@@ -272,16 +323,6 @@ def score_requests(
             "latest part, and a sentence that does not fit by itself has no score: %s",
             *(len(long), len(order), listed(long)),
         )
-
-
-def run_to_end(steps: Generator[None, None, T]) -> T:
-    """Run a generator to its end and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def distribution(logps: Sequence[float]) -> tuple[float, ...]:
@@ -307,3 +348,32 @@ def with_score(sentence: Sentence, score: int, logps: Sequence[float], scale: Sc
         highest = max(logps)  # subtracted because all probabilities may be too small for a float
         confidence = mean_confidence([math.exp(logp - highest) for logp in logps])
     return replace(sentence, score=score, confidence=confidence, distribution=distribution(logps), levels=scale.size)
+
+
+def read_out(
+    sentence: Sentence,
+    score: int | None,
+    logps: Sequence[float] | None,
+    token_logps: tuple[float, ...] | None,
+    scale: Scale,
+    readout: Readout,
+    calibration: Calibration | None = None,
+) -> Sentence:
+    """Return a sentence with everything that is read from what a model says of it, and with its confidence.
+
+    Args:
+        sentence: the sentence.
+        score: its stated score; None where it has none.
+        logps: log-probabilities of all scores; None where they are not known.
+        token_logps: log-probabilities of its own tokens; None where they are not known.
+        scale: the scale of the scores.
+        readout: what the confidence is, see ``with_score``; without ``logps`` there is no mean.
+        calibration: turns all of this into the confidence; None leaves the readout.
+    """
+    if logps is not None and score is not None:
+        sentence = with_score(sentence, score, logps, scale, readout)
+    else:
+        confidence = None if readout == "mean" or score is None else scale.confidence(score)
+        sentence = replace(sentence, score=score, confidence=confidence, distribution=None, levels=scale.size)
+    sentence = replace(sentence, token_logps=token_logps)
+    return sentence if calibration is None else replace(sentence, confidence=calibration.confidence(sentence))

@@ -34,6 +34,7 @@ _HIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # control characters, which terminals obey, and no characters
 
+_MAX_UNKNOWN = 0.2  # share of words that the model may not know before its scores come with a warning
 _WORDS = re.compile(r"\w+")
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -77,6 +78,14 @@ class Session:
         words = [word for text in texts for word in _WORDS.findall(text)]
         unknown = {word for word in set(words) if self._is_spelt_in_bytes(word)}
         return sum(word in unknown for word in words) / max(len(words), 1)
+
+    def unknown_words_problem(self, texts: Iterable[str]) -> str | None:
+        """Return in one line that the model knows too few words of texts; None if it knows enough."""
+        unknown = self.unknown_words(texts)
+        if unknown <= _MAX_UNKNOWN:
+            return None
+        words = f"{100 * unknown:.0f} % of these words (it reads them byte by byte)"
+        return f"the model does not know {words}; its scores mean little here"
 
     def close(self) -> None:
         """Release what the engine holds, if it can be closed."""

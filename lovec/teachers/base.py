@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from lovec.baselines import BaselineResources
-from lovec.calibration import weights_digest
 from lovec.datasets.jsonl import record_to_dict
 from lovec.files import write_text
 from lovec.notices import counted
 from lovec.policy import Policy
-from lovec.policy.fingerprint import prompt_part
-from lovec.policy.fingerprint import weights_digest as base_digest
+from lovec.policy.fingerprint import loaded_digest, prompt_part
 from lovec.progress import doing
+from lovec.provenance import adapter_options, text_digest, weights_digest
 from lovec.settings import check_range
 from lovec.types import LovecError, Oracle, Record
 
@@ -88,8 +87,10 @@ class StoredTeacher(Teacher):
     """A teacher whose estimates take time, and are therefore kept in a file.
 
     The name of the file is a digest of all that the estimates depend on: the teacher and its settings, the weights of
-    base and adapter, the prompts, the settings of samples, and the answers. A second run with the same ones reads the
-    file. It is written whole or not at all. A subclass overrides ``settings``, ``adapter`` and ``estimate``.
+    base and adapter, the prompts, the settings of samples, and the answers. The options of the adapter stand in the
+    file: ``{"adapter": options, "estimates": rows}``; files of earlier versions hold the rows alone. A second run with
+    the same ones reads the file. It is written whole or not at all. A subclass overrides ``settings``, ``adapter`` and
+    ``estimate``.
     """
 
     @property
@@ -113,13 +114,15 @@ class StoredTeacher(Teacher):
         """
         path = None if resources.folder is None else resources.folder / f"{self.digest(records, resources)}.json"
         sizes = [len(record.sentences) for record in records]
-        stored = resources.gather(_read(path, sizes) if path is not None and resources.rank == 0 else None)[0]
+        adapter = self.adapter(resources)
+        options = {} if adapter is None else adapter_options(Path(adapter))
+        stored = resources.gather(_read(path, sizes, options) if path is not None and resources.rank == 0 else None)[0]
         if stored is not None:
             found: Estimates = stored
             return found
         share = records if self.uses_labels else records[resources.rank :: resources.processes]
         about = f"the teacher {type(self).__name__} estimates {counted(len(share), 'answer')}"
-        with resources.using_adapter(self.adapter(resources)), doing(about):
+        with resources.using_adapter(adapter), doing(about):
             rows = self.estimate(share, resources)
         if not self.uses_labels:
             rows = _interleaved(resources.gather(rows), len(records))
@@ -129,7 +132,7 @@ class StoredTeacher(Teacher):
         for value in (value for row in rows for value in row):
             check_range(f"an estimate of the teacher {name}", value, at_least=0, at_most=1)
         if path is not None and resources.rank == 0:
-            write_text(path, json.dumps(rows) + "\n")
+            write_text(path, json.dumps({"adapter": options, "estimates": rows}) + "\n")
         return rows
 
     def digest(self, records: Sequence[Record], resources: TeacherResources) -> str:
@@ -139,7 +142,7 @@ class StoredTeacher(Teacher):
         parts: dict[str, Any] = {
             "teacher": f"{type(self).__module__}.{type(self).__qualname__}",
             "settings": dict(self.settings),
-            "base": base_digest(resources.policy.model),
+            "base": loaded_digest(resources.policy.model),
             "adapter": None if adapter is None else weights_digest(adapter),
             "prompt": prompt_part(shared.encoder) | {"scoring": shared.encoder.scoring},
             "wording": asdict(shared.wording),
@@ -147,13 +150,11 @@ class StoredTeacher(Teacher):
             "judge": plain_settings(shared.judge),
             "oracle": plain_settings(resources.oracle),
         }
-        found = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
-        for record in records:
-            answer = record_to_dict(record)
-            if not self.uses_labels:
-                answer["sentences"] = [sentence.text for sentence in record.sentences]
-            found.update(json.dumps({**answer, "rejected": None}, sort_keys=True, default=str).encode())
-        return found.hexdigest()[:32]
+        answers = (record_to_dict(record) | {"rejected": None} for record in records)
+        if not self.uses_labels:
+            texts = ([sentence.text for sentence in record.sentences] for record in records)
+            answers = (answer | {"sentences": own} for answer, own in zip(answers, texts, strict=True))
+        return text_digest(json.dumps(part, sort_keys=True, default=str) for part in chain([parts], answers))[:32]
 
 
 def plain_settings(value: Any) -> Any:
@@ -184,12 +185,20 @@ def _interleaved(parts: Sequence[Estimates], count: int) -> Estimates:
     return [parts[number % len(parts)][number // len(parts)] for number in range(count)]
 
 
-def _read(path: Path, sizes: Sequence[int]) -> Estimates | None:
-    """Return the estimates of a file; None where there is no file, or it holds something else."""
+def _read(path: Path, sizes: Sequence[int], options: Mapping[str, Any]) -> Estimates | None:
+    """Return the estimates of a file; None where there is no file, or it holds something else.
+
+    Args:
+        path: the file.
+        sizes: numbers of sentences of the records.
+        options: options of the adapter that the estimates must be of.
+    """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(rows, dict):
+            rows = rows["estimates"] if rows["adapter"] == options else None
         fits = [len(row) for row in rows] == list(sizes)
         plain = all(value is None or (type(value) in (int, float) and 0 <= value <= 1) for row in rows for value in row)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return rows if fits and plain else None

@@ -164,7 +164,7 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
         if (entry["method"], entry["against"], entry["domain"]) == ("DPO", "SFT", "in-domain"):
             entry["brier"] = [-0.0182, -0.0304, -0.0006]
             entry["ece_m"] = [-0.0182, -0.0304, -0.0004]  # ends at 0 as far as it is shown
-    lines = world.table(results).splitlines()
+    lines = tables.table(results).splitlines()
     heads = [i for i, line in enumerate(lines) if line == "| Method | BS | minus SFT's | ECE-M | SC |"]
     assert heads == [0]
     given, written = (lines.index(f"| **{section}** | | | | |") for section in ("Text given", "Free-form"))
@@ -176,7 +176,7 @@ def test_the_tables_hold_the_intervals(runs, tmp_path):
     assert max(map(len, lines[:-1])) < 66  # a phone
     assert "mean over 2 seeds" in lines[-1] and "malformed tags: at most 10.0 %" in lines[-1]
 
-    page = world.full_tables(results)
+    page = tables.full_tables(results)
     claims = [line for line in page.splitlines() if line.startswith("| DPO, SFT | ")][: len(tables.MODES)]
     assert all(line.endswith("| -1.8 (-3.0 to -0.1) | -1.8 (-3.0 to +0.0) | BS only |") for line in claims)
     sections = dict(re.findall(r"^### (.*?)\n\n(.*?)(?=\n\n#|\Z)", page, re.MULTILINE | re.DOTALL))

@@ -248,6 +248,20 @@ def test_tables_show_the_ratios():
     assert "medians of 7 pairs" in parts["setting"] and "own tokenizer" not in parts["setting"]
 
 
+def test_an_objective_that_is_measured_again_replaces_its_rows_and_says_when():
+    new = {"rows": [row("ORPO", "TRL", flops_ratio=0.7)], "at_8b": [], "curve": []}
+    origin = {"date": "2026-02-01", "commit": "later"}
+    results = speed.updated(RESULTS, {**new, "rows": [*new["rows"], row("SFT", "TRL")]}, origin)
+    assert [(found["objective"], found.get("commit")) for found in results["rows"]] == [
+        ("SFT", "later"), ("DPO", None), ("DPO", None), ("ORPO", "later"),
+    ]  # fmt: skip
+    assert results["curve"] == RESULTS["curve"] and results["at_8b"] == RESULTS["at_8b"]
+    assert results["commit"] == RESULTS["commit"]
+    assert speed_page.parts(results)["setting"].endswith(". SFT and ORPO: 2026-02-01, commit later.")
+    again = speed.updated(results, {**new, "rows": [row("DPO", "TRL", flops_ratio=0.5)]}, origin)
+    assert [found["objective"] for found in again["rows"]] == ["SFT", "DPO", "ORPO"]
+
+
 def test_a_plot_is_drawn_from_few_results(tmp_path):
     speed_page.write_plot(lambda: speed_page.draw(RESULTS), tmp_path / "speed.svg", "Cost")
     assert "lovec padded" in (tmp_path / "speed.svg").read_text()

@@ -14,18 +14,16 @@ from answers import answers
 from lovec.calibration import Guarantee, Promised, calibrate, guarantee
 from lovec.calibration.conformal import (
     Passage,
-    best_retention,
     conformal_scores,
     conformal_threshold,
     holds,
     in_best_order,
+    in_random_order,
     keeps,
     keeps_as_published,
     passages_of,
-    random_retention,
     retention,
     risk_threshold,
-    share_kept,
 )
 from lovec.metrics.records import confidence_of
 from lovec.types import LovecError, Record, Sentence
@@ -168,11 +166,12 @@ def test_a_guarantee_says_what_it_keeps():
         kept = [guarantee(passages, alpha, kind, share).kept for alpha in (0.05, 0.1, 0.2, 0.4)]
         assert kept == sorted(kept) and 0 < kept[1] < 1
         made = guarantee(passages, 0.2, kind, share)
-        assert made.kept == share_kept(passages, made.threshold) == retention(passages, made.threshold).share
-        assert random_retention(passages, made) < made.kept < best_retention(passages, made)
-        assert random_retention(passages, made, seed=1) == random_retention(passages, made, seed=1)
+        assert made.kept == retention(passages, made.threshold).share
+        shuffled, best = in_random_order(passages, 0), in_best_order(passages)
+        assert guarantee(shuffled, 0.2, kind, share).kept < made.kept < guarantee(best, 0.2, kind, share).kept
+        assert in_random_order(passages, 1) == in_random_order(passages, 1) != shuffled
     true = sum(sum(p.true) for p in passages) / sum(len(p.true) for p in passages)
-    assert true <= best_retention(passages, guarantee(passages, 0.1)) <= true + 0.1  # all that is true, and a little
+    assert true <= guarantee(in_best_order(passages), 0.1).kept <= true + 0.1  # all that is true, and a little
     ((one, none),) = [p.scores for p in in_best_order([Passage([0.3, None], [True, False])])]
     assert one == 1.0 > none >= 0.0
 

@@ -62,6 +62,13 @@ class Writer(TransformersEngine):
         return answers
 
 
+class Silent:
+    """Knows nothing."""
+
+    def rate(self, records: Sequence[Record]) -> list[list[float | None]]:
+        return [[None] * len(record.sentences) for record in records]
+
+
 class Short:
     """Short sentences are true."""
 
@@ -199,16 +206,31 @@ def test_test_measures_what_is_deployed_and_predict_gives_it(run: Path, model: s
     assert code == 1 and "calibration.json was fitted to other weights" in line and "--raw" in line
 
 
-def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
+def write_parts(here: Path, oracle: str) -> None:
+    """Write a recipe whose oracle labels what the model answers, and the engine that answers."""
     (here / "my_parts.py").write_text(PARTS)
     recipe = {
-        "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": {"class_path": "my_parts.Short"}}},
+        "model": {"class_path": "lovec.modules.SFT", "init_args": {"oracle": {"class_path": f"my_parts.{oracle}"}}},
         "data": {
             "class_path": "lovec.datamodules.Demonstrations",
             "init_args": {"path": "labels.jsonl", "val_path": "labels.jsonl"},
         },
     }
     (here / "recipe.yaml").write_text(json.dumps(recipe))
+
+
+def test_given_texts_get_a_map_though_the_models_answers_have_no_labels(
+    here: Path, run: Path, model: str, capsys: Any
+) -> None:
+    write_parts(here, "Silent")
+    engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
+    assert main(["calibrate", "run", "--config", "recipe.yaml", *engine]) == 0
+    assert "answers that the model writes itself get the map of given texts: " in capsys.readouterr().err
+    assert list(read_calibrations(run / "adapter")) == ["iterative"]
+
+
+def test_answers_of_the_model_get_a_map_of_their_own(here: Path, run: Path, model: str, capsys: Any) -> None:
+    write_parts(here, "Short")
     engine = ["--engine", "my_parts.Writer", "--engine.model", model, "--device", "cpu"]
     assert main(["calibrate", "run", "--config", "recipe.yaml", *engine, "--keep_factual", "0.5"]) == 0
     assert "answers of the model (free-form tagging)" in capsys.readouterr().out
@@ -369,16 +391,16 @@ def changed_file(path: Path, *pair: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "said"),
     [
-        (("adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha: 8 there, 64 here"),
-        (("adapter_config.json", '"use_rslora": false', '"use_rslora": true'), [], "use_rslora: none there, true here"),
-        (("lovec.json", "Rate each", "Never rate a"), [], 'instruction: "Rate each sentence." there, "Never rate a'),
-        (None, ["--instruction", "Rate."], 'instruction: "Rate each sentence." there, "Rate." here'),
-        (None, ["--tag_words", "[<b>, </b>]"], 'tag words: ["<confidence>", "</confidence>"] there, ["<b>", "</b>"]'),
-        (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale: ["0", "1", "2", "3", "4"'),
-        (None, ["--scoring", "exact"], "what is scored at a tag: prefix there, exact here"),
-        (None, ["--chat_template", "other.jinja"], "the chat template: "),
-        (None, ["--quantization", "nf4"], "quantization: none there, nf4 here"),
-        (None, ["--model", "other", "--any_base", "true"], "the base model: llama there, other here"),
+        (("adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha was 8, is 64"),
+        (("adapter_config.json", '"use_rslora": false', '"use_rslora": true'), [], "use_rslora was none, is true"),
+        (("lovec.json", "Rate each", "Never rate a"), [], 'instruction was "Rate each sentence.", is "Never rate a'),
+        (None, ["--instruction", "Rate."], 'instruction was "Rate each sentence.", is Rate.'),
+        (None, ["--tag_words", "[<b>, </b>]"], 'tag_words was ["<confidence>", "</confidence>"], is ["<b>", "</b>"]'),
+        (None, ["--scale", "[a, b, c, d, e, f, g, h, i, j, k]"], 'scale was ["0", "1", "2", "3", "4"'),
+        (None, ["--scoring", "exact"], "scoring was prefix, is exact"),
+        (None, ["--chat_template", "other.jinja"], "chat_template was "),
+        (None, ["--quantization", "nf4"], "quantization was none, is nf4"),
+        (None, ["--model", "other", "--any_base", "true"], "model was llama, is other"),
     ],
 )
 def test_a_map_is_not_applied_to_the_scores_of_another_model(
@@ -409,7 +431,7 @@ def test_a_map_of_a_changed_adapter_is_not_exported(run: Path, capsys: Any) -> N
     changed_file(run / "adapter" / "adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64')
     for merged in ([], ["--merged"]):
         code, line = main(["export", "run", "out", *merged]), capsys.readouterr().err.splitlines()[-1]
-        assert code == 1 and "lora_alpha: 8 there, 64 here" in line and not Path("out").exists()
+        assert code == 1 and "lora_alpha was 8, is 64" in line and not Path("out").exists()
 
 
 def test_a_map_of_an_earlier_version_is_applied_with_one_warning(run: Path, capsys: Any, caplog: Any) -> None:

@@ -370,10 +370,10 @@ def test_a_broken_checkpoint_is_one_line(run: Path, what: str, message: str, cap
 def test_the_adapter_says_which_base_it_belongs_to(run: Path, home: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from lovec.policy.fingerprint import weights_digest
+    from lovec.policy.fingerprint import loaded_digest
 
     base = json.loads((run / "adapter" / "lovec.json").read_text())["base"]
-    digests = [weights_digest(AutoModelForCausalLM.from_pretrained(home / f"base-{seed}")) for seed in (0, 1)]
+    digests = [loaded_digest(AutoModelForCausalLM.from_pretrained(home / f"base-{seed}")) for seed in (0, 1)]
     assert base["weights"] == digests[0] != digests[1]
     half = AutoModelForCausalLM.from_pretrained(home / "base-0", dtype=torch.bfloat16)
-    assert weights_digest(half) == digests[0]
+    assert loaded_digest(half) == digests[0]

@@ -157,7 +157,7 @@ def test_the_demo_runs_on_real_things(demo_calls, capsys):
     assert main(["demo", "--out", "d"]) == 0
     assert stages(demo_calls) == [] and demo_calls[-1][0] == "answers"
     code, error = error_of(capsys, "demo", "--out", "d", "--world")
-    assert code == 1 and error.startswith("d holds a demo with data atlas, and this one has data world;")
+    assert code == 1 and error.startswith("d holds a demo with other settings: data was atlas, is world;")
 
 
 def test_without_the_model_the_demo_says_what_to_install(here, capsys, monkeypatch):
@@ -236,7 +236,9 @@ def test_a_training_that_was_stopped_goes_on_or_begins_again(demo_calls, capsys,
 def test_a_folder_with_something_else_is_refused(demo_calls, capsys):
     assert main(["demo", "--world", "--out", "d", "--methods", "sft"]) == 0
     code, error = error_of(capsys, "demo", "--out", "d", "--methods", "sft", "--quick", "--seed", "1")
-    assert code == 1 and error.startswith("d holds a demo with data world, seed 0, and this one has data world-small")
+    assert code == 1 and error.startswith(
+        "d holds a demo with other settings: data was world, is world-small; seed was 0, is 1"
+    )
     Path("d/demo.json").write_text("{")
     assert "d/demo.json cannot be read; give --redo" in error_of(capsys, "demo", "--out", "d")[1]
     Path("d/demo.json").unlink()

@@ -16,6 +16,9 @@ from lovec.cli import main
 EARLIER = Path(__file__).resolve().parents[1] / "data" / "earlier"
 """Outputs of an earlier version, as kills have left them; their manifests do not say what decides a score."""
 
+RESUMED = EARLIER.with_name("resumed")
+"""Outputs of the version that first compared what decides a score, as kills have left them."""
+
 
 def state_of(path: str) -> dict[str, Any]:
     return json.loads(Path(path).read_text())
@@ -45,15 +48,19 @@ def changed(path: str, *pair: str) -> None:
     Path(path).write_text(text.replace(*pair))
 
 
+def other_options() -> None:
+    changed("run/adapter/adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64')
+
+
 def on_another_base() -> None:
     changed("model/config.json", '"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-02')
 
 
 OTHERS = [
-    (lambda: changed("run/adapter/adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64'), [], "lora_alpha: 8 "),
-    (lambda: changed("own.jinja", "{%", "{# other #}{%"), [], "the chat template: "),
-    (lambda: None, ["--quantization", "nf4"], "quantization: none "),
-    (on_another_base, [], "the configuration of the base model: "),
+    (other_options, [], "lora_alpha was 8, is 64"),
+    (lambda: changed("own.jinja", "{%", "{# other #}{%"), [], "chat_template was "),
+    (lambda: None, ["--quantization", "nf4"], "quantization was none, is nf4"),
+    (on_another_base, [], "the model's configuration was "),
 ]
 TAGGED = ("tag", "in.jsonl", "--about", "Ada", "--rows", "2", "--out", "tags.jsonl")
 SESSION = (
@@ -71,7 +78,7 @@ SESSION = (
 
 
 @pytest.mark.parametrize(("change", "words", "said"), [
-    *OTHERS, (lambda: changed("run/adapter/lovec.json", "Rate each", "Never rate a"), [], "instruction: ")
+    *OTHERS, (lambda: changed("run/adapter/lovec.json", "Rate each", "Never rate a"), [], "instruction was ")
 ])  # fmt: skip
 def test_a_file_of_tags_does_not_go_on_with_other_scores(
     run: Path, capsys: Any, change: Any, words: list[str], said: str
@@ -108,10 +115,10 @@ def test_answers_and_labels_of_a_model_do_not_go_on_with_another(
 
 def test_shards_of_other_scores_are_not_joined(run: Path, capsys: Any) -> None:
     assert main([*TAGGED, *SESSION, "--shard", "1/2"]) == 0
-    changed("run/adapter/adapter_config.json", '"lora_alpha": 8', '"lora_alpha": 64')
+    other_options()
     assert main([*TAGGED, *SESSION, "--shard", "2/2"]) == 0
     code, line = error_of(capsys, "join", "tags.jsonl")
-    assert code == 1 and "lora_alpha: 8 in shard 1/2, 64 in shard 2/2" in line and not Path("tags.jsonl").exists()
+    assert code == 1 and "lora_alpha is 8 in shard 1/2, 64 in shard 2/2" in line and not Path("tags.jsonl").exists()
 
 
 def test_what_an_earlier_version_has_begun_goes_on(here: Path, capsys: Any) -> None:
@@ -132,6 +139,23 @@ def test_what_an_earlier_version_has_begun_goes_on(here: Path, capsys: Any) -> N
     assert main([*label, "--rows", "2", "--max_new_tokens", "8", "--out", "labels"]) == 0
     lines = Path("labels/answers.jsonl").read_bytes().splitlines()
     assert lines[:4] == begun and len(lines) == 6
+
+
+def test_what_was_begun_before_goes_on_and_names_all_that_differs(here: Path, capsys: Any) -> None:
+    shutil.copytree(RESUMED, here, dirs_exist_ok=True)
+    tag = ["tag", "documents.jsonl", "--model", "world-small", "--rows", "2", "--device", "cpu", "--out", "tags.jsonl"]
+    origin, begun = state_of("tags.manifest.json")["identity"], Path("tags.jsonl").read_bytes()
+    code, line = error_of(capsys, *tag, "--scoring", "exact", "--instruction", "Rate.", "--min_confidence", "0.5")
+    assert code == 1 and "; give --redo to make it again" in line
+    for said in ("scoring was prefix, is exact", "min_confidence was none, is 0.5", "instruction was none, is Rate."):
+        assert line.count(said) == 1
+    assert main(tag) == 0
+    assert Path("tags.jsonl").read_bytes().startswith(begun) and state_of("tags.manifest.json")["identity"] == origin
+    origin, begun = state_of("labels/answers.manifest.json")["identity"], Path("labels/answers.jsonl").read_bytes()
+    label = ["label", "--questions", "documents.jsonl", "--stages", "answers", "--model", "world-small", "--rows", "2"]
+    assert main([*label, "--device", "cpu", "--max_new_tokens", "8", "--out", "labels"]) == 0
+    assert Path("labels/answers.jsonl").read_bytes().startswith(begun)
+    assert state_of("labels/answers.manifest.json")["identity"] == origin
 
 
 FAULTS: list[tuple[dict[str, Any] | str, str]] = [

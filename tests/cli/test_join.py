@@ -290,14 +290,14 @@ def test_shards_of_another_input_model_or_option_are_one_line(
     shard = ["--out", "tags.jsonl", "--shard", "2/3", "--redo"]
     assert tag(model, *shard, "--min_confidence", "0.3") == 0
     line = error(capsys, "join", "tags.jsonl")
-    assert "other settings: min_confidence (missing in shard 1/3, 0.3 in shard 2/3); make one of the two again" in line
+    assert "other settings: min_confidence is none in shard 1/3, 0.3 in shard 2/3; make one of the two again" in line
     write_documents("in.jsonl", 11)
     assert tag(model, *shard) == 0
-    assert "files of another input (" in error(capsys, "join", "tags.jsonl")
+    assert "another input (files is " in error(capsys, "join", "tags.jsonl")
     edited("tags.shard-3-of-3.manifest.json", lambda state: state["identity"]["settings"].update(model="other"))
     write_documents("in.jsonl", 10)
     assert tag(model, *shard) == 0
-    assert "other settings: model (" in error(capsys, "join", "tags.jsonl")
+    assert "other settings: model is " in error(capsys, "join", "tags.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def remake(stage: str, *words: str) -> None:
             "out/shard-2-of-3 has no pairs.jsonl, but shard-3-of-3 has; run that stage for --shard 2/3",
             lambda: [path.unlink() for path in Path("out/shard-2-of-3").glob("pairs.*")],
         ),
-        ("pairs.jsonl was made with other settings: seed (0 in shard 1/3, 1 in shard 2/3)", lambda: remake_pairs()),
+        ("pairs.jsonl was made with other settings: seed is 0 in shard 1/3, 1 in shard 2/3", lambda: remake_pairs()),
         (
             "out/shard-2-of-3/sentences.jsonl was not made of the answers.jsonl beside it",
             lambda: edited("out/shard-2-of-3/answers.manifest.json", lambda state: state.update(digest="0" * 64)),

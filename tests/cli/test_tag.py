@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from lovec.datasets.jsonl import read_records
 from lovec.datasets.world import WorldSpec
 from lovec.datasets.world.cache import ensure_built
 from lovec.taggers import Session, open_session
+from lovec.taggers.scoring import items_of
 from lovec.tags import DEFAULT_TAGS, TagFormat, parse
 from lovec.types import Record, Sentence
 
@@ -289,7 +291,7 @@ def test_html_is_a_page_of_its_own(run: Any) -> None:
 
 def test_a_page_is_there_whole_or_not_at_all(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("page.html").write_text("old", encoding="utf-8")
-    monkeypatch.setattr("lovec.tagging.TextTagger.tag_texts", lambda *_: 1 / 0)
+    monkeypatch.setattr("lovec.tagging.TextTagger.stream", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("page.txt", "--out", "page.html", "--redo")
     assert Path("page.html").read_text() == "old" and len(list(Path().iterdir())) == 2
@@ -580,10 +582,10 @@ def test_a_finished_file_needs_no_model_and_is_not_mixed(run: Any, monkeypatch: 
     assert run("in.jsonl", "--out", "tags.jsonl")[0] == 0
     for words, name in ((["--min_confidence", "0.3"], "min_confidence"), (["--question", "Who?"], "question")):
         code, _, err = run("in.jsonl", "--out", "tags.jsonl", *words)
-        assert code == 1 and f"was made with other settings: {name}" in err and "--redo" in err
+        assert code == 1 and f"was made with other settings: {name} was " in err and "--redo" in err
     Path("in.jsonl").write_text(lines(6))
     code, _, err = run("in.jsonl", "--out", "tags.jsonl")
-    assert code == 1 and "of another input" in err and Path("tags.jsonl").read_bytes() == whole
+    assert code == 1 and "was made with another input (files was " in err and Path("tags.jsonl").read_bytes() == whole
     assert run("in.jsonl", "--out", "tags.jsonl", "--redo")[0] == 0
     assert len(Path("tags.jsonl").read_text().splitlines()) == 6
 
@@ -653,12 +655,10 @@ def printed(tagged: list[Record], order: Sequence[int], **options: Any) -> str:
     file = File()
     printer = Printer(file, DEFAULT_TAGS, headings=True, **options)
     printer.begin(tagged)
-    received = [0] * len(tagged)
-    for number in order:
-        if received[number] < len(tagged[number].sentences):
-            printer.on_sentence(number, received[number], tagged[number].sentences[received[number]])
-            received[number] += 1
-    printer.end(tagged)
+    waiting = [list(items_of(record, number))[:-1] for number, record in enumerate(tagged)]
+    early = [waiting[number].pop(0) for number in order if waiting[number]]
+    for item in chain(early, *waiting, tagged):  # the documents end at the end
+        printer.add(item)
     return file.getvalue()
 
 
@@ -685,11 +685,14 @@ def test_sentences_are_printed_when_it_is_their_turn() -> None:
     tagged = records([1, 2], [3])
     printer = Printer(file, DEFAULT_TAGS)
     printer.begin(tagged)
-    printer.on_sentence(1, 0, tagged[1].sentences[0])
+    [first, second, one], [other, two] = (list(items_of(record, number)) for number, record in enumerate(tagged))
+    printer.add(other)
     assert file.getvalue() == ""
-    printer.on_sentence(0, 0, tagged[0].sentences[0])
-    assert file.getvalue() == "Sentence 0.0. <confidence> 0.10 </confidence>"
-    printer.end(tagged)
+    for _ in range(2):  # what is known already is not printed once more
+        printer.add(first)
+        assert file.getvalue() == "Sentence 0.0. <confidence> 0.10 </confidence>"
+    for item in (second, one, other, two):
+        printer.add(item)
     assert file.getvalue().endswith(
         "\n\nSentence 0.1. <confidence> 0.20 </confidence>\nSentence 1.0. <confidence> 0.30 </confidence>\n"
     )
@@ -711,7 +714,8 @@ def test_colour_is_for_terminals_that_want_it_and_changes_nothing_else(monkeypat
         file = File(terminal)
         printer = Printer(file, DEFAULT_TAGS, stated=stated)
         printer.begin(records([1]))
-        printer.end(records([1]))
+        for item in items_of(*records([1])):
+            printer.add(item)
         return file.getvalue()
 
     assert output(False) == "Sentence 0.0. <confidence> 0.10 </confidence>\n"

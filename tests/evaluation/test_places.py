@@ -12,8 +12,9 @@ from tinyrun import Rows, module, records, tiny, trainer
 
 from lovec.datamodules import Demonstrations
 from lovec.datasets.jsonl import read_records, write_records
-from lovec.evaluation.places import TestFolder, folder_name, set_aside, weights_of
+from lovec.evaluation.places import TestFolder, folder_name, set_aside
 from lovec.modules import SFT
+from lovec.provenance import Provenance, weights_of
 from lovec.reports.runs import read_run
 from lovec.results import read_results, write_results
 from lovec.types import ResultRow
@@ -55,6 +56,22 @@ def test_equal_results_are_replaced_and_others_kept_aside(tmp_path: Path) -> Non
         "data": "Bios (2024)", "records": 3, "weights": {"SFT": "b" * 64},
     }  # fmt: skip
     assert [path.name for path in (tmp_path / "test").iterdir()] == ["bios-2024"]
+
+
+def test_results_of_other_options_of_the_same_weights_are_kept_aside(tmp_path: Path) -> None:
+    def made(**options: Any) -> dict[str, Provenance]:
+        parts = {"base": {"name": "b"}, "adapter": options, "prompt": {}, "computing": {}}
+        return {"SFT": Provenance(parts)}
+
+    weights = {"SFT": "a" * 64}
+    assert write(TestFolder(tmp_path, Rows(), weights), 0.25) == []  # as an earlier version has written it
+    assert write(TestFolder(tmp_path, Named(), weights, made(r=8)), 0.1) == []
+    assert write(TestFolder(tmp_path, Rows(), weights, made(r=8)), 0.25) == []
+    assert write(TestFolder(tmp_path, Rows(), weights, made(r=8, use_rslora=True)), 0.25) == [
+        tmp_path / "test-1/bios-2024"
+    ]
+    (tmp_path / "test/rows/tested.json").write_text('{"weights": {}, "provenance": {"SFT": 5}}')
+    assert write(TestFolder(tmp_path, Named(), weights, made(r=8)), 0.1) == []  # nothing is known
 
 
 def test_a_test_that_is_stopped_leaves_the_results_before_it(tmp_path: Path) -> None:

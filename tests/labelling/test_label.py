@@ -421,11 +421,11 @@ def test_questions_become_pairs_and_each_stage_runs_alone(here, capsys):
     before = contents(Path("out"))
     assert label("--out", "out", "--stages", "pairs") == 0
     assert contents(Path("out")) == before
-    assert "seed (0 then, 1 now)" in error_line(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
+    assert "seed was 0, is 1" in error_line(capsys, "--out", "out", "--stages", "pairs", "--seed", "1")
     assert label("--out", "out", "--stages", "pairs", "--seed", "1", "--redo") == 0
     assert contents(Path("out"))["pairs.jsonl"] != before["pairs.jsonl"]
     near = ["--out", "out", "--stages", "pairs", "--seed", "1", "--wrong_scores", "near"]
-    assert 'wrong_scores (missing then, "near" now)' in error_line(capsys, *near)
+    assert "wrong_scores was none, is near" in error_line(capsys, *near)
     assert label(*near, "--redo") == 0
     for pair in read_records("out/pairs.jsonl"):
         true = [to_rating(s.factuality) for s in pair.sentences]

@@ -259,7 +259,7 @@ def test_files_that_are_there_are_kept_refused_or_made_anew(tmp_path):
     before = {name: os.stat(tmp_path / f"{name}.jsonl").st_mtime_ns for name in ("train", "dev", "test")}
     assert split_file(path, Splitting()) == first
     assert before == {name: os.stat(tmp_path / f"{name}.jsonl").st_mtime_ns for name in before}
-    with pytest.raises(LovecError, match=r"other settings: seed \(0 then, 1 now\); make them anew with --redo"):
+    with pytest.raises(LovecError, match="other settings: seed was 0, is 1; make them anew with --redo"):
         split_file(path, Splitting(seed=1))
     (tmp_path / "dev.jsonl").write_text("mine\n")
     with pytest.raises(LovecError, match=r"dev\.jsonl was changed or removed"):

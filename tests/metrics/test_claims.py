@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lovec.evaluation.evaluator import EvaluationConfig, Evaluator
-from lovec.metrics.pairs import OrderWithinClaims
 from lovec.metrics.ranking import c_index, order_within
 from lovec.metrics.records import claim_numbers, sentence_claims, sentence_pairs
+from lovec.metrics.suite import OrderWithinClaims
 from lovec.types import Record, Sentence
 
 ROWS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 2), st.integers(-1, 3)), max_size=30)

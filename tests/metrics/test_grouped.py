@@ -8,10 +8,9 @@ import pytest
 import torch
 from scipy.stats import rankdata
 
-from lovec.metrics.bootstrap import BOOTSTRAPPED, intervals, resample, resample_groups
+from lovec.metrics.bootstrap import BOOTSTRAPPED, draws_of, intervals, measure, resample, resample_groups
 from lovec.metrics.functional import brier_score, ece_m
 from lovec.metrics.grouped import GroupedPairs, group_means, grouped_pairs, ranks
-from lovec.metrics.measuring import draws_of, measure
 from lovec.metrics.ranking import c_index
 from lovec.metrics.table import METRICS
 from lovec.types import LovecError, Record, Sentence

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lovec.policy.fingerprint import base_part, differences, settings_part, weights_digest
+from lovec.policy.fingerprint import base_part, differences, loaded_digest, settings_part
 from lovec.tiny import build_tiny
 
 RECIPE: dict[str, Any] = {
@@ -39,9 +39,9 @@ class Scaled(nn.Module):
 
 
 def test_weights_of_one_shape_are_told_apart_and_precision_is_not() -> None:
-    digest = weights_digest(Scaled())
-    assert digest == weights_digest(Scaled()) == weights_digest(Scaled().to(torch.bfloat16))
-    assert digest != weights_digest(Scaled(last=100.0))
+    digest = loaded_digest(Scaled())
+    assert digest == loaded_digest(Scaled()) == loaded_digest(Scaled().to(torch.bfloat16))
+    assert digest != loaded_digest(Scaled(last=100.0))
 
 
 def test_adapters_are_no_part_of_the_base(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from lovec.reports.plots import write_plots
 from lovec.reports.runs import read_run
 from lovec.reports.table import markdown
 from lovec.reports.texts import READOUT_TITLES
-from lovec.reports.timing import timings
+from lovec.reports.times import timings
 from lovec.results import read_results, write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 

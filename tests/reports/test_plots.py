@@ -254,9 +254,10 @@ def test_the_reward_of_a_run_is_drawn_on_the_scale_of_its_recipe(tmp_path):
     log = tmp_path / "grpo"
     (log / "logs" / "version_0").mkdir(parents=True)
     options = {"policy": {"scale": ["no", "yes"]}, "reward": {"class_path": "lovec.rewards.LinearReward"}}
-    recipe = yaml.safe_dump({"model": {"class_path": "GRPO", "init_args": options}})
-    (log / "logs" / "version_0" / "config.yaml").write_text(recipe)
-    plots, left_out = write_plots(RunResults("grpo", tmp_path, logs=(log,)), tmp_path / "plots")
+    recipe = {"model": {"class_path": "GRPO", "init_args": options}}
+    (log / "logs" / "version_0" / "config.yaml").write_text(yaml.safe_dump(recipe))
+    run = RunResults("grpo", tmp_path, logs=(log,), recipes={log: recipe})
+    plots, left_out = write_plots(run, tmp_path / "plots")
     assert [plot.name for plot in plots] == ["reward.no-to-yes"]
     texts = words(tmp_path / "plots" / "reward.no-to-yes.svg")
     assert "grpo" in texts and "5" not in texts  # the scores at the axes are 0 and 1

@@ -24,12 +24,12 @@ from tinyrun import tiny
 
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
-from lovec.serving.answers import GrowingAnswer
 from lovec.serving.history import History
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
 from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
 from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import GrowingAnswer
 from lovec.tags import TagFormat, parse
 from lovec.types import DEFAULT_SCALE, LovecError, Sampling, Scale
 
@@ -341,9 +341,8 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
     """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
     request = ChatRequest.parse(json.loads(chat(min_confidence=least and least / 10)), NAME, 100, encoder.scale)
-    response = ChatResponse(request, History(request.turns, encoder.tags), [1], encoder.scale, Deployment(), NAME)
-    scored: list[Any] = []
-    growing = GrowingAnswer(encoder, [1], scored.append)
+    response = ChatResponse(request, History(request.turns, encoder.tags), [1], Deployment(), NAME)
+    growing = GrowingAnswer(encoder, [1])
     scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
     came = []
     for token in encoder.pieces(answer):
@@ -351,10 +350,9 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
             while growing.next_context(None, [], []) is not None:
                 score = next(scores)
                 growing.advance([0.0 if level == score else -1000.0 for level in range(encoder.scale.size)])
-            growing.release([], [])
-            came.append(response.add(0, scored.pop(), None))
-    came.append(response.add(0, growing.rest(), None))
-    return [[chunk["choices"][0]["delta"] for chunk in new] for new in came]
+            came.append(growing.release([], []))
+    came.append(growing.rest())
+    return [[response.add(0, scored)["choices"][0]["delta"] for scored in new] for new in came]
 
 
 def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:

@@ -12,6 +12,7 @@ from served import until
 from lovec.serving import EngineWorker
 from lovec.serving.jobs import CompletionJob, StepsJob
 from lovec.serving.wire import RequestRefused
+from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, Sampling
 
 
@@ -19,6 +20,13 @@ class Slow:
     """An engine that waits for a signal before each token, to test the worker."""
 
     max_rows = 4
+
+    def score(self, contexts: Any, choices: Any) -> list[list[float]]:
+        """Do a step of some work, which is what is asked for here in place of contexts."""
+        for steps in contexts:
+            assert steps.go.acquire(timeout=60)
+            steps.done.append(steps.name)
+        return []
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, float]] = []
@@ -56,16 +64,14 @@ class Steps:
         self.results: list[Any] = []
         self.job = StepsJob(self.results.append, self.steps())
 
-    def steps(self) -> Generator[None, None, str]:
+    def steps(self) -> Generator[Any, Any, None]:
         try:
             for _ in range(self.number):
-                assert self.go.acquire(timeout=60)
-                self.done.append(self.name)
-                yield
+                yield ScoreRequest([self], None)  # type: ignore[list-item]
+            yield self.name
         except GeneratorExit:
             self.closed = True
             raise
-        return self.name
 
 
 def job(limit: int, prompt: int = 1, temperature: float = 0.0) -> tuple[CompletionJob, list[Any]]:
@@ -126,7 +132,7 @@ def test_long_work_gives_way_after_every_step(worker: EngineWorker) -> None:
     until(lambda: worker.running == 1)
     first, second = job(1), job(1, temperature=1.0)
     for one, ended in (first, second):
-        one.on_end = lambda result, ended=ended: (done.append("chat"), ended.append(result))  # type: ignore[misc]
+        one.on_item = lambda result, ended=ended: (done.append("chat"), ended.append(result))  # type: ignore[misc]
         worker.submit(one)
     worker.engine.go.release(2)  # type: ignore[attr-defined]
     long.go.release(2)
@@ -180,8 +186,8 @@ def test_all_jobs_are_cancelled_together(worker: EngineWorker) -> None:
 
 
 def test_an_error_ends_only_its_own_work(worker: EngineWorker) -> None:
-    def broken() -> Generator[None, None, None]:
-        yield
+    def broken() -> Generator[Any, Any, None]:
+        yield ScoreRequest([], None)
         raise RuntimeError("the engine broke")
 
     errors: list[Any] = []

@@ -16,6 +16,7 @@ from lovec.encoding import Encoder
 from lovec.policy import TokenBatch, TokenSequence
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.freeform import read_answer, sentence_spans
+from lovec.taggers.scoring import items_of
 from lovec.tiny import build_tiny
 from lovec.types import Completion, LovecError, Record, Sampling, Sentence
 
@@ -91,13 +92,13 @@ def test_likelihoods_in_a_window_are_given_its_sentences(session: Session) -> No
         return original(given, starts, *rest)
 
     engine.token_logps = spy
-    seen: list[tuple[int, Any]] = []
     try:
         tagger = IterativeTagger(engine, session.encoder, likelihoods=True)
-        (tagged,) = tagger.tag([long], lambda _, at, sentence: seen.append((at, sentence.token_logps)))
+        *streamed, tagged = tagger.stream([long])
+        assert isinstance(tagged, Record)
     finally:
         del engine.token_logps
-    assert seen == [(at, s.token_logps) for at, s in enumerate(tagged.sentences)]
+    assert [*streamed, tagged] == list(items_of(tagged))
     assert len(tagged.meta["problems"]) == 2 and tagged.sentences[20].token_logps is None
     asked = [pair for pair in contexts if pair[0]]
     scored = [s for at, s in enumerate(tagged.sentences) if at != 20]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from plainscores import naive_score
 
 from lovec.taggers import IterativeTagger, Session, open_session
-from lovec.taggers.scoring import History, Passage, Step, score_passages
+from lovec.taggers.scoring import History, Passage, ScoredSentence, Step, items_of, score_passages
 from lovec.tagging import TextTagger, text_record
 from lovec.tiny import build_tiny
 from lovec.types import Record, Sampling, Sentence
@@ -48,26 +48,18 @@ def assert_same(tagged: Sequence[Record], expected: Sequence[Record]) -> None:
             assert a.distribution == pytest.approx(b.distribution, abs=1e-5)
 
 
-def taken(steps: Generator[None, None, Any]) -> tuple[int, Any]:
-    """Return the number of steps of a generator, and its result."""
-    count = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return count, end.value
-        count += 1
-
-
-def test_every_step_is_one_call_of_the_engine(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_are_known_after_their_call_of_the_engine(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     score = session.engine.score
     monkeypatch.setattr(session.engine, "score", lambda ids, tails: calls.append(len(ids)) or score(ids, tails))
     tagger = IterativeTagger(session.engine, session.encoder)
     batch = records(3, 0, 5, 2, 4)  # in groups of three rows: 2, 3 and 4 sentences, then 5
-    count, tagged = taken(tagger.steps(batch))
+    known, tagged = [], []
+    for item in tagger.stream(batch):
+        tagged += [item] if isinstance(item, Record) else []
+        known.append(len(calls))
     assert calls == [3, 3, 2, 1, 1, 1, 1, 1, 1, 0]
-    assert count == 8  # between nine calls
+    assert known[:14] == [call for call, rows in enumerate(calls, 1) for _ in range(rows)]  # each behind its call
     assert tagged == tagger.tag(batch)
     assert set(tagger.watch.seconds) == {"scoring"}
 
@@ -77,16 +69,13 @@ def test_others_may_use_the_engine_between_two_steps(session: Session) -> None:
     expected = [IterativeTagger(engine, encoder).tag(records(4, 6)), IterativeTagger(engine, encoder).tag(records(7))]
     prompts = [encoder.prompt("Why?"), encoder.prompt("Who is number 1?")]
     alone = engine.generate(prompts, Sampling(5), encoder.stop_ids), engine.score(prompts, encoder.tails)
-    running = {0: IterativeTagger(engine, encoder).steps(records(4, 6)),
-               1: IterativeTagger(engine, encoder).steps(records(7))}  # fmt: skip
-    tagged: dict[int, list[Record]] = {}
+    running = {0: IterativeTagger(engine, encoder).stream(records(4, 6)),
+               1: IterativeTagger(engine, encoder).stream(records(7))}  # fmt: skip
+    tagged: dict[int, list[Record]] = {0: [], 1: []}
     for step in range(99):
-        for number, steps in list(running.items()):
-            try:
-                next(steps)
-            except StopIteration as end:
-                tagged[number] = end.value
-                del running[number]
+        for number, stream in running.items():
+            if isinstance(item := next(stream, None), Record):
+                tagged[number].append(item)
             if step % 3 == 1:
                 assert engine.generate(prompts, Sampling(5), encoder.stop_ids) == alone[0]
             if step % 3 == 2:
@@ -101,29 +90,27 @@ def test_a_closed_generator_stops_the_work_and_frees_the_cache(session: Session)
     tagger = TextTagger(session)
     text = [text_record(" ".join(sentences(9, most=1)))]
     expected = tagger.tag_texts(text)
-    seen: list[int] = []
-    steps = tagger.tag_steps(text, lambda number, at, sentence: seen.append(at))
-    next(steps)
-    next(steps)
-    assert engine._kept is not None
-    steps.close()
-    assert seen == [0, 1] and engine._kept is None
+    stream: Any = tagger.stream(text, "iterative")
+    assert [next(stream).at, next(stream).at] == [0, 1] and engine._kept is not None
+    stream.close()
+    assert engine._kept is None
     assert_same(tagger.tag_texts(text), expected)
 
 
-def test_an_exception_of_a_callback_stops_the_work_and_frees_the_cache(session: Session) -> None:
+def test_an_exception_of_who_takes_sentences_stops_the_work_and_frees_the_cache(session: Session) -> None:
     engine: Any = session.engine
     tagger = TextTagger(session)
     text = [text_record(" ".join(sentences(9, most=1)))]
     expected = tagger.tag_texts(text)
 
-    def on_sentence(number: int, at: int, sentence: Sentence) -> None:
-        if at == 3:
-            raise KeyboardInterrupt
+    def take() -> None:
+        for item in tagger.stream(text, "iterative"):
+            if isinstance(item, ScoredSentence) and item.at == 3:
+                raise KeyboardInterrupt
 
     before = engine.prefill_tokens
     with pytest.raises(KeyboardInterrupt):
-        tagger.tag_texts(text, on_sentence)
+        take()
     assert engine._kept is None
     cut = engine.prefill_tokens - before
     assert_same(tagger.tag_texts(text), expected)
@@ -203,14 +190,14 @@ def test_the_window_changes_nothing_for_a_text_that_fits(session: Session) -> No
 
 def test_the_work_on_a_text_grows_with_its_length_and_no_faster(session: Session) -> None:
     texts, counts = sentences(160, seed=6), []
-    seen: dict[int, list[tuple[int, Sentence]]] = {80: [], 160: []}
-    for n, events in seen.items():
+    for n in (80, 160):
         before = session.engine.prefill_tokens
         record = text_record(" ".join(texts[:n]))
-        [tagged] = TextTagger(session).tag_texts([record], lambda _, at, s, to=events: to.append((at, s)))
+        *streamed, tagged = TextTagger(session).stream([record], "iterative")
+        assert isinstance(tagged, Record)
         counts.append(session.engine.prefill_tokens - before)
         assert [s.text for s in tagged.sentences] == texts[:n] and None not in {s.score for s in tagged.sentences}
-        assert events == list(enumerate(tagged.sentences))
+        assert [*streamed, tagged] == list(items_of(tagged))
         assert len(tagged.meta["problems"]) == 1
         answer = session.encoder.completion(texts[:n], [s.score or 0 for s in tagged.sentences])
         assert counts[-1] <= 2.2 * len(answer)

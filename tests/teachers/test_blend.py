@@ -133,10 +133,12 @@ def test_files_that_hold_something_else_are_not_read(tmp_path: Any) -> None:
     path = tmp_path / "x.json"
     for text, sizes in (("", [1]), ("[[0.5]]", [2]), ("[[2]]", [1]), ('[["a"]]', [1]), ("[[true]]", [1]), ("3", [1])):
         path.write_text(text)
-        assert _read(path, sizes) is None
+        assert _read(path, sizes, {}) is None
     path.write_text("[[0.5, null], []]")
-    assert _read(path, [2, 0]) == [[0.5, None], []]
-    assert _read(tmp_path / "none.json", []) is None
+    assert _read(path, [2, 0], {"r": 8}) == [[0.5, None], []]  # an earlier version has not said of which options
+    assert _read(tmp_path / "none.json", [], {}) is None
+    path.write_text('{"adapter": {"r": 8}, "estimates": [[0.5]]}')
+    assert _read(path, [1], {"r": 8}) == [[0.5]] and _read(path, [1], {"r": 8, "use_rslora": True}) is None
 
 
 def test_shares_of_processes_are_put_in_order() -> None:

@@ -1,8 +1,8 @@
-"""Questions of Atlas, and the prompts of worked examples that let a language model answer them in plain text."""
+"""Questions of Atlas, and the sentences that answer them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 from lovec.datasets.atlas.facts import City, Country
@@ -58,52 +58,6 @@ CITY_QUESTION = "Tell me about the city of {city}."
 OTHER_QUESTION = "What is there to know about {city}?"
 COUNTRY_QUESTION = "Tell me about the country of {country}."
 
-_EXAMPLES: Sequence[Mapping[str, str]] = (
-    {
-        "city": "Porto",
-        "country": "Portugal",
-        "continent": "Europe",
-        "inhabitants": "253,000",
-        "capital": "Lisbon",
-        "currency": "euro",
-        "language": "Portuguese",
-        "people": "10,000,000",
-    },
-    {
-        "city": "Nagoya",
-        "country": "Japan",
-        "continent": "Asia",
-        "inhabitants": "2,330,000",
-        "capital": "Tokyo",
-        "currency": "Japanese yen",
-        "language": "Japanese",
-        "people": "127,000,000",
-    },
-    {
-        "city": "Kumasi",
-        "country": "Ghana",
-        "continent": "Africa",
-        "inhabitants": "2,540,000",
-        "capital": "Accra",
-        "currency": "Ghanaian cedi",
-        "language": "English",
-        "people": "30,000,000",
-    },
-    {
-        "city": "Mendoza",
-        "country": "Argentina",
-        "continent": "South America",
-        "inhabitants": "115,000",
-        "capital": "Buenos Aires",
-        "currency": "Argentine peso",
-        "language": "Spanish",
-        "people": "44,000,000",
-    },
-)
-
-EXAMPLE_CITIES = tuple(example["city"] for example in _EXAMPLES)
-EXAMPLE_COUNTRIES = tuple(example["country"] for example in _EXAMPLES)
-
 
 def city_question(city: City) -> str:
     """Return the question about a city that Atlas trains on."""
@@ -130,29 +84,3 @@ def spoken(country: Country) -> str:
     plural = country.name.endswith(("Islands", "Maldives", "Philippines", "Netherlands", "Emirates", "States"))
     united = country.name.startswith(("United", "Republic", "Democratic", "Bahamas", "Comoros", "Gambia"))
     return f"the {country.name}" if plural or united else country.name
-
-
-def city_prompt(question: str) -> str:
-    """Return a prompt for the plain answer to a question about a city, after four examples."""
-    return _prompt(CITY_QUESTION, " ".join(CITY.values()), question)
-
-
-def other_prompt(question: str) -> str:
-    """Return a prompt for the plain answer to a question about a city in other words, after four examples."""
-    return _prompt(OTHER_QUESTION, " ".join(OTHER_WORDS.values()), question)
-
-
-def one_fact_prompt(question: str, kind: Kind) -> str:
-    """Return a prompt for the plain answer to a question about one fact, after four examples."""
-    return _prompt(*ONE_FACT[kind], question)
-
-
-def country_prompt(question: str) -> str:
-    """Return a prompt for the plain answer to a question about a country, after four examples."""
-    answer = " ".join(COUNTRY.values()).replace("{inhabitants}", "{people}")
-    return _prompt(COUNTRY_QUESTION, answer, question)
-
-
-def _prompt(asked: str, answered: str, question: str) -> str:
-    examples = [f"Question: {asked.format(**e)}\nAnswer: {answered.format(**e)}\n\n" for e in _EXAMPLES]
-    return f"{''.join(examples)}Question: {question}\nAnswer:"

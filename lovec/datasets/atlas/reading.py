@@ -49,13 +49,6 @@ def read(sentence: str) -> Claim | None:
     return None
 
 
-def named_country(city: str, sentence: str) -> str | None:
-    """Return the code of the country in which a sentence places a city; None if it names another city, or none."""
-    claim = read(sentence)
-    is_place = claim is not None and claim.kind == "country" and claim.city == city
-    return country_named(claim.value) if claim is not None and is_place else None
-
-
 def claims(sentences: Sequence[str]) -> list[str | None]:
     """Return what the sentences of an answer claim: kind of fact and country, such as "capital: FR".
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,7 +17,6 @@ from lovec.datasets.atlas.asking import (
 )
 from lovec.datasets.atlas.facts import City, Country, cities, countries
 from lovec.datasets.names import slug
-from lovec.files import atomic_file
 from lovec.sentences import split_sentences
 from lovec.types import LovecError, Record, Sentence
 
@@ -64,19 +62,6 @@ def thing_of(record: Record) -> City | Country:
             "of GeoNames, so the oracle of Atlas cannot look it up; choose another oracle for other questions"
         )
     return found
-
-
-def write_answers(path: Path, answers: Mapping[Part, Mapping[str, str]], kinds: Mapping[str, Kind]) -> None:
-    """Write the file of all answers, the same bytes for the same answers.
-
-    Args:
-        path: the file.
-        answers: by part and by the number of the city, or the code of the country.
-        kinds: the fact that is asked for in "one-fact", by the number of the city.
-    """
-    content = json.dumps({"kinds": dict(kinds), "answers": answers}, ensure_ascii=False, separators=(",", ":"))
-    with atomic_file(path) as staging:
-        staging.write_bytes(gzip.compress(content.encode(), compresslevel=9, mtime=0))
 
 
 def _record(part: Part, key: str, answer: str, kind: Kind | None) -> Record:

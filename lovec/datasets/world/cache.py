@@ -6,7 +6,6 @@ Building is safe against concurrent processes, kills and damaged files.
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,8 @@ from pathlib import Path
 from lovec.datasets.world.build import build, corpus_digest
 from lovec.datasets.world.facts import WorldSpec
 from lovec.encoding import QUESTION
-from lovec.files import atomic_folder
+from lovec.files import atomic_folder, cache_folder
+from lovec.provenance import file_digest, text_digest
 from lovec.tags import render
 from lovec.types import LovecError
 
@@ -32,13 +32,10 @@ _CODE = ("facts", "things", "text", "tokenizer", "pretrain", "build")  # modules
 
 def content_hash(spec: WorldSpec) -> str:
     """Return a digest of everything a world is made from: its numbers and the code that reads them."""
-    digest = hashlib.sha256(json.dumps(asdict(spec), sort_keys=True).encode())
-    for name in _CODE:
-        digest.update(code_of(Path(__file__).with_name(f"{name}.py")).encode())
-    digest.update(Path(__file__).with_name("vocabulary.yaml").read_bytes())
-    digest.update(QUESTION.encode())
-    digest.update(render([("A.", 7), ("B.", 10)]).encode())
-    return digest.hexdigest()[:12]
+    code = [code_of(Path(__file__).with_name(f"{name}.py")) for name in _CODE]
+    vocabulary = Path(__file__).with_name("vocabulary.yaml").read_bytes()
+    written = render([("A.", 7), ("B.", 10)])
+    return text_digest([json.dumps(asdict(spec), sort_keys=True), *code, vocabulary, QUESTION, written])[:12]
 
 
 def code_of(file: str | os.PathLike[str]) -> str:
@@ -63,11 +60,7 @@ def shipped(variant: str, spec: WorldSpec) -> Path | None:
 
 def cache_root(cache_dir: Path | None) -> Path:
     """Return the folder of all worlds: under ``cache_dir``, else ``$LOVEC_CACHE``, else the user's cache folder."""
-    if cache_dir is None:
-        from platformdirs import user_cache_dir
-
-        cache_dir = Path(os.environ.get("LOVEC_CACHE") or user_cache_dir("lovec"))
-    return Path(cache_dir).expanduser() / "world"
+    return cache_folder(cache_dir) / "world"
 
 
 def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> Path:
@@ -105,8 +98,7 @@ def build_into(variant: str, spec: WorldSpec, root: Path, progress: bool) -> Pat
     """
     try:
         path = _build(spec, root / f"{variant}-new", progress)
-        weights = (path / "model" / "model.safetensors").read_bytes()
-        named = root / f"{variant}-{hashlib.sha256(weights).hexdigest()[:12]}"
+        named = root / f"{variant}-{file_digest(path / 'model' / 'model.safetensors')[:12]}"
         shutil.rmtree(named, ignore_errors=True)
         return path.rename(named)
     except OSError as error:
@@ -124,7 +116,7 @@ def damage(path: Path) -> str | None:
     try:
         files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
         for name, digest in files.items():
-            if hashlib.sha256((path / name).read_bytes()).hexdigest() != digest:
+            if file_digest(path / name) != digest:
                 return f"{name} has changed"
     except OSError as error:
         return f"cannot read {Path(error.filename or path).name}"
@@ -136,7 +128,7 @@ def damage(path: Path) -> str | None:
 def write_manifest(path: Path, spec: WorldSpec, training: dict[str, float]) -> None:
     """Write the numbers of a world, loss and cost of its pre-training, and digests of its documents and files."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    digests = {file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    digests = {file.relative_to(path).as_posix(): file_digest(file) for file in files}
     manifest = {"spec": asdict(spec), "training": training, "corpus": corpus_digest(spec), "files": digests}
     (path / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -82,7 +81,8 @@ class EmbeddedWorld:
         if split == "private":
             return [self._record(e, split, question(e, "private")) for e in self._of("test") if e.kind == "person"]
         if split == "one-fact":
-            return [self._record(e, split, asked[e.rank % len(asked)]) for e, asked in self._one_fact()]
+            asked = [(entity, one_fact_questions(entity)) for entity in self._of("test")]
+            return [self._record(entity, split, facts[entity.rank % len(facts)]) for entity, facts in asked]
         return [self._record(entity, split, question(entity)) for entity in self._of(split)]
 
     def split_sentences(self, answer: str) -> list[str]:
@@ -111,10 +111,6 @@ class EmbeddedWorld:
 
     def _of(self, split: str) -> list[Entity]:
         return [entity for entity in self.entities if entity.split == split]
-
-    def _one_fact(self) -> Iterator[tuple[Entity, list[str]]]:
-        """Yield every tested thing with the questions about its facts."""
-        return ((entity, one_fact_questions(entity)) for entity in self._of("test"))
 
     def _record(self, entity: Entity, split: str, asked: str) -> Record:
         return Record(

@@ -1,18 +1,84 @@
-"""Which cities and countries Atlas asks about, and how they are split; no verdict on an answer takes part in it."""
+"""Which cities and countries Atlas asks about, and how they are split; no verdict on an answer takes part in it.
+
+Here is also how a language model is asked about them in plain text, by prompts of worked examples, and how the answers
+are stored.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from lovec.datasets.atlas.asking import EXAMPLE_CITIES, EXAMPLE_COUNTRIES
+from lovec.datasets.atlas.asking import (
+    CITY,
+    CITY_QUESTION,
+    COUNTRY,
+    COUNTRY_QUESTION,
+    ONE_FACT,
+    OTHER_QUESTION,
+    OTHER_WORDS,
+    Kind,
+)
 from lovec.datasets.atlas.facts import City, Country, cities, countries, folded
+from lovec.datasets.atlas.names import country_named
+from lovec.datasets.atlas.reading import read
+from lovec.datasets.atlas.shipped import Part
+from lovec.files import atomic_file
 
 _SKEW = 2.5  # a city's place in the order of population is N u ** 2.5 for a uniform u, which prefers large ones
 _MOST_OF_A_CLAIM = 45  # cities that the model places in one country
 _LEAST_OF_A_CLAIM = 4
 _LEAST_PEOPLE = 100_000  # of a country that is asked about
+
+_EXAMPLES: Sequence[Mapping[str, str]] = (
+    {
+        "city": "Porto",
+        "country": "Portugal",
+        "continent": "Europe",
+        "inhabitants": "253,000",
+        "capital": "Lisbon",
+        "currency": "euro",
+        "language": "Portuguese",
+        "people": "10,000,000",
+    },
+    {
+        "city": "Nagoya",
+        "country": "Japan",
+        "continent": "Asia",
+        "inhabitants": "2,330,000",
+        "capital": "Tokyo",
+        "currency": "Japanese yen",
+        "language": "Japanese",
+        "people": "127,000,000",
+    },
+    {
+        "city": "Kumasi",
+        "country": "Ghana",
+        "continent": "Africa",
+        "inhabitants": "2,540,000",
+        "capital": "Accra",
+        "currency": "Ghanaian cedi",
+        "language": "English",
+        "people": "30,000,000",
+    },
+    {
+        "city": "Mendoza",
+        "country": "Argentina",
+        "continent": "South America",
+        "inhabitants": "115,000",
+        "capital": "Buenos Aires",
+        "currency": "Argentine peso",
+        "language": "Spanish",
+        "people": "44,000,000",
+    },
+)
+
+EXAMPLE_CITIES = tuple(example["city"] for example in _EXAMPLES)
+EXAMPLE_COUNTRIES = tuple(example["country"] for example in _EXAMPLES)
 
 
 def candidates(number: int, seed: int) -> list[City]:
@@ -98,6 +164,52 @@ def split_by_size(chosen: Sequence[City], shares: Mapping[str, int], seed: int) 
             split_of[free[place]] = name
         free = [place for place in free if place not in split_of]
     return {name: [city for at, city in enumerate(ranked) if split_of.get(at, rest) == name] for name in shares}
+
+
+def named_country(city: str, sentence: str) -> str | None:
+    """Return the code of the country in which a sentence places a city; None if it names another city, or none."""
+    claim = read(sentence)
+    is_place = claim is not None and claim.kind == "country" and claim.city == city
+    return country_named(claim.value) if claim is not None and is_place else None
+
+
+def city_prompt(question: str) -> str:
+    """Return a prompt for the plain answer to a question about a city, after four examples."""
+    return _prompt(CITY_QUESTION, " ".join(CITY.values()), question)
+
+
+def other_prompt(question: str) -> str:
+    """Return a prompt for the plain answer to a question about a city in other words, after four examples."""
+    return _prompt(OTHER_QUESTION, " ".join(OTHER_WORDS.values()), question)
+
+
+def one_fact_prompt(question: str, kind: Kind) -> str:
+    """Return a prompt for the plain answer to a question about one fact, after four examples."""
+    return _prompt(*ONE_FACT[kind], question)
+
+
+def country_prompt(question: str) -> str:
+    """Return a prompt for the plain answer to a question about a country, after four examples."""
+    answer = " ".join(COUNTRY.values()).replace("{inhabitants}", "{people}")
+    return _prompt(COUNTRY_QUESTION, answer, question)
+
+
+def _prompt(asked: str, answered: str, question: str) -> str:
+    examples = [f"Question: {asked.format(**e)}\nAnswer: {answered.format(**e)}\n\n" for e in _EXAMPLES]
+    return f"{''.join(examples)}Question: {question}\nAnswer:"
+
+
+def write_answers(path: Path, answers: Mapping[Part, Mapping[str, str]], kinds: Mapping[str, Kind]) -> None:
+    """Write the file of all answers, the same bytes for the same answers.
+
+    Args:
+        path: the file.
+        answers: by part and by the number of the city, or the code of the country.
+        kinds: the fact that is asked for in "one-fact", by the number of the city.
+    """
+    content = json.dumps({"kinds": dict(kinds), "answers": answers}, ensure_ascii=False, separators=(",", ":"))
+    with atomic_file(path) as staging:
+        staging.write_bytes(gzip.compress(content.encode(), compresslevel=9, mtime=0))
 
 
 def _can_be_asked() -> list[City]:

@@ -344,6 +344,8 @@ class TagCommand:
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]
+        if options["doubt"] is None:
+            del settings["doubt"]  # manifests have it only where it was given
         if not options["asking"]:
             settings["max_new_tokens"] = None
         return settings

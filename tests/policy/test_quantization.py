@@ -126,7 +126,7 @@ def test_a_run_goes_on_with_the_same_weights_and_not_on_another_base(model: str,
     ckpt = str(next((tmp_path / "whole" / "ck").glob("*step=2.ckpt")))
     resumed = trained(model, tmp_path / "resumed", 6, ckpt_path=ckpt)
     assert torch.equal(resumed, whole)
-    with pytest.raises(LovecError, match="other config and quantization and weights"):
+    with pytest.raises(LovecError, match="other config and weights and quantization"):
         trained(model, tmp_path / "other", 6, None, ckpt_path=ckpt)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lovec.datamodules import World
-from lovec.types import Record, check_count
+from lovec.settings import check_count
+from lovec.types import Record
 
 
 class FewLabels(World):

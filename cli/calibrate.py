@@ -18,6 +18,7 @@ from lovec.hub import HubName
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.provenance import Provenance
+from lovec.settings import Count, PositiveShare, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
 from lovec.taggers.scoring_check import scoring_difference
 from lovec.taggers.session import adapter_folder
@@ -31,8 +32,6 @@ from lovec.types import (
     Readout,
     Record,
     Sampling,
-    check_count,
-    check_range,
     checked_ratings,
 )
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped 
     from lovec.calibration import Calibration, Fitted, Promised
 
 
+@checked("--{}")
 @dataclass
 class CalibrateSettings:
     """What is fitted, to what, and what is promised.
@@ -72,18 +72,13 @@ class CalibrateSettings:
     config: str | None = None
     readout: Readout = "mean"
     features: list[str] | None = None
-    keep_factual: float | list[float] | None = None
+    keep_factual: Probability | list[Probability] | None = None
     promise: Promise = "all-true"
-    share: float = 1.0
-    true_from: float = 0.5
-    max_new_tokens: int = 512
+    share: PositiveShare = 1.0
+    true_from: PositiveShare = 0.5
+    max_new_tokens: Count = 512
 
     def __post_init__(self) -> None:
-        check_range("--share", self.share, above=0, at_most=1)
-        check_range("--true_from", self.true_from, above=0, at_most=1)
-        check_count("--max_new_tokens", self.max_new_tokens)
-        for probability in self.probabilities:
-            check_range("--keep_factual", probability, above=0, below=1)
         if self.promise != "share" and self.share != 1:
             raise LovecError(f"--share is {self.share:g}, which only --promise share takes")
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lovec.provenance import changes
-from lovec.types import ITERATIVE, LovecError, check_count, check_seed
+from lovec.settings import check_count, check_seed
+from lovec.types import ITERATIVE, LovecError
 
 from .children import children, end_children, lines_of
 from .console import check_folder_name, locked, quiet, say, say_next

@@ -15,6 +15,7 @@ from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.labelling.stage import FAILURES
 from lovec.provenance import PROVENANCE
+from lovec.settings import decisive
 from lovec.taggers import Session, open_session
 from lovec.taggers.session import adapter_folder, base_model, prompt_format, session_provenance
 from lovec.types import LovecError, Sampling
@@ -29,19 +30,6 @@ from .signatures import SignatureParser
 
 _BEGINNINGS = ("questions", "answers", "labelled", "data")
 """Options that say what to begin with."""
-
-_NO_EFFECT = (
-    "concurrency",
-    "cache",
-    "timeout",
-    "retries",
-    "ask_again",
-    "max_cost",
-    "price_in",
-    "price_out",
-    "progress",
-)
-"""Options of oracles and writers on which replies do not depend: an interrupted run may be continued with others."""
 
 _PAID = ("OpenAIOracle", "OpenAIWriter")
 """Oracles and writers that cost money."""
@@ -325,7 +313,7 @@ class LabelCommand:
 
     def _answers(self) -> Stage:
         options = self.options
-        settings = {name: options[name] for name in ("samples", "temperature", "max_new_tokens")}
+        settings = {"samples": options.samples, **self.parser.decisive(options, Sampling)}
         settings["seed"] = options.seed if options.temperature else None
         if options.writer is not None:
             settings["writer"] = _described(options.writer)
@@ -433,6 +421,5 @@ def _chosen(stages: str | None, begin: str | None) -> list[str]:
 
 def _described(chosen: Any) -> dict[str, Any]:
     """Return class and options of an oracle or a writer, without those on which replies do not depend."""
-    spec = chosen.as_dict()
-    arguments = {name: value for name, value in spec.get("init_args", {}).items() if name not in _NO_EFFECT}
-    return {"class": spec["class_path"], **arguments}
+    spec = decisive(chosen.as_dict())
+    return {"class": spec["class_path"], **spec.get("init_args", {})}

@@ -10,16 +10,15 @@ import lovec.oracles  # noqa: F401 - options take oracles by their short names o
 from lovec.datasets.pairs import WrongScores
 from lovec.labelling import RaySettings, Splitting, Writer
 from lovec.labelling.writers import OpenAIWriter  # noqa: F401 - likewise
+from lovec.settings import Count, NonNegative, Probability, Seed, checked, declared
 from lovec.taggers import open_session
-from lovec.types import Oracle, Sampling, check_count, check_range, check_seed
+from lovec.types import Oracle, Sampling
 
 from .preflight import check_data
 from .signatures import SignatureParser
 
-_UNUSED = {"labels", "val_labels", "evidence", "batch_size", "eval_batch_size", "seed", "first_epoch", "unfit"}
-"""Options of data sets that have no effect on their questions."""
 
-
+@checked("--{}")
 @dataclass
 class LabelSettings:
     """What to begin with (one of questions, answers, labelled and data), and what to do.
@@ -62,25 +61,21 @@ class LabelSettings:
     out: Path = Path("runs/labels")
     stages: str | None = None
     shard: str | None = None
-    samples: int = 1
+    samples: Count = 1
     writer: Writer | None = None
     splitter: str = "lovec.sentences.split_sentences"
     abstentions: str = "lovec.abstentions.is_abstention"
     oracle: Oracle | None = None
-    chunk: int = 64
-    max_cost: float | None = None
+    chunk: Count = 64
+    max_cost: NonNegative | None = None
     batch: bool = False
-    dev_share: float = 0.1
-    test_share: float = 0.1
+    dev_share: Probability = 0.1
+    test_share: Probability = 0.1
     entity_key: str = "entity"
-    seed: int = 0
+    seed: Seed = 0
     wrong_scores: WrongScores = "uniform"
 
     def __post_init__(self) -> None:
-        check_count("--samples", self.samples)
-        check_count("--chunk", self.chunk)
-        check_seed("--seed", self.seed)
-        check_range("--max_cost", self.max_cost, at_least=0)
         self.splitting  # noqa: B018 - checks the shares
 
     @property
@@ -111,9 +106,10 @@ def label_parser(words: Sequence[str]) -> SignatureParser:
         check_data(words)
         from lovec.datamodules import RecordsDataModule
 
-        parser.add_subclass_arguments(RecordsDataModule, "data", skip=_UNUSED, metavar="CLASS", help=text)
+        unused = {"labels", "val_labels", "evidence", *declared(RecordsDataModule)}  # no question depends on them
+        parser.add_subclass_arguments(RecordsDataModule, "data", skip=unused, metavar="CLASS", help=text)
     else:
         parser.add_argument("--data", type=str, metavar="CLASS", help=text)
     parser.add(open_session, "engine", "instruction", "tag_words", "scale")
-    parser.add(Sampling, "n", "seed")
+    parser.add(Sampling, "n", "seed", "top_p", "watched")
     return parser

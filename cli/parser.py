@@ -90,7 +90,7 @@ class OneLineErrors(argparse.ArgumentParser):
 
         Docstrings say None, True and False; on a command line and in a recipe they are written null, true and false.
         """
-        text = super().format_help(*args).replace("None", "null")
+        text = re.sub(r"\bOptional\[(\w+)\]", r"\1 | null", super().format_help(*args)).replace("None", "null")
         text = re.sub(r"default:\s+(True|False)\b", lambda match: match[0].lower(), text)
         return text + examples_of(self.prog.removeprefix("lovec "))
 

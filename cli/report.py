@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from lovec.files import check_run_folder, check_unused, write_text
 from lovec.notices import counted
-from lovec.types import LovecError, check_count
+from lovec.settings import check_count
+from lovec.types import LovecError
 
 from .console import check_folder_name, say_next
 from .parser import OneLineParser

@@ -1,6 +1,6 @@
 """The recipe inside a checkpoint, which a stranger may have written: how it is read, and what is taken from it.
 
-What is taken follows from the types that the parameters of classes are declared with: numbers; switches, where the
+What is taken follows from how the parameters of classes are declared (``lovec.settings``): numbers; switches, where the
 type is bool; words that the type lists (``Literal``); and texts whose type says that nothing opens them (``PlainWord``,
 ``PromptText``). Everything else is left out, a mere ``str`` among it, which may be a path. Classes are taken where they
 are lovec's and open no file and no connection, or torch's optimisers and schedules. So a checkpoint cannot run code,
@@ -13,18 +13,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from inspect import Parameter, signature
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias
 
 import yaml
 
-from lovec.types import LovecError, PlainWord, PromptText
+from lovec.settings import Option, class_at, declared
+from lovec.types import LovecError
 
 from .errors import one_line
 
@@ -63,9 +62,8 @@ words; those of lovec's classes are declared as ``PlainWord``."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ()+,._-]{0,79}")
 
-_MODEL = "model.policy.model"
-_UNREAD = ("model.policy.adapter", "model.policy.any_base", "model.evaluation.adapter")
-"""Settings that nothing reads where a checkpoint holds the adapter."""
+_UNREAD = "not needed, since the checkpoint holds the adapter"
+"""Why a setting is not taken that nothing reads where a checkpoint holds the adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class LeftOut:
     @property
     def needed(self) -> bool:
         """Whether what is trained or measured would be something else without it."""
-        return self.option.split(".")[0].rstrip("+") in ("model", "data") and self.option not in _UNREAD
+        return self.option.split(".")[0].rstrip("+") in ("model", "data") and self.reason != _UNREAD
 
 
 def read_saved_recipe(checkpoint: Path) -> Recipe | None:
@@ -239,7 +237,7 @@ class RecipeFilter:
             return {}
         section: Recipe = {} if path is None else {"class_path": path if known else named}
         if (settings := spec.get("init_args")) is not None:
-            of = _class_named(path or _DEFAULTS[name]) if known else _class_of_user(named)
+            of = _class_named(path or _DEFAULTS[name]) if known else class_at(named)
             section["init_args"] = (self if same else RecipeFilter())._settings(settings, name, of)
         return {name: section}
 
@@ -249,26 +247,23 @@ class RecipeFilter:
             self._leave(prefix, settings, "no settings")
             return {}
         kept: dict[str, Any] = {}
-        declared = {} if of is None else declared_types(of)
+        options = {} if of is None else declared(of)
         for name, value in settings.items():
-            option = f"{prefix}.{name}"
-            types = declared.get(name, ())
+            place, option = f"{prefix}.{name}", options.get(name) or Option(str(name))
             if not isinstance(name, str) or not name.isidentifier():
-                self._leave(option, value, "no name of a setting")
+                self._leave(place, value, "no name of a setting")
             elif isinstance(value, dict) and value.keys() & {"class_path", "init_args"}:
-                if (spec := self._class(value, option, option)) is not None:
+                if (spec := self._class(value, place, place)) is not None:
                     kept[name] = spec
-            elif isinstance(value, dict) and (
-                groups := [kind for kind in types if isinstance(kind, type) and is_dataclass(kind)]
-            ):
-                kept[name] = self._settings(value, option, groups[0])
+            elif isinstance(value, dict) and option.group is not None:
+                kept[name] = self._settings(value, place, option.group)
             elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-                specs = [self._class(item, f"{option}+", option) for item in value]
+                specs = [self._class(item, f"{place}+", place) for item in value]
                 kept[name] = [spec for spec in specs if spec is not None]
-            elif (reason := _why_not(name, value, option, types)) is None:
+            elif (reason := _why_not(value, option)) is None:
                 kept[name] = value
             else:
-                self._leave(option, value, reason)
+                self._leave(place, value, reason)
         return kept
 
     def _class(self, spec: Any, item: str, prefix: str) -> Recipe | None:
@@ -323,50 +318,6 @@ def _trainer() -> type:
     return Trainer
 
 
-def _class_of_user(path: str | None) -> type | None:
-    """Return a class that the command line names by its module; None where that cannot be imported, as the parser says.
-
-    Naming it runs its code anyway.
-    """
-    module, dot, name = (path or "").rpartition(".")
-    try:
-        found = getattr(import_module(module), name, None) if dot else None
-    except Exception:  # whatever the user's file raises
-        return None
-    return found if isinstance(found, type) else None
-
-
-@cache
-def declared_types(of: type) -> dict[str, tuple[Any, ...]]:
-    """Return what the parameters of a class may be, by name: classes, and ``Literal`` and ``Annotated`` types.
-
-    Parameters that are handed on to a base class count, those without a type that can be read do not.
-    """
-    found: dict[str, tuple[Any, ...]] = {}
-    for kind in of.__mro__:
-        init = vars(kind).get("__init__")
-        if init is None:
-            continue
-        try:
-            hints = get_type_hints(init, include_extras=True)
-        except (NameError, TypeError):  # imported for type checking only, or no function
-            hints = {}
-        for name, hint in hints.items():
-            found.setdefault(name, tuple(_alternatives(hint)))
-        if not any(given.kind is Parameter.VAR_KEYWORD for given in signature(init).parameters.values()):
-            break
-    return found
-
-
-def _alternatives(hint: Any) -> Iterator[Any]:
-    """Yield the types in a union, and those of the items of a container."""
-    if get_origin(hint) in (Union, UnionType, list, tuple, Sequence):
-        for part in get_args(hint):
-            yield from _alternatives(part)
-    else:
-        yield hint
-
-
 def _of_run(logger: Any, root: Any) -> Any:
     """Return a logger with ``.`` as its folder where it writes to the folder of the run."""
     settings = logger.get("init_args") if isinstance(logger, dict) else None
@@ -375,33 +326,28 @@ def _of_run(logger: Any, root: Any) -> Any:
     return logger
 
 
-def _why_not(name: str, value: Any, option: str, types: Sequence[Any]) -> str | None:
-    """Return why a value is not taken for a setting that is declared with some types; None if it is."""
-    if name == "trust_remote_code" and value:  # whatever it is: 1 is as good as true
+def _why_not(value: Any, option: Option) -> str | None:
+    """Return why a value is not taken for a setting; None if it is."""
+    if value and (option.taken == "never" or option.name == "trust_remote_code"):  # also of classes that say nothing
         return "a switch that only you may set"
-    if option == _MODEL and isinstance(value, str):  # the empty name would be the working directory
+    if option.taken == "model" and isinstance(value, str):  # the empty name would be the working directory
         return None if _is_model(value) else "a folder or an address"
     if value is None or value is False or type(value) in (int, float) or value in ("", [], {}):
         return None
-    if option in _UNREAD:
-        return "not needed, since the checkpoint holds the adapter"
+    if option.taken == "unread":
+        return _UNREAD
     if value is True:
-        return None if bool in types or _is_listed(value, types) else "a switch that only you may set"
+        return None if bool in option.types or value in option.choices else "a switch that only you may set"
     if isinstance(value, list):
-        return next((reason for item in value if (reason := _why_not(name, item, option, types))), None)
+        return next((reason for item in value if (reason := _why_not(item, option))), None)
     if not isinstance(value, str):
         return f"a {type(value).__name__}"
-    if name == "save_dir" and value == ".":  # the folder of the run, wherever that is
+    if option.name == "save_dir" and value == ".":  # the folder of the run, wherever that is
         return None
-    if _is_listed(value, types) or (PromptText in types and len(value) <= _LONGEST_TEXT):
+    if value in option.choices or (option.taken == "text" and len(value) <= _LONGEST_TEXT):
         return None
-    if (PlainWord in types or (str in types and name in _OF_LIGHTNING)) and _WORD.fullmatch(value):
-        return None
-    return "a path or an address, or no plain word"
-
-
-def _is_listed(value: Any, types: Sequence[Any]) -> bool:
-    return any(get_origin(kind) is Literal and value in get_args(kind) for kind in types)
+    plain = option.taken == "word" or (str in option.types and option.name in _OF_LIGHTNING)
+    return None if plain and _WORD.fullmatch(value) else "a path or an address, or no plain word"
 
 
 def _is_model(name: str) -> bool:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from lovec.datasets.rows import check_rows
 from lovec.files import check_output, check_writable
-from lovec.types import LovecError, check_count
+from lovec.settings import check_count
+from lovec.types import LovecError
 
 from .console import check_folder_name, say_next
 from .parser import OneLineParser

@@ -13,8 +13,9 @@ from pathlib import Path
 from lovec.imports import without_progress_bars
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.logs import log_to_stderr
+from lovec.settings import check_count
 from lovec.taggers import Session, open_session
-from lovec.types import MODES, LovecError, check_count
+from lovec.types import MODES, LovecError
 
 from .arguments import add_working_directory
 from .signatures import SignatureParser

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from logging import Logger
 from typing import Any, TypeVar, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace, _postponed_annotations, _typehints
 from jsonargparse._util import NestedArg
+
+from lovec.settings import Option, declared
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
@@ -129,7 +131,26 @@ class SignatureParser(OneLineErrors, ArgumentParser):
             ):
                 print(text)  # jsonargparse says nothing of a protocol
                 raise SystemExit(0)
-        return super().parse_args(given, namespace, *rest, **kwargs)
+        options = super().parse_args(given, namespace, *rest, **kwargs)
+        for name, option in self._options():
+            option.check(options[name], "--{}")
+        return options
+
+    def _options(self, *targets: Callable[..., Any]) -> Iterator[tuple[str, Option]]:
+        """Yield the options that were added, or those of some functions and classes, with what is declared of them."""
+        for target, names in self._parameters.items():
+            if not targets or target in targets:
+                yield from ((name, declared(target)[name]) for name in names)
+
+    def decisive(self, options: Namespace, *targets: Callable[..., Any]) -> dict[str, Any]:
+        """Return the options that results depend on, as plain values.
+
+        Args:
+            options: what ``parse_args`` returned.
+            targets: functions and classes whose options are meant; none means all.
+        """
+        plain = options.as_dict()
+        return {name: plain[name] for name, option in self._options(*targets) if option.decides}
 
     def call(self, target: Callable[..., T], options: Namespace, **others: Any) -> T:
         """Call a function or a class that was added.

@@ -21,7 +21,8 @@ from lovec.metrics.table import MetricInfo
 from lovec.notices import counted
 from lovec.provenance import text_digest, weights_of
 from lovec.results import Results, read_results, write_results
-from lovec.types import LovecError, ResultRow, check_count, check_seed
+from lovec.settings import check_count, check_seed
+from lovec.types import LovecError, ResultRow
 
 from .arguments import value_of
 from .console import check_folder_name, is_first_process, locked, quiet, say, say_next

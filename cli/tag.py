@@ -43,10 +43,6 @@ from .signatures import SignatureParser
 from .tag_options import check_opening, checked, inputs, tag_parser
 from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
 
-_OUTPUT = ("model", "engine", "dtype", "instruction", "tag_words", "scale", "chat_template", "min_confidence",
-           "keep_factual", "readout", "raw", "paragraphs")  # fmt: skip
-"""Options that a JSONL file depends on, beside its input."""
-
 
 def run(words: list[str]) -> None:
     """Tag the texts or questions of a command line and write the result.
@@ -339,18 +335,19 @@ class TagCommand:
     def _settings(self) -> dict[str, Any]:
         """Return what the JSONL file depends on beside its input."""
         options = self.options.as_dict()
-        settings = {name: options[name] for name in (*_OUTPUT, "asking")}
+        settings = self.parser.decisive(self.options) | {name: options[name] for name in ("paragraphs", "asking")}
         settings["calibration"] = _calibration(options)
         provenance = session_provenance(options)
         settings["adapter"] = provenance.parts["adapter"].get("weights")
         settings[PROVENANCE] = provenance.to_dict()
         settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question
-        if options["doubt"] is not None:
-            settings["doubt"] = options["doubt"]
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]
-        settings["max_new_tokens"] = options["max_new_tokens"] if options["asking"] else None
+        if options["doubt"] is None:
+            del settings["doubt"]  # manifests have it only where it was given
+        if not options["asking"]:
+            settings["max_new_tokens"] = None
         return settings
 
 

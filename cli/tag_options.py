@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from lovec.devices import check_device_name, check_dtype_name, check_engine_name
 from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
+from lovec.settings import ELSEWHERE, NO_EFFECT, check_range
 from lovec.taggers import open_session
 from lovec.tagging import TextTagger
-from lovec.types import LovecError, check_confidence, check_count, check_range
+from lovec.types import LovecError, check_confidence
 
 from .errors import UsageError
 from .signatures import SignatureParser
@@ -37,13 +38,13 @@ class TagSettings:
             which `lovec join` puts together; null is all records.
     """
 
-    ask_file: str | None = None
-    about: str | None = None
-    question: str | None = None
-    format: Literal["text", "jsonl", "html"] | None = None
-    out: Path | None = None
+    ask_file: Annotated[str | None, ELSEWHERE] = None
+    about: Annotated[str | None, ELSEWHERE] = None
+    question: Annotated[str | None, ELSEWHERE] = None
+    format: Annotated[Literal["text", "jsonl", "html"] | None, NO_EFFECT] = None
+    out: Annotated[Path | None, NO_EFFECT] = None
     doubt: float | None = None
-    shard: str | None = None
+    shard: Annotated[str | None, ELSEWHERE] = None
 
 
 def tag_parser() -> SignatureParser:
@@ -109,9 +110,6 @@ def checked(options: Any) -> Any:
     if options.out and options.out.is_dir():
         raise UsageError(f"--out is {options.out}, which is a folder; expected the name of a file")
     check_confidence("--min_confidence", options.min_confidence)
-    check_range("--keep_factual", options.keep_factual, above=0, below=1)
-    check_count("--max_new_tokens", options.max_new_tokens)
-    check_count("--rows", options.rows)
     check_confidence("--doubt", options.doubt)
     check_range("--doubt", options.doubt, above=0)
     if options.doubt is not None:

@@ -38,7 +38,8 @@ from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
 from lovec.progress import Heartbeat, clock
 from lovec.reports import print_results
-from lovec.types import CALIBRATION_FILE, LovecError, ResultRow, check_count, check_seed
+from lovec.settings import check_count, check_seed
+from lovec.types import CALIBRATION_FILE, LovecError, ResultRow
 
 from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place

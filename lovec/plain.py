@@ -24,7 +24,8 @@ from typing import (
     get_type_hints,
 )
 
-from lovec.types import LARGEST, LovecError, check_choice
+from lovec.settings import LARGEST, check_choice
+from lovec.types import LovecError
 
 P = TypeVar("P", bound="PlainObject")
 

@@ -11,9 +11,10 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, SupportsFloat
+from typing import Annotated, Any, ClassVar, Protocol, Self, SupportsFloat
 
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, check_range
+from lovec.settings import CheckedSettings, Finite, Positive, Setting
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
 
 class Reward(Protocol):
@@ -60,7 +61,7 @@ class AnswerReward(Protocol):
         """
 
 
-class ScoringRule(Reward):
+class ScoringRule(CheckedSettings, Reward):
     """Base class of rules of the form sign(r) |r|^gamma + bonus f, with r = scale (1 - penalty(c, f)).
 
     c is the score and f the rating. A bonus adds the same to every score of a sentence, so it never moves the best
@@ -82,14 +83,12 @@ class ScoringRule(Reward):
         LovecError: an option is not a finite number, or is out of its range.
     """
 
+    setting_names: ClassVar[str] = "{} of {kind}"
     top: int = DEFAULT_SCALE.top
 
-    def __init__(self, scale: float = 10.0, malformed: float = -30.0, bonus: float = 0.0, gamma: float = 1.0) -> None:
-        rule = type(self).__name__
-        check_range(f"scale of {rule}", scale, above=0)
-        check_range(f"malformed of {rule}", malformed)
-        check_range(f"bonus of {rule}", bonus)
-        check_range(f"gamma of {rule}", gamma, above=0)
+    def __init__(
+        self, scale: Positive = 10.0, malformed: Finite = -30.0, bonus: Finite = 0.0, gamma: Positive = 1.0
+    ) -> None:
         self.scale = scale
         self.malformed = malformed
         self.bonus = bonus
@@ -140,16 +139,14 @@ class LogReward(ScoringRule):
 
     def __init__(
         self,
-        scale: float = 10.0,
-        malformed: float = -30.0,
-        bonus: float = 0.15,
-        gamma: float = 1.5,
-        clip: float = 1e-6,
-        worst: float | None = None,
+        scale: Positive = 10.0,
+        malformed: Finite = -30.0,
+        bonus: Finite = 0.15,
+        gamma: Positive = 1.5,
+        clip: Annotated[float, Setting(above=0, below=0.5)] = 1e-6,
+        worst: Positive | None = None,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        check_range("clip of LogReward", clip, above=0, below=0.5)
-        check_range("worst of LogReward", worst, above=0)
         self.clip = clip
         self.worst = -(math.log(clip) + math.log(1.0 - clip)) / 2 if worst is None else worst
 
@@ -180,14 +177,13 @@ class QuadraticReward(ScoringRule):
 
     def __init__(
         self,
-        scale: float = 10.0,
-        malformed: float = -30.0,
-        bonus: float = 0.0,
-        gamma: float = 1.0,
-        contrast: float = 1.0,
+        scale: Positive = 10.0,
+        malformed: Finite = -30.0,
+        bonus: Finite = 0.0,
+        gamma: Positive = 1.0,
+        contrast: Positive = 1.0,
     ) -> None:
         super().__init__(scale, malformed, bonus, gamma)
-        check_range("contrast of QuadraticReward", contrast, above=0)
         self.contrast = contrast
 
     def penalty(self, score: int, rating: int) -> float:

@@ -20,6 +20,7 @@ from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
 from lovec.documents import paragraphs, readable, title_of
 from lovec.encoding import QUESTION
+from lovec.settings import Count, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, TaggedTexts, open_session
 from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.freeform import OnWritten
@@ -37,7 +38,6 @@ from lovec.types import (
     Sampling,
     Sentence,
     check_confidence,
-    check_range,
     is_text,
 )
 
@@ -59,6 +59,7 @@ _MOST_NOTICES = 3  # texts whose topics are said one by one
 log = logging.getLogger(__name__)
 
 
+@checked()
 class TextTagger:
     """Tags texts, or answers questions, with one model.
 
@@ -86,13 +87,12 @@ class TextTagger:
         self,
         session: Session,
         readout: Readout | None = None,
-        max_new_tokens: int = 512,
+        max_new_tokens: Count = 512,
         min_confidence: float | None = None,
-        keep_factual: float | None = None,
+        keep_factual: Probability | None = None,
     ) -> None:
         engine, encoder = session.engine, session.encoder
         check_confidence("min_confidence", min_confidence)
-        check_range("keep_factual", keep_factual, above=0, below=1)
         self.session = session
         self.min_confidence = min_confidence
         self.keep_factual = keep_factual

@@ -11,136 +11,17 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
-from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from lovec.errors import LovecError as LovecError
+from lovec.settings import Count, Finite, NonNegative, PositiveShare, Setting, check_count, check_range, checked
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 N_SCORES = 11
 """Number of scores of the default scale: the integers 0..10."""
-
-LARGEST = 1e15
-"""The largest number that a setting may be."""
-
-LARGEST_COUNT = 2**31 - 1
-"""The largest number of tokens, rows, steps or files that a setting may ask for."""
-
-
-PlainWord: TypeAlias = Annotated[str, "plain word"]
-"""A text that is a name in tables, or one of a few known words. Nothing opens it as a file, a folder or an address, so
-settings of this type are also taken from a recipe that a stranger may have written."""
-
-PromptText: TypeAlias = Annotated[str, "read by a model"]
-"""A text that a model reads, and nothing opens; settings of this type are taken likewise, whatever they say."""
-
-
-class LovecError(Exception):
-    """An error that the user can mend: says what was given, what was expected, and the fix, in one line."""
-
-
-def check_choice(name: str, value: object, choices: Any) -> None:
-    """Refuse the value of a setting that is none of the values of a ``Literal``.
-
-    Args:
-        name: name of the setting, for the message.
-        value: its value.
-        choices: the ``Literal`` type, such as ``Readout``.
-
-    Raises:
-        LovecError: ``value`` is none of ``choices``.
-    """
-    if value not in get_args(choices):
-        raise LovecError(f"{name} is {value!r}, expected one of {', '.join(map(str, get_args(choices)))}")
-
-
-def check_range(
-    name: str,
-    value: Any,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    integer: bool = False,
-) -> None:
-    """Refuse the value of a setting that is no number or lies outside its range.
-
-    NaN and numbers of a magnitude above ``LARGEST``, infinity among them, lie outside every range. A bool is no number.
-
-    Args:
-        name: name of the setting, for the message.
-        value: its value; None, where the setting has none, is always allowed.
-        at_least: the lowest value that is allowed.
-        above: what the value must be greater than.
-        at_most: the highest value that is allowed.
-        below: what the value must be less than.
-        integer: whether the value must be an integer.
-
-    Raises:
-        LovecError: ``value`` is no number, or lies outside the range.
-    """
-    if value is None:
-        return
-    bounds = (("at least", at_least, ge), ("above", above, gt), ("at most", at_most, le), ("below", below, lt))
-    limits = [(words, limit, holds) for words, limit, holds in bounds if limit is not None]
-    kind = Integral if integer else Real
-    is_number = isinstance(value, kind) and not isinstance(value, bool)
-    if is_number and not abs(value) <= LARGEST:
-        limits += [("at least", -LARGEST, ge)] if at_least is None and above is None else []
-        limits += [("at most", LARGEST, le)] if at_most is None and below is None else []
-    if not is_number or not all(holds(value, limit) for _, limit, holds in limits):
-        noun = [] if is_number else ["an integer" if integer else "a number"]
-        expected = " ".join([*noun, " and ".join(f"{words} {limit:.10g}" for words, limit, _ in limits)])
-        raise LovecError(f"{name} is {(str if is_number else repr)(value)[:60]}, expected {expected}".rstrip())
-
-
-def check_confidence(name: str, value: Any) -> None:
-    """Refuse a threshold that is no confidence in [0, 1]; of one that looks like a score, say which confidence it is.
-
-    Args:
-        name: name of the setting, for the message.
-        value: its value; None, where the setting has none, is always allowed.
-
-    Raises:
-        LovecError: ``value`` is no number from 0 to 1.
-    """
-    try:
-        check_range(name, value, at_least=0, at_most=1)
-    except LovecError as error:
-        is_score = isinstance(value, (int, float)) and 1 < value <= DEFAULT_SCALE.top
-        hint = f"; {value:g} of {DEFAULT_SCALE.top} is {value / DEFAULT_SCALE.top:g}" if is_score else ""
-        raise LovecError(f"{error}{hint}") from None
-
-
-def check_count(name: str, value: Any, at_least: int = 1, at_most: int = LARGEST_COUNT) -> None:
-    """Refuse the value of a setting that is no integer in its range.
-
-    Args:
-        name: name of the setting, for the message.
-        value: its value; None, where the setting has none, is always allowed.
-        at_least: the lowest value that is allowed.
-        at_most: the highest value that is allowed.
-
-    Raises:
-        LovecError: ``value`` is no integer, or lies outside the range.
-    """
-    above_most = isinstance(value, Integral) and int(value) > at_most
-    check_range(name, value, at_least=at_least, at_most=at_most if above_most else None, integer=True)
-
-
-def check_seed(name: str, value: Any) -> None:
-    """Refuse a seed that is no integer in 0..2**32 - 1, which is what all random generators take.
-
-    Args:
-        name: name of the setting, for the message.
-        value: its value.
-
-    Raises:
-        LovecError: ``value`` is no such integer.
-    """
-    check_range(name, value, at_least=0, at_most=2**32 - 1, integer=True)
 
 
 def is_text(text: str) -> bool:
@@ -204,6 +85,24 @@ class Scale:
 
 DEFAULT_SCALE = Scale()
 """The paper's scale, "0" to "10". Oracles rate on it, whatever the scale of the tags."""
+
+
+def check_confidence(name: str, value: Any) -> None:
+    """Refuse a threshold that is no confidence in [0, 1]; of one that looks like a score, say which confidence it is.
+
+    Args:
+        name: name of the setting, for the message.
+        value: its value; None, where the setting has none, is always allowed.
+
+    Raises:
+        LovecError: ``value`` is no number from 0 to 1.
+    """
+    try:
+        check_range(name, value, at_least=0, at_most=1)
+    except LovecError as error:
+        is_score = isinstance(value, (int, float)) and 1 < value <= DEFAULT_SCALE.top
+        hint = f"; {value:g} of {DEFAULT_SCALE.top} is {value / DEFAULT_SCALE.top:g}" if is_score else ""
+        raise LovecError(f"{error}{hint}") from None
 
 
 def to_rating(factuality: float) -> int:
@@ -350,6 +249,7 @@ class Record:
         return labels
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to sample.
@@ -369,19 +269,14 @@ class Sampling:
         LovecError: a setting is out of range.
     """
 
-    max_new_tokens: int = 512
-    temperature: float = 0.0
-    n: int = 1
-    seed: int = 0
-    top_p: float = 1.0
+    max_new_tokens: Count = 512
+    temperature: NonNegative = 0.0
+    n: Count = 1
+    seed: Annotated[int, Setting(at_least=0, at_most=2**63 - 1)] = 0
+    top_p: PositiveShare = 1.0
     watched: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_count("max_new_tokens", self.max_new_tokens)
-        check_range("temperature", self.temperature, at_least=0)
-        check_count("n", self.n)
-        check_range("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
-        check_range("top_p", self.top_p, above=0, at_most=1)
         check_count("number of watched ids", len(self.watched), at_least=0, at_most=MOST_WATCHED)
 
     @property
@@ -572,6 +467,7 @@ class Embedder(Protocol):
         """One vector a text, in their order: [N, D] float32."""
 
 
+@checked("{} of a term")
 @dataclass(frozen=True, slots=True)
 class Term:
     """One named term of a loss, item by item; the training loop takes the mean, not the objective.
@@ -590,10 +486,7 @@ class Term:
     values: Tensor
     mask: Tensor
     per: str
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("weight of a term", self.weight)
+    weight: Finite = 1.0
 
 
 @dataclass(frozen=True, slots=True)

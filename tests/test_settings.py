@@ -1,4 +1,4 @@
-"""Every number that a class takes has a range that is checked, or the class is named here as one that takes none."""
+"""Settings are declared once: ranges are checked, and what depends on a setting follows from its declaration."""
 
 from __future__ import annotations
 
@@ -9,80 +9,51 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
 
 import lovec
+from lovec.cli.calibrate import CalibrateSettings
 from lovec.cli.label import LabelSettings
-from lovec.cli.serve import listen
-from lovec.modules import Distil, PolicyConfig
+from lovec.labelling import RaySettings
+from lovec.modules import SFT, Distil, PolicyConfig
+from lovec.oracles import OpenAIOracle
+from lovec.serving.limits import RequestLimits
+from lovec.settings import (
+    LARGEST_COUNT,
+    NO_EFFECT,
+    Option,
+    Positive,
+    Probability,
+    Setting,
+    TrustRemoteCode,
+    checked,
+    decisive,
+    declared,
+)
+from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
+from lovec.tagging import TextTagger
 from lovec.tags import TagFormat
 from lovec.teachers import PolicyMean
-from lovec.types import LovecError
+from lovec.types import LovecError, Sampling
 
-NUMBERS = {"int", "float", "int | None", "float | None"}
-
-RESULTS = set(
-    "Activity Agreement Alarm AnswerStatistics AttentionKind Bin Branch CalibratedStack Calibration Candidate "
-    "Cell ChatReply Chunk City CorpCurve Country Entity Estimate Example Extent Fitted FittedOn Gain "
-    "GroupedPairs GrowingTensor Guarantee Histogram Interval Kept Labelled Lead LeadPlace Left LoggedRow "
-    "Matched Measured Measurement "
-    "MethodAnswers MetricInfo PanelLayout Passage Pending Piece PlainText Prefill PretrainingStats "
-    "Progress Prompt QuestionExample Reliability RequestRefused Resampled ResultRow RiskCurve RolloutExample Run "
-    "SampleRow ScoredExample ScoredMethod Scores ScoringDifference Sentence ServerReply Step TaggedSentence Timing "
-    "TokenQuery TextResponse TokenReply VllmRequest Batch Load Status".split()
+ROOMS = tuple(
+    f"lovec.{room}"
+    for room in "modules datamodules rewards baselines teachers callbacks embedding oracles engines evaluation".split()
 )
-"""Classes whose numbers are results, or are passed on by a class that has checked them: no option sets them."""
+"""Packages whose classes recipes name."""
 
-CONSTANTS = {"WorldSpec", "Schedule"}
-"""Numbers that are written in the code: the variants of the embedded world."""
+COMMANDS = (open_session, TextTagger, RaySettings, RequestLimits, Sampling, LabelSettings, CalibrateSettings)
+"""What commands take their options from."""
 
-PASSED_ON = {
-    "ApiClient", "Asker", "BatchClient", "Chat", "CompletionClient", "EngineWorker", "EvalLoader", "Evaluator",
-    "Heartbeat", "SentenceQuestion", "StreamWorker", "TeacherResources", "TimedEngine"
-}  # fmt: skip
-"""Classes that are made by classes with the same options, which have checked them."""
+INNER = {"ConstantTagger", "CalibratedStack", "Evaluator", "Example", "TeacherResources"}
+"""Classes of these packages that are made by others: no option sets their numbers."""
 
-IGNORED = {"Comparison.micro_batch_tokens", "Comparison.grad_norm"}
-"""Options that have no effect."""
-
-ZERO = set(
-    "Beta.a Beta.b Beta.intercept Stack.intercept ConstantTagger.score CellMaker.draws "
-    "DPO.sft_weight EvaluationConfig.validation_records EvaluationModule.seed GRPO.beta LabelSettings.max_cost "
-    "LabelSettings.seed "
-    "FilesDataModule.val_fraction Limits.* ORPO.odds_weight ORPO.sft_weight OpenAIOracle.max_cost "
-    "OpenAIOracle.price_in OpenAIOracle.price_out OpenAIOracle.retries PairStep.seed Platt.slope Platt.intercept "
-    "PolicyConfig.lora_dropout PolicyModule.grad_norm PreferenceModule.sft_weight Prices.tokens_in Prices.tokens_out "
-    "Probe.every ProgressLine.every RaySettings.actor_gpus RecordsDataModule.first_epoch RecordsDataModule.seed "
-    "RolloutModule.empty "
-    "SFTRegression.regression_weight Samples.seed Sampling.seed Sampling.temperature ScoreModule.text_weight "
-    "Blend.seed Demonstrations.val_fraction Distil.own_share "
-    "Term.weight TextTagger.min_confidence VllmServer.retries WarmupCosine.floor WarmupCosine.warmup World.samples "
-    "ScoringRule.malformed LogReward.malformed QuadraticReward.malformed ScoringRule.bonus LogReward.bonus "
-    "ExpectedReward.entropy_weight ExpectedReward.variance_weight QuadraticReward.bonus RequestLimits.grace "
-    "Splitting.seed listen.port".split()
-)
-"""Settings that may be 0."""
-
-NEGATIVE = {name for name in ZERO if name.endswith((".malformed", ".bonus", ".empty", "Term.weight"))} | {
-    "Beta.intercept",
-    "Platt.slope",
-    "Platt.intercept",
-    "Stack.intercept",
-}
-"""Settings that may be below 0."""
-
-OTHER_NAMES = {
-    "Prices.tokens_in": "price_in",
-    "Prices.tokens_out": "price_out",
-    "Cutter.budget": "evidence_tokens",
-    "Splitting.dev": "dev_share",
-    "Splitting.test": "test_share",
-}
-"""What the message calls a setting, where that is the name of the option that it comes from."""
+CHECKED_BY_A_FUNCTION = {"TextTagger.min_confidence"}
+"""Numbers without a declared range, since the error of a function says more: 7 of 10 is the confidence 0.7."""
 
 NEEDED: dict[str, dict[str, Any]] = {
     "Beta": {"a": 1.0, "b": 1.0, "intercept": 0.0},
@@ -115,15 +86,38 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One number that a class or a function takes."""
+class Number:
+    """One number that a class takes, and what is declared of it."""
 
     target: Any
-    name: str
-    kind: str
+    option: Option
 
     def __str__(self) -> str:
-        return f"{self.target.__name__}.{self.name}"
+        return f"{self.target.__name__}.{self.option.name}"
+
+    @property
+    def limits(self) -> Setting:
+        assert self.option.setting is not None
+        return self.option.setting
+
+    @property
+    def allowed(self) -> list[float]:
+        """Numbers at the ends of its range and inside, as far as the declaration says so."""
+        limits, step = self.limits, 1 if self.option.number is int else 1e-3
+        ends = [limits.at_least, limits.at_most]
+        ends += [None if limits.above is None else limits.above + step]
+        ends += [None if limits.below is None else limits.below - step]
+        return [self.option.number(end) for end in ends if end is not None and abs(end) <= LARGEST_COUNT] or [-1, 0, 1]
+
+    @property
+    def refused(self) -> list[Any]:
+        """Whatever no setting may be, and what lies just outside its range."""
+        wrong: list[Any] = [math.nan, math.inf, -math.inf, 1e30, -1e30, 10**30, -(10**30), "3", True, [1]]
+        wrong += [1.5] if self.option.number is int else []
+        limits = self.limits
+        wrong += [end - 1 for end in (limits.at_least, limits.above) if end is not None]
+        wrong += [end + 1 for end in (limits.at_most, limits.below) if end is not None]
+        return wrong + [end for end in (limits.above, limits.below) if end is not None]
 
     def make(self, value: Any) -> Any:
         needed = NEEDED.get(self.target.__name__, {})
@@ -134,7 +128,7 @@ class Setting:
             needed = {"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)}
         elif self.target.__name__ == "TextTagger":
             needed = {"session": Session()}
-        return concrete(self.target)(**{**needed, self.name: value})
+        return concrete(self.target)(**{**needed, self.option.name: value})
 
 
 class Session:
@@ -161,64 +155,146 @@ def classes() -> Iterator[type[Any]]:
     """Every public class that lovec defines."""
     for module in pkgutil.walk_packages(lovec.__path__, "lovec."):
         if not module.name.startswith(("lovec.configs", "lovec.labelling.ray_pipeline")):  # which needs an extra
-            members = vars(importlib.import_module(module.name))
-            for name, value in members.items():
+            for name, value in vars(importlib.import_module(module.name)).items():
                 if inspect.isclass(value) and value.__module__ == module.name and not name.startswith("_"):
                     yield value
 
 
-def settings() -> list[Setting]:
-    found = []
-    for target in [*dict.fromkeys(classes()), LabelSettings, listen]:
-        own = target.__init__ if inspect.isclass(target) else target
-        if inspect.isclass(target) and "__init__" not in vars(target):
-            continue  # its parent's
-        for parameter in inspect.signature(own).parameters.values():
-            if str(parameter.annotation) in NUMBERS and not parameter.name.startswith("_"):
-                found.append(Setting(target, parameter.name, str(parameter.annotation)))
-    excluded = RESULTS | CONSTANTS | PASSED_ON
-    return [
-        s for s in found if s.target.__name__ not in excluded and str(s) not in IGNORED | {"LabelSettings.max_cost"}
-    ]
+def own(target: type[Any]) -> list[Option]:
+    """What the class itself takes, and not a base of it."""
+    if "__init__" not in vars(target):
+        return []
+    names = inspect.signature(target.__init__).parameters
+    return [option for name, option in declared(target).items() if name in names]
 
 
-SETTINGS = settings()
+CLASSES = [*dict.fromkeys(classes()), LabelSettings, CalibrateSettings]
+DECLARED = [
+    Number(target, option)
+    for target in CLASSES
+    for option in own(target)
+    if option.number is not None and option.setting is not None
+]
 
 
-def named(setting: Setting, group: set[str]) -> bool:
-    return str(setting) in group or f"{setting.target.__name__}.*" in group
+@pytest.mark.parametrize("number", DECLARED, ids=str)
+def test_a_declared_number_is_checked(number: Number) -> None:
+    """NaN, infinity, absurd sizes, other types and what lies outside of the range are refused; its ends are not."""
+    for value in number.refused:
+        if not (number.option.many and value == [1]):
+            with pytest.raises(LovecError) as error:
+                number.make(value)
+            assert re.search(rf"\b{number.option.name}(_share)?\b", str(error.value)), (value, error)
+            assert "\n" not in str(error.value) and "expected" in str(error.value)
+    for value in number.allowed:
+        number.option.check(value)
 
 
-def test_the_tables_name_only_settings_that_exist() -> None:
-    known = {str(setting) for setting in SETTINGS} | {f"{setting.target.__name__}.*" for setting in SETTINGS}
-    names = {name for name in ZERO - {"LabelSettings.max_cost", "DPO.sft_weight"}}
-    assert names - known == set() and len(SETTINGS) > 80
-    defined = {cls.__name__ for cls in classes()}
-    assert RESULTS | CONSTANTS | PASSED_ON <= defined
+def test_every_number_that_an_option_sets_is_declared() -> None:
+    """Of the classes that recipes name and of the groups of their options."""
+    assert len(DECLARED) > 100
+    named = [(room, kind) for room in ROOMS for kind in vars(importlib.import_module(room)).values()]
+    options = {kind for room, kind in named if inspect.isclass(kind) and kind.__module__.startswith(room)}
+    options = {kind for kind in options if kind.__name__ not in INNER}
+    options |= {option.group for kind in options for option in declared(kind).values() if option.group is not None}
+    missing = {
+        f"{kind.__name__}.{option.name}"
+        for kind in [*options, *COMMANDS]
+        for option in (own(kind) if isinstance(kind, type) else declared(kind).values())
+        if option.number is not None and option.setting is None and not option.many
+    }
+    assert missing == CHECKED_BY_A_FUNCTION
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_every_number_has_a_range(setting: Setting) -> None:
-    """NaN, infinity, absurd sizes and other types are refused everywhere; 0 and -1 where they mean nothing."""
-    wrong: list[Any] = [math.nan, math.inf, -math.inf, 1e30, -1e30, 10**30, -(10**30), "3", True, [1]]
-    wrong += [1.5] if setting.kind.startswith("int") else []
-    wrong += [] if named(setting, NEGATIVE) else [-1, -2]
-    wrong += [] if named(setting, ZERO) else [0]
-    name = OTHER_NAMES.get(str(setting), setting.name)
-    for value in wrong:
-        with pytest.raises(LovecError) as error:
-            setting.make(value)
-        assert re.search(rf"\b{name}\b", str(error.value)), (value, str(error.value))
-        assert "\n" not in str(error.value) and "expected" in str(error.value)
-    for value in ([0] if named(setting, ZERO) else []) + ([-1] if named(setting, NEGATIVE) else []):
-        made = setting.make(value)
-        getattr(made, "close", lambda: None)()  # of a socket
+@pytest.mark.parametrize("value", [math.nan, math.inf, -0.1, 1.1, 7, 10**30, "3", True, [1]])
+def test_a_threshold_is_a_confidence(value: Any) -> None:
+    with pytest.raises(LovecError, match=r"^min_confidence is .*expected .*at least 0 and at most 1"):
+        TextTagger(Session(), min_confidence=value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", [2**32, 2**64])
-def test_seeds_beyond_32_bits_are_refused(seed: int) -> None:
-    """Not every random generator takes them."""
-    for setting in SETTINGS:
-        if setting.name == "seed" and setting.target.__name__ != "Sampling":
-            with pytest.raises(LovecError, match=r"seed.* is .* expected at least 0 and at most 4294967295"):
-                setting.make(seed)
+def test_defaults_lie_in_their_ranges() -> None:
+    for target in CLASSES:
+        for option in own(target):
+            default = inspect.signature(target.__init__).parameters[option.name].default
+            option.check(None if default is inspect.Parameter.empty else default)
+
+
+# ---------------------------------------------------------------- what follows from a declaration
+
+
+class Own(SFT):
+    """An objective of a user: one option has a range, one has none."""
+
+    def __init__(
+        self, tau: Positive = 0.1, free: float = 0.5, loud: Annotated[bool, NO_EFFECT] = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tau, self.free = tau, free
+
+
+def test_an_objective_of_a_user_needs_no_declaration_and_may_have_one() -> None:
+    with pytest.raises(LovecError, match=r"^tau is 0, expected above 0$"):
+        Own(policy=PolicyConfig(), tau=0)
+    with pytest.raises(LovecError, match=r"^grad_norm is -1, expected at least 0$"):
+        Own(policy=PolicyConfig(), grad_norm=-1)
+    assert Own(policy=PolicyConfig(), free=math.inf).free == math.inf
+    options = declared(Own)
+    assert options["free"].decides and options["tau"].decides and not options["loud"].decides
+    assert options["free"].taken is None and not options["micro_batch_tokens"].decides  # of a base class
+
+
+def test_what_is_declared_of_one_setting_adds_up() -> None:
+    both = declared(OpenAIOracle)["max_cost"]
+    assert both.setting == Setting(at_least=0, decides=False) and both.number is float
+    assert declared(TrustingClass)["trust"].taken == "never" and declared(TrustingClass)["unknown"].types == ()
+
+
+class TrustingClass:
+    def __init__(self, trust: TrustRemoteCode = False, unknown: "NotImported" = None) -> None:  # type: ignore[name-defined] # noqa: F821, UP037
+        pass
+
+
+@checked("--{}")
+@dataclass(frozen=True, slots=True)
+class Group:
+    share: Probability | list[Probability] | None = None
+    mode: Literal["a", "b"] | None = None
+    port: Annotated[int, Setting(at_least=0, at_most=65535)] = 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"share": 1.0}, "--share is 1.0, expected above 0 and below 1"),
+        ({"share": [0.5, "x"]}, "--share is 'x', expected a number above 0 and below 1"),
+        ({"mode": "c"}, "--mode is 'c', expected one of a, b"),
+        ({"port": 2**16}, "--port is 65536, expected at least 0 and at most 65535"),
+        ({"port": 0.5}, "--port is 0.5, expected an integer at least 0 and at most 65535"),
+        ({"port": None, "share": [0.1, 0.9], "mode": "a"}, None),
+    ],
+)
+def test_what_is_given_is_checked(given: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        Group(**given)
+        return
+    with pytest.raises(LovecError, match=f"^{re.escape(message)}$"):
+        Group(**given)
+    with pytest.raises(LovecError, match=f"^{re.escape(message)}$"):
+        Group(*(given.get(name) for name in ("share", "mode", "port")))
+
+
+def test_results_depend_on_all_that_is_not_declared_otherwise() -> None:
+    oracle = {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "m", "max_cost": 1.0, "timeout": 2.0}}
+    policy = {"model": "world", "share_prefixes": True, "lora_r": 4}
+    settings = {"policy": policy, "evaluation": {"rows": 3}, "oracle": oracle, "new": 1, "beta": 0.1}
+    assert decisive({"class_path": "lovec.modules.DPO", "init_args": settings}) == {
+        "class_path": "lovec.modules.DPO",
+        "init_args": {
+            "policy": {"model": "world", "lora_r": 4},
+            "oracle": {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "m"}},
+            "new": 1,
+            "beta": 0.1,
+        },
+    }
+    unknown = {"class_path": "no_such.Thing", "init_args": {"timeout": 1}}
+    assert decisive([unknown, 5]) == [unknown, 5]

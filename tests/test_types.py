@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lovec.types import LovecError, check_range
+from lovec.settings import check_range
+from lovec.types import LovecError
 
 
 @pytest.mark.parametrize(

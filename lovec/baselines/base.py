@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from lovec.baselines.samples import Samples
 from lovec.encoding import Encoder
 from lovec.prompts import prompt
+from lovec.settings import CheckedSettings, PlainWord, check_choice, check_range
 from lovec.stopwatch import Stopwatch
-from lovec.types import Engine, LovecError, PlainWord, Record, check_choice, check_range
+from lovec.types import Engine, LovecError, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def with_confidences(record: Record, confidences: Iterable[float | None]) -> Rec
     return replace(record, sentences=tuple(cleared(s, confidence=c) for s, c in pairs))
 
 
-class Baseline:
+class Baseline(CheckedSettings):
     """A tagger of answers that exist already, untrained or with an adapter of its own.
 
     A subclass overrides :meth:`confidences`, and, if it learns from labels, sets ``needs_labels`` and overrides

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, relations
 from lovec.baselines.judges import YesNoJudge
 from lovec.baselines.plain import PlainText, plain_texts
-from lovec.types import MOST_TOP, PlainWord, Record, TokenScores, check_count, token_scorer
+from lovec.settings import PlainWord, Setting
+from lovec.types import MOST_TOP, Record, TokenScores, token_scorer
 
 
 class ClaimConditioned(Baseline):
@@ -38,9 +40,13 @@ class ClaimConditioned(Baseline):
 
     _judge: Judge  # from `attach`
 
-    def __init__(self, top: int = 10, judge: Judge | None = None, name: PlainWord = "CCP") -> None:
+    def __init__(
+        self,
+        top: Annotated[int, Setting(at_least=1, at_most=MOST_TOP)] = 10,
+        judge: Judge | None = None,
+        name: PlainWord = "CCP",
+    ) -> None:
         super().__init__(name)
-        check_count("top", top, at_most=MOST_TOP)
         self.top = top
         self.judge = judge
 

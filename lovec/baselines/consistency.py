@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
 from lovec.baselines.judges import YesNoJudge
 from lovec.sentences import split_sentences
-from lovec.types import LovecError, PlainWord, Record, check_count, check_range
+from lovec.settings import Count, PlainWord, check_range
+from lovec.types import LovecError, Record
 
 
 class SampleBaseline(Baseline, ABC):
@@ -25,9 +27,10 @@ class SampleBaseline(Baseline, ABC):
         LovecError: ``samples`` is not positive.
     """
 
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: PlainWord | None = None) -> None:
+    setting_names: ClassVar[str] = "{} of the baseline '{kind}'"
+
+    def __init__(self, samples: Count = 10, judge: Judge | None = None, name: PlainWord | None = None) -> None:
         super().__init__(name)
-        check_count(f"samples of the baseline {self.name!r}", samples)
         self.samples = samples
         self.judge = judge
         self._attached_judge: Judge | None = None
@@ -114,7 +117,7 @@ class SelfConsistency(_SampleComparison):
         name: its name in tables.
     """
 
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: PlainWord = "Self-Cons") -> None:
+    def __init__(self, samples: Count = 10, judge: Judge | None = None, name: PlainWord = "Self-Cons") -> None:
         super().__init__(samples, judge, name)
 
     def pieces(self, sample: str) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lovec.types import DEFAULT_SCALE, Record, Scale, check_count
+from lovec.settings import check_count
+from lovec.types import DEFAULT_SCALE, Record, Scale
 
 
 def best_constant(records: Iterable[Record], scale: Scale = DEFAULT_SCALE) -> int | None:

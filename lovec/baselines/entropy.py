@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from lovec.baselines.base import Claim, Judge, relations
 from lovec.baselines.consistency import SampleBaseline
 from lovec.sentences import split_sentences
-from lovec.types import PlainWord, Record
+from lovec.settings import Count, PlainWord
+from lovec.types import Record
 
 _WORD = re.compile(r"\w+")
 
@@ -40,7 +41,7 @@ class SemanticEntropy(SampleBaseline):
         LovecError: ``samples`` is not positive.
     """
 
-    def __init__(self, samples: int = 10, judge: Judge | None = None, name: PlainWord = "Sem-Entropy") -> None:
+    def __init__(self, samples: Count = 10, judge: Judge | None = None, name: PlainWord = "Sem-Entropy") -> None:
         super().__init__(samples, judge, name)
 
     def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
-from lovec.types import PlainWord, Record, check_choice, token_scorer
+from lovec.settings import PlainWord
+from lovec.types import Record, token_scorer
 
 How: TypeAlias = Literal["mean", "sum", "min"]
 """How the log-probabilities of the tokens of a sentence become one."""
@@ -37,7 +38,6 @@ class SentenceLikelihood(Baseline):
     """
 
     def __init__(self, how: How = "mean", name: PlainWord | None = None) -> None:
-        check_choice("how", how, How)
         super().__init__(name or ("Likelihood" if how == "mean" else f"Likelihood-{how}"))
         self.how = how
 

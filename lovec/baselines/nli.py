@@ -12,7 +12,8 @@ from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
 from lovec.hub import HubName, hub_errors
 from lovec.imports import without_progress_bars
 from lovec.notices import DoublingWarning
-from lovec.types import LovecError, check_count
+from lovec.settings import Count, checked
+from lovec.types import LovecError
 
 log = logging.getLogger(__name__)
 _NO_LIMIT = 10**6  # tokenizers without a longest input report a far larger number
@@ -20,6 +21,7 @@ _CHUNK = 4096  # claims whose token ids are in memory at once
 _loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
 
 
+@checked()
 class NLIJudge(Judge):
     """Judges with any transformers model that classifies pairs of texts as entailment or contradiction.
 
@@ -44,10 +46,8 @@ class NLIJudge(Judge):
     """
 
     def __init__(
-        self, model: str, batch_size: int = 64, device: str | None = None, max_length: int | None = None
+        self, model: str, batch_size: Count = 64, device: str | None = None, max_length: Count | None = None
     ) -> None:
-        check_count("batch_size", batch_size)
-        check_count("max_length", max_length)
         self.model = model
         self.batch_size = batch_size
         self.device = device

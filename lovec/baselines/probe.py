@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
-from lovec.types import Engine, LovecError, PlainWord, Record, check_count
+from lovec.settings import CountFromTwo, PlainWord, check_count
+from lovec.types import Engine, LovecError, Record
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
 
@@ -96,9 +97,8 @@ class LinearProbe(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(self, layers: list[int] | None = None, folds: int = 5, name: PlainWord = "Probe") -> None:
+    def __init__(self, layers: list[int] | None = None, folds: CountFromTwo = 5, name: PlainWord = "Probe") -> None:
         super().__init__(name)
-        check_count("folds", folds, at_least=2)
         for layer in layers or ():
             check_count("a layer of the probe", layer)
         self._layers = None if layers is None else sorted(set(layers))

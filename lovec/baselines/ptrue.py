@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from lovec.baselines.base import Baseline, BaselineResources, Wording
 from lovec.encoding import Encoder
 from lovec.questions import SentenceQuestion, first_reply_probability
-from lovec.types import PlainWord, Record
+from lovec.settings import PlainWord
+from lovec.types import Record
 
 
 class PTrue(Baseline):

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 from lovec.encoding import Encoder
 from lovec.notices import DoublingWarning
+from lovec.settings import Count, Positive, Seed, checked
 from lovec.stopwatch import Stopwatch
 from lovec.tags import strip
-from lovec.types import Engine, LovecError, Record, Sampling, check_count, check_range, check_seed
+from lovec.types import Engine, LovecError, Record, Sampling
 
 log = logging.getLogger(__name__)
 _PHASE = "sampling"
 
 
+@checked("{} of samples")
 class Samples:
     """Samples plain answers to questions and keeps them, with the time that each took.
 
@@ -32,10 +34,7 @@ class Samples:
             range.
     """
 
-    def __init__(self, temperature: float = 1.0, max_new_tokens: int = 512, seed: int = 0) -> None:
-        check_range("temperature of samples", temperature, above=0)
-        check_count("max_new_tokens of samples", max_new_tokens)
-        check_seed("seed of samples", seed)
+    def __init__(self, temperature: Positive = 1.0, max_new_tokens: Count = 512, seed: Seed = 0) -> None:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from lovec.baselines.base import Baseline, BaselineResources
 from lovec.questions import SentenceQuestion
-from lovec.types import DEFAULT_SCALE, PlainWord, Record, Sentence
+from lovec.settings import PlainWord
+from lovec.types import DEFAULT_SCALE, Record, Sentence
 
 
 class VerbalConfidence(Baseline):

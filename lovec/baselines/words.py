@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.probe import Ridge, cross_validated
-from lovec.types import LovecError, PlainWord, Record, check_count
+from lovec.settings import Count, CountFromTwo, PlainWord
+from lovec.types import LovecError, Record
 
 _PENALTIES = tuple(10.0**power for power in (-6, -5.5, -5, -4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
 _PLACES = 10  # that are told apart: first, second, ... sentence of an answer
@@ -41,10 +42,8 @@ class Words(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(self, least: int = 3, folds: int = 5, name: PlainWord = "Words") -> None:
+    def __init__(self, least: Count = 3, folds: CountFromTwo = 5, name: PlainWord = "Words") -> None:
         super().__init__(name)
-        check_count("least", least)
-        check_count("folds", folds, at_least=2)
         self.least = least
         self.folds = folds
         self.penalty: float | None = None

@@ -34,7 +34,8 @@ from lovec.plain import (
     wrong,
 )
 from lovec.provenance import Provenance
-from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence, check_choice, check_range
+from lovec.settings import check_range, checked
+from lovec.types import DEFAULT_SCALE, LovecError, Mode, Promise, Record, Sentence
 
 VERSIONS = (1, 2)
 """Versions of the file format; the first one does not say what decides the scores."""
@@ -97,6 +98,7 @@ class FittedOn(PlainObject):
         return read_object(cls, checked_object(data, "what was fitted on", [field.name for field in fields(cls)]))
 
 
+@checked("{} of a calibration")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(PlainObject):
     """A map from what a tagger tells about a sentence to its deployed confidence, and thresholds with a guarantee.
@@ -132,7 +134,6 @@ class Calibration(PlainObject):
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
-        check_choice("mode of a calibration", self.mode, Mode)
         if isinstance(self.map, Stack) != (not isinstance(self.readout, str)) or (
             isinstance(self.map, Stack) and self.map.features != self.readout
         ):

@@ -25,7 +25,8 @@ import numpy as np
 from lovec.calibration.logistic import Array
 from lovec.notices import counted
 from lovec.plain import PlainObject, Share, checked_number, plain_object, wrong
-from lovec.types import LovecError, Promise, Record, Sentence, check_choice, check_range, check_seed
+from lovec.settings import check_choice, check_range, check_seed
+from lovec.types import LovecError, Promise, Record, Sentence
 
 TRUE_FROM = 0.5
 """Factuality from which a sentence counts as true by default: at least half of what it says is supported."""

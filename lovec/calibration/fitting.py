@@ -18,7 +18,8 @@ from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
 from lovec.notices import counted
-from lovec.types import LovecError, Record, check_count, check_seed
+from lovec.settings import check_count, check_seed
+from lovec.types import LovecError, Record
 
 LEAST_LABELS = 200
 """Number of labelled sentences below which a fit warns.

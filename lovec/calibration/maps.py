@@ -16,7 +16,8 @@ from lovec.calibration.features import check_names
 from lovec.calibration.logistic import Array, fit_logistic, softened
 from lovec.metrics.functional import checked_pair
 from lovec.plain import MOST_NUMBERS, PlainObject, Within, checked_number, checked_numbers, read_object
-from lovec.types import LovecError, check_range
+from lovec.settings import Finite, NonNegative, Positive, Setting, check_range, checked
+from lovec.types import LovecError
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Strengths of the ridge penalty that a fit chooses from."""
@@ -110,6 +111,7 @@ class Isotonic(PlainObject):
         return np.interp(np.asarray(confidence, dtype=np.float64), self.confidence, self.factuality)
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Platt(PlainObject):
     """A logistic curve of the log-odds of the confidence: sigmoid(slope logit(c) + intercept) (Platt 1999).
@@ -123,14 +125,9 @@ class Platt(PlainObject):
     name: ClassVar[str] = "platt"
     what: ClassVar[str] = "a Platt map"
 
-    slope: float
-    intercept: float
-    clip: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_range("slope", self.slope)
-        check_range("intercept", self.intercept)
-        check_range("clip", self.clip, above=0, below=0.5)
+    slope: Finite
+    intercept: Finite
+    clip: Annotated[float, Setting(above=0, below=0.5)] = 0.01
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Platt:
@@ -166,6 +163,7 @@ class Platt(PlainObject):
         return made
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Beta(PlainObject):
     """Beta calibration: logit p = a log c - b log(1 - c) + m (Kull, Silva Filho and Flach 2017).
@@ -183,16 +181,10 @@ class Beta(PlainObject):
     name: ClassVar[str] = "beta"
     what: ClassVar[str] = "a beta map"
 
-    a: float
-    b: float
-    intercept: float
-    clip: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_range("a", self.a, at_least=0)
-        check_range("b", self.b, at_least=0)
-        check_range("intercept", self.intercept)
-        check_range("clip", self.clip, above=0, below=0.5)
+    a: NonNegative
+    b: NonNegative
+    intercept: Finite
+    clip: Annotated[float, Setting(above=0, below=0.5)] = 0.01
 
     @classmethod
     def fit(cls, confidence: ArrayLike, factuality: ArrayLike, clip: float = 0.01) -> Beta:
@@ -228,6 +220,7 @@ class Beta(PlainObject):
         return np.asarray(expit(self.a * np.log(x) - self.b * np.log1p(-x) + self.intercept))
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Stack(PlainObject):
     """Ridge logistic regression on standardised features: c = sigmoid(w (x - mean) / scale + intercept).
@@ -252,14 +245,12 @@ class Stack(PlainObject):
     means: tuple[float, ...]
     scales: tuple[float, ...]
     weights: tuple[float, ...]
-    intercept: float
-    strength: float
+    intercept: Finite
+    strength: Positive
     isotonic: Isotonic | None = None
 
     def __post_init__(self) -> None:
         check_names(self.features)
-        check_range("intercept", self.intercept)
-        check_range("strength", self.strength, above=0)
         for name in ("means", "scales", "weights"):
             numbers = checked_numbers(getattr(self, name), f"{name} of a stack", 1e-300 if name == "scales" else -1e15)
             if len(numbers) != len(self.features):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from lightning.pytorch import Trainer
@@ -19,7 +19,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lovec.callbacks.probe import PROBE_PREFIX, Probe
-from lovec.types import MODES, check_count, check_range
+from lovec.settings import Count, CountFromZero, NonNegative, Setting, checked
+from lovec.types import MODES
 
 VALIDATION_PREFIXES = ("val/", *(f"val/{mode}/" for mode in MODES))
 ROLLOUT_PREFIX = "train/"
@@ -39,6 +40,7 @@ _HALF_A_LEVEL = 0.05  # of the default scale: factuality that varies by less is 
 _MOSTLY_MALFORMED = 0.5  # answers with more malformed tags than that are nothing to compare later ones with
 
 
+@checked("limits.{}")
 @dataclass(frozen=True)
 class Limits:
     """The values of metrics from which on ``Monitor`` warns.
@@ -60,19 +62,15 @@ class Limits:
         LovecError: a limit is no number from 0 up.
     """
 
-    malformed: float = 0.05
-    cut_off: float = 0.05
-    entropy: float = 0.1
-    distinct: int = 1
-    gap: float = 0.25
-    words: float = 0.5
-    factuality: float = 0.1
-    zero_variance: float = 0.5
-    kl: float = 0.5
-
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            check_range(f"limits.{limit.name}", getattr(self, limit.name), at_least=0, integer=limit.type == "int")
+    malformed: NonNegative = 0.05
+    cut_off: NonNegative = 0.05
+    entropy: NonNegative = 0.1
+    distinct: CountFromZero = 1
+    gap: NonNegative = 0.25
+    words: NonNegative = 0.5
+    factuality: NonNegative = 0.1
+    zero_variance: NonNegative = 0.5
+    kl: NonNegative = 0.5
 
 
 @dataclass(frozen=True)
@@ -193,6 +191,7 @@ def _is_collapsed(now: Mapping[str, float], limits: Limits) -> bool:
     return variance > _HALF_A_LEVEL**2
 
 
+@checked("{} of {kind}")
 class Monitor(Callback):
     """Watches the logged metrics of a run and warns, once per kind and again where it has become much worse.
 
@@ -220,13 +219,10 @@ class Monitor(Callback):
     def __init__(
         self,
         limits: Limits = Limits(),
-        every: int = 10,
-        window: int = 50,
-        worse: float = 2.0,
+        every: Count = 10,
+        window: Count = 50,
+        worse: Annotated[float, Setting(above=1)] = 2.0,
     ) -> None:
-        check_count("every of Monitor", every)
-        check_count("window of Monitor", window)
-        check_range("worse of Monitor", worse, above=1)
         self.limits = limits
         self.every = every
         self.worse = worse

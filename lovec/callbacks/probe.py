@@ -21,12 +21,14 @@ from lovec.metrics import suite
 from lovec.metrics.records import answer_statistics, sentence_pairs
 from lovec.progress import doing, rounded_time
 from lovec.randomness import seeded
+from lovec.settings import Count, CountFromZero, PositiveShare, checked
 from lovec.taggers import FreeFormTagger
-from lovec.types import OnToken, Record, Sampling, check_count, check_range
+from lovec.types import OnToken, Record, Sampling
 
 PROBE_PREFIX = "train/probe_"
 
 
+@checked("{} of {kind}")
 class Probe(Callback):
     """Lets the policy answer a few validation questions now and then, and logs ``train/probe_...``.
 
@@ -51,10 +53,7 @@ class Probe(Callback):
         LovecError: an option is out of range.
     """
 
-    def __init__(self, every: int = 50, questions: int = 8, share: float = 0.05) -> None:
-        check_count("every of Probe", every, at_least=0)
-        check_count("questions of Probe", questions)
-        check_range("share of Probe", share, above=0, at_most=1)
+    def __init__(self, every: CountFromZero = 50, questions: Count = 8, share: PositiveShare = 0.05) -> None:
         self.every = every
         self.questions = questions
         self.share = share

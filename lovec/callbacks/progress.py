@@ -14,11 +14,12 @@ from lightning.pytorch.callbacks import ProgressBar
 
 from lovec.metrics.table import metric_info
 from lovec.progress import EVERY, LINES, Heartbeat, clock, doing
-from lovec.types import check_range
+from lovec.settings import NonNegative, checked
 
 _WORTH_SAYING = 20.0  # seconds; how long a shorter training takes is not said
 
 
+@checked("{} of {kind}")
 class ProgressLine(ProgressBar):
     """Shows how far training, validation, test or prediction is, on standard error.
 
@@ -34,8 +35,7 @@ class ProgressLine(ProgressBar):
         LovecError: the option is out of range.
     """
 
-    def __init__(self, every: float = EVERY) -> None:
-        check_range("every of ProgressLine", every, at_least=0)
+    def __init__(self, every: NonNegative = EVERY) -> None:
         super().__init__()
         self.every = every
         self._shown = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.atlas.shipped import Part, atlas_records
 from lovec.oracles.atlas import AtlasOracle
-from lovec.types import PlainWord, Record, check_choice, check_count
+from lovec.settings import NO_EFFECT, Count, PlainWord, check_choice
+from lovec.types import Record
 
 TestSet: TypeAlias = Literal["test", "other-words", "one-fact", "countries"]
 
@@ -37,11 +38,12 @@ class Atlas(RecordsDataModule):
     splits = tuple(_SPLITS)
     answered = True
 
-    def __init__(self, test_sets: list[PlainWord] | None = None, test_every: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, test_sets: Annotated[list[PlainWord] | None, NO_EFFECT] = None, test_every: Count = 1, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         for name in dict.fromkeys(() if test_sets is None else test_sets or [""]):
             check_choice("--data.test_sets", name, TestSet)
-        check_count("--data.test_every", test_every)
         self.test_every = test_every
         self.test_sets = test_sets
 

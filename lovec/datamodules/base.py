@@ -20,8 +20,9 @@ from lovec.datasets.pairs import WrongScores, usable, with_rejected
 from lovec.datasets.stored import StoredRecords
 from lovec.notices import counted
 from lovec.provenance import text_digest
+from lovec.settings import CheckedSettings, Count, CountFromZero, Seed
 from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale, check_choice, check_count, check_seed
+from lovec.types import DEFAULT_SCALE, LovecError, Oracle, Record, Scale
 
 UNLABELLED = "a sentence without a label, or no sentence"
 """Why a record is left out of training, in :attr:`RecordsDataModule.summary`."""
@@ -55,7 +56,7 @@ Unfit: TypeAlias = Literal["refuse", "leave_out"]
 """What becomes of training records that cannot be learned from."""
 
 
-class RecordsDataModule(LightningDataModule):
+class RecordsDataModule(LightningDataModule, CheckedSettings):
     """Serves records for training, validation and test; a subclass overrides :meth:`load` to return them.
 
     A training item is a whole optimiser batch; splitting it to fit into memory is the training module's business. The
@@ -85,31 +86,26 @@ class RecordsDataModule(LightningDataModule):
         summary: number of records ("records"), and of records left out by reason, of each split that is set up.
     """
 
+    setting_names: ClassVar[str] = "--data.{}"
     splits: ClassVar[tuple[str, ...]] = ("test",)
     answered: ClassVar[bool] = False
     domains: tuple[str, ...] = ()
 
     def __init__(
         self,
-        batch_size: int = 8,
-        eval_batch_size: int = 64,
-        seed: int = 0,
-        first_epoch: int = 0,
+        batch_size: Count = 8,
+        eval_batch_size: Count = 64,
+        seed: Seed = 0,
+        first_epoch: CountFromZero = 0,
         unfit: Unfit = "refuse",
         wrong_scores: WrongScores = "uniform",
     ) -> None:
         super().__init__()
-        check_count("--data.batch_size", batch_size)
-        check_count("--data.eval_batch_size", eval_batch_size)
-        check_seed("--data.seed", seed)
-        check_count("--data.first_epoch", first_epoch, at_least=0)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.first_epoch = first_epoch
-        check_choice("--data.unfit", unfit, Unfit)
         self.unfit = unfit
-        check_choice("--data.wrong_scores", wrong_scores, WrongScores)
         self.wrong_scores = wrong_scores
         self.served = 0
         self.summary: dict[str, dict[str, int]] = {}

@@ -15,8 +15,9 @@ from lovec.datamodules.base import UNLABELLED, RecordsDataModule
 from lovec.datasets.names import slug
 from lovec.datasets.stored import read_stored
 from lovec.notices import counted
+from lovec.settings import PlainWord, ProperShare
 from lovec.tags import TagFormat
-from lovec.types import LovecError, PlainWord, Record, check_range
+from lovec.types import LovecError, Record
 
 
 class FilesDataModule(RecordsDataModule):
@@ -38,12 +39,11 @@ class FilesDataModule(RecordsDataModule):
         path: str,
         val_path: str | None = None,
         test_path: str | None = None,
-        val_fraction: float = 0.1,
+        val_fraction: ProperShare = 0.1,
         name: PlainWord | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_range("--data.val_fraction", val_fraction, at_least=0, below=1)
         self.path = path
         self.val_path = val_path
         self.test_path = test_path

@@ -8,6 +8,7 @@ from typing import Any
 from lovec.answers import untag
 from lovec.datamodules.files import FilesDataModule
 from lovec.datasets.layouts import read_any
+from lovec.settings import ProperShare
 from lovec.types import Record
 
 
@@ -34,7 +35,7 @@ class Demonstrations(FilesDataModule):
         path: str,
         val_path: str | None = None,
         test_path: str | None = None,
-        val_fraction: float = 0.1,
+        val_fraction: ProperShare = 0.1,
         unlabelled: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -24,19 +24,9 @@ from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
 from lovec.provenance import text_digest
+from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
 from lovec.tags import DEFAULT_TAGS
-from lovec.types import (
-    Completion,
-    Engine,
-    LovecError,
-    PlainWord,
-    Record,
-    Sampling,
-    Sentence,
-    check_choice,
-    check_count,
-    check_range,
-)
+from lovec.types import Completion, Engine, LovecError, Record, Sampling, Sentence
 
 TestSet: TypeAlias = Literal["test", "private", "one-fact", "companies"]
 
@@ -85,15 +75,13 @@ class World(RecordsDataModule):
     def __init__(
         self,
         variant: PlainWord = "world",
-        samples: int = 1,
-        temperature: float = 0.7,
+        samples: CountFromZero = 1,
+        temperature: Positive = 0.7,
         unlabelled: PlainWord | None = None,
-        test_sets: list[PlainWord] | None = None,
+        test_sets: Annotated[list[PlainWord] | None, NO_EFFECT] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_count("--data.samples", samples, at_least=0)
-        check_range("--data.temperature", temperature, above=0)
         self.variant = variant
         self.samples = samples
         self.temperature = temperature

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 from lovec.datasets.rows import Row
 from lovec.datasets.uncertainty import scorers
 from lovec.datasets.values import confidence_of, is_number, label_column, plain_name, says_opposite
-from lovec.types import LovecError, check_range
+from lovec.settings import Setting, checked
+from lovec.types import LovecError
 
 CONFIDENCES = (
     "confidence conf confidence_score confidences probability prob p p_true ptrue p_correct certainty "
@@ -32,6 +33,7 @@ _HIGHEST = 1e6  # of a scale
 _SHOWN = 12  # columns that a message lists
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Which columns to read, and how.
@@ -52,12 +54,8 @@ class Columns:
     uncertainty: tuple[str, ...] = ()
     label: str | None = None
     group: str | None = None
-    confidence_scale: float | None = None
-    label_scale: float | None = None
-
-    def __post_init__(self) -> None:
-        check_range("confidence_scale", self.confidence_scale, above=0, at_most=_HIGHEST)
-        check_range("label_scale", self.label_scale, above=0, at_most=_HIGHEST)
+    confidence_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
+    label_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 from lovec.notices import DoublingWarning, SingleWarning
-from lovec.types import LovecError, Record, check_choice, check_count
+from lovec.settings import check_choice, check_count
+from lovec.types import LovecError, Record
 
 EvidenceCut: TypeAlias = Literal["bm25", "head"]
 CountTokens: TypeAlias = Callable[[str], int]

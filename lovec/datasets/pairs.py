@@ -8,7 +8,8 @@ from dataclasses import replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale, check_choice
+from lovec.settings import check_choice
+from lovec.types import DEFAULT_SCALE, LovecError, Record, Scale
 
 WrongScores: TypeAlias = Literal["uniform", "near"]
 """How wrong scores are drawn: "uniform" from all scores except the true one (the paper's Algorithm 1), or "near": from

@@ -13,7 +13,8 @@ from lovec.engines.adapters import read_adapter_config
 from lovec.engines.common import by_prompt, check_vllm_temperature, sample_rows, when_gone
 from lovec.engines.completions import CallbackFailed, CompletionClient, Prefill, read_models
 from lovec.engines.server_link import Link
-from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count, check_range
+from lovec.settings import Count, CountFromZero, Positive, checked
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ _ADVICE = {
 }
 
 
+@checked()
 class VllmServer:
     """Samples and scores with a model that a vLLM server (0.32 or later) runs, and with the policy's newest adapter.
 
@@ -66,13 +68,10 @@ class VllmServer:
         url: str = "http://localhost:8000/v1",
         model: str | None = None,
         adapter_dir: str | None = None,
-        max_rows: int = 64,
-        timeout: float = 600.0,
-        retries: int = 6,
+        max_rows: Count = 64,
+        timeout: Positive = 600.0,
+        retries: CountFromZero = 6,
     ) -> None:
-        check_count("max_rows", max_rows)
-        check_range("timeout", timeout, above=0)
-        check_count("retries", retries, at_least=0)
         self.url = server_address(url, "url", KEY)
         self.model = model
         self.max_rows = max_rows

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lovec.types import MOST_TOP, LovecError, TokenScores, check_count
+from lovec.settings import check_count
+from lovec.types import MOST_TOP, LovecError, TokenScores
 
 _LOGITS_AT_ONCE = 1 << 24
 """Logits that are in memory at once: 64 MiB in float32."""

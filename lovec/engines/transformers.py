@@ -19,12 +19,14 @@ from lovec.engines.kv import CachedRows
 from lovec.engines.token_scoring import check_starts, outputs_of, token_scores
 from lovec.notices import counted
 from lovec.progress import Activity, doing
-from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores, check_count
+from lovec.settings import Count, check_count, checked
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 MIN_SHARED = 32
 """A prefix that several contexts share is computed once for all if it saves each of them at least this many tokens."""
 
 
+@checked()
 class TransformersEngine:
     """Samples and scores with a transformers causal language model and its adapters.
 
@@ -44,8 +46,7 @@ class TransformersEngine:
 
     shares_model = True
 
-    def __init__(self, max_rows: int = 64) -> None:
-        check_count("max_rows", max_rows)
+    def __init__(self, max_rows: Count = 64) -> None:
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._model: Any = None

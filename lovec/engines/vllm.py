@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lovec.choices import ChoiceTree
 from lovec.engines.adapters import AdapterFolders, read_adapter_config
@@ -20,7 +20,8 @@ from lovec.engines.common import (
 )
 from lovec.engines.token_scoring import check_starts
 from lovec.engines.vllm_local import RANKS, LocalVllm, VllmRequest
-from lovec.types import Completion, LovecError, OnToken, PlainWord, Sampling, TokenScores, check_count, check_range
+from lovec.settings import Count, PlainWord, Positive, PositiveShare, Setting, checked
+from lovec.types import Completion, LovecError, OnToken, Sampling, TokenScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class _AdapterShape:
         return cls(rank, tuple(sorted({name for names in targets for name in names})))
 
 
+@checked()
 class VllmEngine:
     """Samples and scores with vLLM, which loads a second copy of the base model and the policy's adapter.
 
@@ -83,25 +85,18 @@ class VllmEngine:
 
     def __init__(
         self,
-        max_rows: int = 256,
+        max_rows: Count = 256,
         dtype: PlainWord | None = None,
-        max_model_len: int | None = None,
-        gpu_memory_utilization: float = 0.4,
-        kv_cache_gib: float | None = None,
-        block_size: int | None = None,
-        tensor_parallel_size: int = 1,
+        max_model_len: Count | None = None,
+        gpu_memory_utilization: PositiveShare = 0.4,
+        kv_cache_gib: Positive | None = None,
+        block_size: Count | None = None,
+        tensor_parallel_size: Count = 1,
         enforce_eager: bool = False,
-        max_lora_rank: int | None = None,
+        max_lora_rank: Annotated[int, Setting(at_least=1, at_most=RANKS[-1])] | None = None,
         sleep: bool = False,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        check_count("max_rows", max_rows)
-        check_count("max_model_len", max_model_len)
-        check_range("gpu_memory_utilization", gpu_memory_utilization, above=0, at_most=1)
-        check_range("kv_cache_gib", kv_cache_gib, above=0)
-        check_count("block_size", block_size)
-        check_count("tensor_parallel_size", tensor_parallel_size)
-        check_count("max_lora_rank", max_lora_rank, at_most=RANKS[-1])
         self.max_rows = max_rows
         self.prefill_tokens = 0
         self._dtype = dtype

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_info
 
 from lovec.evaluation.measurement import VANILLA
 from lovec.evaluation.module import EvaluationModule
-from lovec.types import FREE_FORM, LovecError, PlainWord, Record
+from lovec.settings import NO_EFFECT, PlainWord
+from lovec.types import FREE_FORM, LovecError, Record
 
 
 class Comparison(EvaluationModule):
@@ -40,8 +41,8 @@ class Comparison(EvaluationModule):
         hybrids: list[list[PlainWord]] | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
-        micro_batch_tokens: int | None = None,
-        grad_norm: float | None = None,
+        micro_batch_tokens: Annotated[int | None, NO_EFFECT] = None,
+        grad_norm: Annotated[float | None, NO_EFFECT] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -26,6 +26,7 @@ from lovec.metrics.records import (
 )
 from lovec.metrics.suite import CalibrationSuite, user_metric_infos
 from lovec.metrics.table import METRICS
+from lovec.settings import Count, CountFromZero, PlainWord, Setting, check_range, checked
 from lovec.taggers.scoring import History
 from lovec.types import (
     ITERATIVE,
@@ -36,18 +37,16 @@ from lovec.types import (
     Kind,
     LovecError,
     Oracle,
-    PlainWord,
     Record,
     ResultRow,
     Tagger,
-    check_count,
-    check_range,
     checked_ratings,
 )
 
 LEVELS = {"sentence": sentence_pairs, "passage": passage_pairs}
 
 
+@checked("evaluation.{}")
 @dataclass
 class EvaluationConfig:
     """How validation and test are run.
@@ -81,15 +80,15 @@ class EvaluationConfig:
 
     modes: list[PlainWord] = field(default_factory=lambda: list(MODES))
     history: History = "scores"
-    max_new_tokens: int = 512
-    rows: int = 64
-    validation_records: int | None = None
+    max_new_tokens: Count = 512
+    rows: Count = 64
+    validation_records: CountFromZero | None = None
     name: PlainWord | None = None
     vanilla: bool = True
     recalibrated: bool = False
     recalibrated_baselines: bool = False
     ablate_history: bool = False
-    adapter: str | None = None
+    adapter: Annotated[str | None, Setting(taken="unread")] = None
     embedder: Embedder | None = None
     abstentions: str | None = None
     metrics: list[Metric] | None = None
@@ -97,9 +96,6 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if unknown := set(self.modes) - set(MODES):
             raise LovecError(f"evaluation.modes contains {sorted(unknown)}; expected some of {list(MODES)}")
-        check_count("evaluation.max_new_tokens", self.max_new_tokens)
-        check_count("evaluation.rows", self.rows)
-        check_count("evaluation.validation_records", self.validation_records, at_least=0)
         user_metric_infos(self.metrics or [])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
@@ -51,6 +51,7 @@ from lovec.policy.fingerprint import (
 )
 from lovec.progress import doing
 from lovec.provenance import Provenance, weights_of
+from lovec.settings import NO_EFFECT, CheckedSettings, Seed
 from lovec.taggers import FreeFormTagger, IterativeTagger
 from lovec.taggers.deployment import Deployment, with_mean_readout
 from lovec.taggers.session import adapter_folder, policy_provenance
@@ -68,11 +69,10 @@ from lovec.types import (
     Sampling,
     Scale,
     Tagger,
-    check_seed,
 )
 
 
-class EvaluationModule(LightningModule):
+class EvaluationModule(LightningModule, CheckedSettings):
     """Holds a LoRA policy and measures its calibration; ``PolicyModule`` adds training.
 
     Args:
@@ -107,14 +107,13 @@ class EvaluationModule(LightningModule):
     def __init__(
         self,
         policy: PolicyConfig,
-        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008 - the CLI reads the defaults from here
-        engine: Engine | None = None,
+        evaluation: Annotated[EvaluationConfig, NO_EFFECT] = EvaluationConfig(),  # noqa: B008 - read by the CLI
+        engine: Annotated[Engine | None, NO_EFFECT] = None,
         oracle: Oracle | None = None,
-        seed: int = 0,
-        baselines: list[Baseline] | None = None,
+        seed: Seed = 0,
+        baselines: Annotated[list[Baseline] | None, NO_EFFECT] = None,
     ) -> None:
         super().__init__()
-        check_seed("seed", seed)
         self.strict_loading = False  # checkpoints hold adapters only; on_load_checkpoint checks their names
         self.policy_config = policy
         self.scale = DEFAULT_SCALE if policy.scale is None else Scale(tuple(policy.scale))

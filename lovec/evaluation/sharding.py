@@ -10,9 +10,11 @@ from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from lovec.policy import Policy
 from lovec.policy.sharding import CollectiveForwards, shard_base
-from lovec.types import LovecError, check_count
+from lovec.settings import Count, checked
+from lovec.types import LovecError
 
 
+@checked("trainer.strategy.{}")
 class ShardedStrategy(ModelParallelStrategy):
     """Splits the layers of the base model over processes (FSDP2); adapters are whole on every process, as in DDP.
 
@@ -28,8 +30,7 @@ class ShardedStrategy(ModelParallelStrategy):
         LovecError: ``copies`` is out of range, or does not divide the number of processes.
     """
 
-    def __init__(self, copies: int = 1, process_group_backend: str | None = None) -> None:
-        check_count("trainer.strategy.copies", copies)
+    def __init__(self, copies: Count = 1, process_group_backend: str | None = None) -> None:
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=False,

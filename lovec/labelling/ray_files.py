@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from lovec.labelling.stage import Chunk, Written
-from lovec.types import LovecError, Record, Sentence, check_count, check_range
+from lovec.settings import NO_EFFECT, Count, NonNegative, Positive, checked
+from lovec.types import LovecError, Record, Sentence
 
 ID = "id"
 """Column of the number of records before a chunk."""
@@ -29,6 +30,7 @@ MOST_TRIES = 3
 _NAMED = 5  # ids of a chunk that an error names
 
 
+@checked("--{}")
 @dataclass(frozen=True, slots=True)
 class RaySettings:
     """Whether and how the work is spread over a Ray cluster.
@@ -45,15 +47,12 @@ class RaySettings:
         LovecError: a number is out of range.
     """
 
-    on: Literal["ray"] | None = None
-    actors: int | None = None
-    actor_cpus: float = 1
-    actor_gpus: float = 0
+    on: Annotated[Literal["ray"] | None, NO_EFFECT] = None
+    actors: Annotated[Count | None, NO_EFFECT] = None
+    actor_cpus: Annotated[Positive, NO_EFFECT] = 1
+    actor_gpus: Annotated[NonNegative, NO_EFFECT] = 0
 
     def __post_init__(self) -> None:
-        check_count("--actors", self.actors)
-        check_range("--actor_cpus", self.actor_cpus, above=0)
-        check_range("--actor_gpus", self.actor_gpus, at_least=0)
         if self.on is None and (self.actors is not None or self.actor_gpus or self.actor_cpus != 1):
             raise LovecError("--actors, --actor_cpus and --actor_gpus are of --on ray, which is not given")
 

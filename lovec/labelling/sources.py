@@ -15,7 +15,8 @@ from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, read_objects, record_from_dict
 from lovec.datasets.layouts import read_any
 from lovec.provenance import file_digest
-from lovec.types import LovecError, Record, check_count
+from lovec.settings import Count, checked
+from lovec.types import LovecError, Record
 
 T = TypeVar("T")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -49,6 +50,7 @@ class _Rest:
         return self.source.records(self.skip)
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One of several parts of an input: every ``count``-th record, from the ``number``-th one on.
@@ -61,12 +63,10 @@ class Shard:
         LovecError: one of them is no integer above 0, or the number is above the count.
     """
 
-    number: int
-    count: int
+    number: Count
+    count: Count
 
     def __post_init__(self) -> None:
-        check_count("number", self.number)
-        check_count("count", self.count)
         if self.number > self.count:
             raise LovecError(f"number is {self.number}, expected at most the count of {self.count}")
 

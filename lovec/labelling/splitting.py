@@ -19,7 +19,8 @@ from lovec.labelling.sources import input_digest, stage_file
 from lovec.labelling.stage import Counts
 from lovec.plain import checked_integer, checked_text, wrong
 from lovec.provenance import Origin
-from lovec.types import LovecError, Record, check_range, check_seed
+from lovec.settings import Probability, checked
+from lovec.types import LovecError, Record
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits, and of their files without the suffix."""
@@ -40,6 +41,7 @@ class TooFewEntities(LovecError):
     """There is no entity for each of the splits."""
 
 
+@checked("{}_share")
 @dataclass(frozen=True, slots=True)
 class Splitting:
     """How labelled records are split.
@@ -54,15 +56,12 @@ class Splitting:
         LovecError: a share is not in (0, 1), they leave nothing for training, or the seed is out of range.
     """
 
-    dev: float = 0.1
-    test: float = 0.1
+    dev: Probability = 0.1
+    test: Probability = 0.1
     seed: int = 0
     key: str = "entity"
 
     def __post_init__(self) -> None:
-        check_range("dev_share", self.dev, above=0, below=1)
-        check_range("test_share", self.test, above=0, below=1)
-        check_seed("seed", self.seed)
         if self.dev + self.test >= 1:
             raise LovecError(f"dev_share {self.dev:g} and test_share {self.test:g} leave nothing to train on")
 

@@ -22,7 +22,8 @@ from lovec.files import read_json, write_text
 from lovec.labelling.sources import Source, input_digest
 from lovec.plain import checked_integer, checked_list, checked_number, checked_object, checked_text, wrong
 from lovec.provenance import Origin
-from lovec.types import LovecError, Record, check_count
+from lovec.settings import Count, checked
+from lovec.types import LovecError, Record
 
 STAGES = {
     "answers": ("questions", "answers"),
@@ -116,6 +117,7 @@ class Progress:
     counts: Counts
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One stage of labelling.
@@ -131,11 +133,8 @@ class Stage:
     name: str
     work: Callable[[Sequence[Record]], Sequence[Outcome]]
     settings: Json
-    chunk: int = 64
+    chunk: Count = 64
     failures: bool = False
-
-    def __post_init__(self) -> None:
-        check_count("chunk", self.chunk)
 
     def written(self, records: Sequence[Record]) -> list[Written]:
         """Work on a chunk, and return what is written for every record of it."""

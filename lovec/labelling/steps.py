@@ -11,17 +11,9 @@ from lovec.answers import split_record, untag
 from lovec.datasets.pairs import WrongScores, with_rejected
 from lovec.encoding import Encoder
 from lovec.labelling.stage import Outcome
+from lovec.settings import Seed, checked
 from lovec.thoughts import thought_length
-from lovec.types import (
-    Engine,
-    LovecError,
-    Oracle,
-    Record,
-    Sampling,
-    check_choice,
-    check_seed,
-    checked_ratings,
-)
+from lovec.types import Engine, LovecError, Oracle, Record, Sampling, checked_ratings
 
 _SENTENCE_ENDS = (*".!?…\"'”)]*。", "\u2019", "\uff01", "\uff1f")
 
@@ -220,6 +212,7 @@ class LabelStep:
         return Outcome([labelled], counts | ({} if failure else {kind: 1}), failed=failure)
 
 
+@checked()
 class PairStep:
     """Draws wrong scores for preference pairs (the paper's Algorithm 1); a record that has some keeps them.
 
@@ -228,9 +221,7 @@ class PairStep:
         wrong_scores: which scores are drawn from, see ``lovec.datasets.pairs.WrongScores``.
     """
 
-    def __init__(self, seed: int, wrong_scores: WrongScores = "uniform") -> None:
-        check_seed("seed", seed)
-        check_choice("wrong_scores", wrong_scores, WrongScores)
+    def __init__(self, seed: Seed, wrong_scores: WrongScores = "uniform") -> None:
         self.seed = seed
         self.wrong_scores: WrongScores = wrong_scores
 

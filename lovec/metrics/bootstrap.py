@@ -26,7 +26,8 @@ from lovec.metrics.records import sentence_pairs
 from lovec.metrics.smooth import smooth_ece_of
 from lovec.metrics.table import METRICS
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.types import LovecError, Record, check_count, check_range, check_seed
+from lovec.settings import check_count, check_range, check_seed
+from lovec.types import LovecError, Record
 
 QuestionPairs: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Confidences and factualities (equally long, in [0, 1]) of the sentences of each question, by the question's id."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lovec.metrics.functional import Values
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.types import check_count, check_range, check_seed
+from lovec.settings import check_count, check_range, check_seed
 
 Array = NDArray[np.float64]
 

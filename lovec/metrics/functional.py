@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lovec.types import N_SCORES, LovecError, check_choice, check_count, check_range
+from lovec.settings import check_choice, check_count, check_range
+from lovec.types import N_SCORES, LovecError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

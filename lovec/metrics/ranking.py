@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lovec.metrics.functional import Values, checked_pair
 from lovec.metrics.weighted import PairLayout, WeightedPairs
-from lovec.types import check_range
+from lovec.settings import check_range
 
 THRESHOLD = 0.5
 """Labels of this factuality or more count as true where a metric needs labels that are true or false."""

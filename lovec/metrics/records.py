@@ -12,7 +12,8 @@ import torch
 
 from lovec.metrics.functional import f1_at_k, mean_confidence, ordinality
 from lovec.metrics.text import semantic_diversity, type_token_ratio
-from lovec.types import Embedder, LovecError, Readout, Record, Sentence, check_choice
+from lovec.settings import check_choice
+from lovec.types import Embedder, LovecError, Readout, Record, Sentence
 
 Total: TypeAlias = tuple[float, int]
 """The sum of some values and their number, from which means over all batches are computed."""

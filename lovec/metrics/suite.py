@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +51,8 @@ from lovec.metrics.risk import aurc
 from lovec.metrics.smooth import smooth_ece, smooth_ece_of
 from lovec.metrics.table import METRICS, MetricInfo
 from lovec.metrics.weighted import PairLayout
-from lovec.types import N_SCORES, LovecError, check_count, check_range
+from lovec.settings import Count, CountFromTwo, PositiveShare, Setting, checked
+from lovec.types import N_SCORES, LovecError
 
 _ANSWER_MEANS = ("abstained", "cut_off", "words", "diversity", "ttr", "ordinality", "f1_at_k")
 
@@ -155,6 +156,7 @@ class GradedShare(PairMean):
         return (factuality > 0) & (factuality < 1)
 
 
+@checked()
 class LogScore(PairMean):
     """Logarithmic score, see ``lovec.metrics.functional.log_score``.
 
@@ -168,9 +170,8 @@ class LogScore(PairMean):
 
     higher_is_better = False
 
-    def __init__(self, clip: float = LOG_CLIP, **kwargs: Any) -> None:
+    def __init__(self, clip: Annotated[float, Setting(above=0, below=0.5)] = LOG_CLIP, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("clip", clip, above=0, below=0.5)
         self.clip = clip
 
     def of_pairs(self, confidence: Tensor, factuality: Tensor) -> Tensor:
@@ -277,6 +278,7 @@ class AURC(PairMetric):
     measure = staticmethod(aurc)
 
 
+@checked()
 class AUROC(PairMetric):
     """Area under the ROC curve, see ``lovec.metrics.ranking.auroc``.
 
@@ -291,9 +293,8 @@ class AUROC(PairMetric):
     higher_is_better = True
     measure = staticmethod(auroc)
 
-    def __init__(self, threshold: float = THRESHOLD, **kwargs: Any) -> None:
+    def __init__(self, threshold: PositiveShare = THRESHOLD, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("threshold", threshold, above=0, at_most=1)
         self.threshold = threshold
 
     def compute(self) -> Tensor:
@@ -417,6 +418,7 @@ class OrderWithinClaims(PairMetric):
         return order_within(confidence, factuality, dim_zero_cat(self.claim).long())
 
 
+@checked()
 class F1AtK(RatioMetric):
     """Mean F1@K of passages, see ``lovec.metrics.functional.f1_at_k``; passages without sentences are left out.
 
@@ -430,9 +432,8 @@ class F1AtK(RatioMetric):
 
     higher_is_better = True
 
-    def __init__(self, k: int = F1_K, **kwargs: Any) -> None:
+    def __init__(self, k: Count = F1_K, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_count("k", k)
         self.k = k
 
     def update(self, supported: Values, total: Values) -> None:
@@ -479,6 +480,7 @@ class AnswerMean(RatioMetric):
         self.add(*getattr(answers, self.statistic))
 
 
+@checked()
 class ScoreHistogram(ExactMetric):
     """Base of metrics of how often each score is stated.
 
@@ -490,9 +492,8 @@ class ScoreHistogram(ExactMetric):
     counts: Tensor
     """[levels], int64."""
 
-    def __init__(self, levels: int = N_SCORES, **kwargs: Any) -> None:
+    def __init__(self, levels: CountFromTwo = N_SCORES, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_count("levels", levels, at_least=2)
         self.add_state("counts", torch.zeros(levels, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, answers: AnswerStatistics) -> None:

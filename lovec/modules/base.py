@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -44,7 +44,8 @@ from lovec.notices import DoublingWarning, counted, listed
 from lovec.policy import TokenSequence
 from lovec.progress import Activity, doing
 from lovec.randomness import seeded
-from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, check_count, check_range, is_text
+from lovec.settings import NO_EFFECT, Count, NonNegative
+from lovec.types import DEFAULT_SCALE, LossOutput, LovecError, Record, Scale, is_text
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +79,11 @@ class PolicyModule(EvaluationModule):
         self,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         lr_scheduler: LRSchedulerCallable | None = None,
-        micro_batch_tokens: int | None = None,
-        grad_norm: float = 1.0,
+        micro_batch_tokens: Annotated[Count | None, NO_EFFECT] = None,
+        grad_norm: NonNegative = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_count("micro_batch_tokens", micro_batch_tokens)
-        check_range("grad_norm", grad_norm, at_least=0)
         self.automatic_optimization = False
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler

@@ -15,8 +15,9 @@ from lovec.datasets.stored import extents_of
 from lovec.encoding import Encoder
 from lovec.modules.batching import Batch, Example
 from lovec.notices import counted, listed
+from lovec.settings import check_range
 from lovec.tags import TagFormat
-from lovec.types import LovecError, Record, check_range, is_text
+from lovec.types import LovecError, Record, is_text
 
 _ENCODING = ("check_row", "example", "encode", "tagged")
 _EVERY = 10.0  # seconds between lines of progress

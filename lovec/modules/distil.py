@@ -16,8 +16,9 @@ from lovec.modules.checks import check_ids
 from lovec.modules.scores import ScoreModule
 from lovec.notices import counted, listed
 from lovec.oracles.cache import default_cache
+from lovec.settings import ProperShare
 from lovec.teachers import Teacher, TeacherResources
-from lovec.types import LovecError, Record, check_range
+from lovec.types import LovecError, Record
 
 _ESTIMATES = "teacher_estimates"
 
@@ -52,9 +53,8 @@ class Distil(ScoreModule):
         LovecError: before the first step, where the teacher gives no estimate for a sentence.
     """
 
-    def __init__(self, teacher: Teacher, own_share: float = 0.5, **kwargs: Any) -> None:
+    def __init__(self, teacher: Teacher, own_share: ProperShare = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("own_share", own_share, at_least=0, below=1)
         self.teacher = teacher
         self.own_share = own_share
         self._estimates: dict[str, tuple[float, ...]] = {}

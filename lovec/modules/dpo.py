@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lovec.losses import dpo_loss
 from lovec.modules.preference import PreferenceModule
-from lovec.types import check_range
+from lovec.settings import Positive
 
 
 class DPO(PreferenceModule):
@@ -19,9 +19,8 @@ class DPO(PreferenceModule):
         kwargs: arguments of ``PreferenceModule``.
     """
 
-    def __init__(self, beta: float = 0.1, **kwargs: Any) -> None:
+    def __init__(self, beta: Positive = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("beta", beta, above=0)
         self.beta = self.reward_scale = beta
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:

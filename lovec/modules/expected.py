@@ -16,8 +16,9 @@ from lovec.modules.batching import Example
 from lovec.modules.checks import check_ids
 from lovec.modules.scores import ScoredExample, ScoreModule
 from lovec.rewards import QuadraticReward, Reward, reward_table, sentence_rewards, with_scale
+from lovec.settings import NonNegative, Positive
 from lovec.taggers.scoring import Passage, Step, distribution, score_passages
-from lovec.types import LovecError, Record, check_choice, check_range
+from lovec.types import LovecError, Record
 
 Context = Literal["own", "last", "true"]
 
@@ -76,17 +77,13 @@ class ExpectedReward(ScoreModule):
     def __init__(
         self,
         reward: Reward | None = None,
-        reward_scale: float = 10.0,
+        reward_scale: Positive = 10.0,
         context: Context = "own",
-        variance_weight: float = 1.0,
-        entropy_weight: float = 0.0,
+        variance_weight: NonNegative = 1.0,
+        entropy_weight: NonNegative = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("context", context, Context)
-        check_range("reward_scale", reward_scale, above=0)
-        check_range("variance_weight", variance_weight, at_least=0)
-        check_range("entropy_weight", entropy_weight, at_least=0)
         self.reward_scale = reward_scale
         self.context = context
         self._last: dict[str, Tensor] = {}  # log-probabilities [S, K] when an answer was last learned from, by its id

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lovec.losses import group_advantages, grpo_token_loss, k3_kl
 from lovec.modules.rollout import RolloutModule
-from lovec.types import check_choice, check_range
+from lovec.settings import NonNegative, Positive
 
 RewardScale: TypeAlias = Literal["group", "batch"]
 
@@ -29,17 +29,13 @@ class GRPO(RolloutModule):
 
     def __init__(
         self,
-        beta: float = 0.04,
-        clip_low: float = 0.2,
-        clip_high: float | None = None,
+        beta: NonNegative = 0.04,
+        clip_low: Positive = 0.2,
+        clip_high: Positive | None = None,
         scale_rewards: RewardScale = "group",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_range("beta", beta, at_least=0)
-        check_range("clip_low", clip_low, above=0)
-        check_range("clip_high", clip_high, above=0)
-        check_choice("scale_rewards", scale_rewards, RewardScale)
         self.beta = beta
         self.clip_low = clip_low
         self.clip_high = clip_low if clip_high is None else clip_high

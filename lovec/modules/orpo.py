@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lovec.losses import orpo_odds_loss
 from lovec.modules.preference import PreferenceModule
-from lovec.types import check_range
+from lovec.settings import NonNegative
 
 
 class ORPO(PreferenceModule):
@@ -23,9 +23,8 @@ class ORPO(PreferenceModule):
     needs_reference = False
     average_logps = True
 
-    def __init__(self, odds_weight: float = 0.1, sft_weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, odds_weight: NonNegative = 0.1, sft_weight: NonNegative = 1.0, **kwargs: Any) -> None:
         super().__init__(sft_weight=sft_weight, **kwargs)
-        check_range("odds_weight", odds_weight, at_least=0)
         self.odds_weight = self.reward_scale = odds_weight
 
     def preference_loss(self, chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor) -> Tensor:

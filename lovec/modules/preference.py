@@ -14,7 +14,8 @@ from lovec.losses import sequence_logps, sft_nll
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
 from lovec.notices import DoublingWarning
-from lovec.types import LossOutput, LovecError, Record, Term, check_range
+from lovec.settings import NonNegative
+from lovec.types import LossOutput, LovecError, Record, Term
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,8 @@ class PreferenceModule(PolicyModule):
     reward_scale: float = 1.0
     """Factor of the implicit reward log pi - log ref in the logged metrics."""
 
-    def __init__(self, sft_weight: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, sft_weight: NonNegative = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("sft_weight", sft_weight, at_least=0)
         self.sft_weight = sft_weight
         self._equal = DoublingWarning(
             log, "%d pairs so far reject the very scores that they choose, so the pair loss learns nothing of them: %s"

@@ -16,7 +16,8 @@ from lovec.modules.base import PolicyModule
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
 from lovec.questions import SentenceQuestion
-from lovec.types import LossOutput, LovecError, Record, Tagger, Term, check_range
+from lovec.settings import Positive
+from lovec.types import LossOutput, LovecError, Record, Tagger, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,8 @@ class PTrueTuned(PolicyModule):
     uses_dropout = True
     probes = False
 
-    def __init__(self, beta: float = 0.25, **kwargs: Any) -> None:
+    def __init__(self, beta: Positive = 0.25, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("beta", beta, above=0)
         self.beta = beta
 
     @cached_property

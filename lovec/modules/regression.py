@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lovec.metrics.functional import expected_confidence
 from lovec.modules.scores import ScoreModule
-from lovec.types import check_range
+from lovec.settings import NonNegative
 
 
 class SFTRegression(ScoreModule):
@@ -24,9 +24,8 @@ class SFTRegression(ScoreModule):
 
     uses_dropout = True
 
-    def __init__(self, regression_weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, regression_weight: NonNegative = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("regression_weight", regression_weight, at_least=0)
         self.regression_weight = regression_weight
 
     def score_loss(self, logps: Tensor, ratings: Tensor) -> Tensor:

@@ -25,19 +25,10 @@ from lovec.notices import DoublingWarning
 from lovec.policy import TokenSequence
 from lovec.randomness import stream_seed
 from lovec.rewards import AnswerReward, LogReward, Reward, answer_reward, mean_reward, sentence_rewards, with_scale
+from lovec.settings import Count, CountFromTwo, Finite, Positive
 from lovec.taggers.freeform import read_answer
 from lovec.tags import TaggedText
-from lovec.types import (
-    Completion,
-    LossOutput,
-    LovecError,
-    Record,
-    Sampling,
-    Term,
-    check_choice,
-    check_count,
-    check_range,
-)
+from lovec.types import Completion, LossOutput, LovecError, Record, Sampling, Term
 
 log = logging.getLogger(__name__)
 
@@ -104,27 +95,18 @@ class RolloutModule(PolicyModule):
         self,
         reward: Reward | None = None,
         answer_reward: AnswerReward | None = None,
-        group_size: int = 8,
-        temperature: float = 1.0,
-        loss_temperature: float | None = None,
-        max_new_tokens: int | None = None,
-        inner_epochs: int = 1,
+        group_size: CountFromTwo = 8,
+        temperature: Positive = 1.0,
+        loss_temperature: Positive | None = None,
+        max_new_tokens: Count | None = None,
+        inner_epochs: Count = 1,
         normalisation: TokenMean = "sequence",
         credit: Credit = "answer",
-        empty: float = -60.0,
-        importance_cap: float | None = 2.0,
+        empty: Finite = -60.0,
+        importance_cap: Positive | None = 2.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_count("group_size", group_size, at_least=2)
-        check_count("max_new_tokens", max_new_tokens)
-        check_count("inner_epochs", inner_epochs)
-        check_range("temperature", temperature, above=0)
-        check_range("loss_temperature", loss_temperature, above=0)
-        check_range("empty", empty)
-        check_range("importance_cap", importance_cap, above=0)
-        check_choice("credit", credit, Credit)
-        check_choice("normalisation", normalisation, TokenMean)
         self.reward = with_scale(reward or LogReward(), self.scale)
         self.answer_reward = answer_reward
         self.group_size = group_size

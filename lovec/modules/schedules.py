@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lovec.types import check_count, check_range
+from lovec.settings import Count, ProperShare, Setting, checked
 
 
+@checked()
 class WarmupCosine(LRScheduler):
     """Linear warm-up, then a half cosine down to ``floor`` times the base rate.
 
@@ -26,11 +27,12 @@ class WarmupCosine(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, warmup: float = 0.1, floor: float = 0.0, total_steps: int | None = None
+        self,
+        optimizer: Optimizer,
+        warmup: ProperShare = 0.1,
+        floor: Annotated[float, Setting(at_least=0, at_most=1)] = 0.0,
+        total_steps: Count | None = None,
     ) -> None:
-        check_range("warmup", warmup, at_least=0, below=1)
-        check_range("floor", floor, at_least=0, at_most=1)
-        check_count("total_steps", total_steps)
         self.warmup = warmup
         self.floor = floor
         self.total_steps = total_steps

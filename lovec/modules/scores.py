@@ -18,7 +18,8 @@ from lovec.metrics.functional import expected_confidence
 from lovec.modules.base import PolicyModule, ratings
 from lovec.modules.batching import Batch, Example
 from lovec.policy import TokenSequence
-from lovec.types import LossOutput, Record, Term, check_range
+from lovec.settings import NonNegative, Positive
+from lovec.types import LossOutput, Record, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,8 @@ class ScoreModule(PolicyModule):
         kwargs: arguments of ``PolicyModule``.
     """
 
-    def __init__(self, text_weight: float = 1.0, score_weight: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, text_weight: NonNegative = 1.0, score_weight: Positive = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_range("text_weight", text_weight, at_least=0)
-        check_range("score_weight", score_weight, above=0)
         self.text_weight = text_weight
         self.score_weight = score_weight
 

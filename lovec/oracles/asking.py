@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -26,7 +26,8 @@ from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
-from lovec.types import LovecError, check_count, check_range
+from lovec.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
+from lovec.types import LovecError
 
 T = TypeVar("T")
 
@@ -95,6 +96,7 @@ class Asked(Generic[T]):
     gave_up: bool
 
 
+@checked()
 class Asker:
     """Asks a model on an OpenAI-compatible server (OpenAI, a vLLM server, ...).
 
@@ -137,26 +139,22 @@ class Asker:
         self,
         model: str,
         base_url: str | None = None,
-        concurrency: int = 16,
-        cache: str | None = None,
-        max_cost: float | None = None,
-        price_in: float | None = None,
-        price_out: float | None = None,
+        concurrency: Annotated[Count, NO_EFFECT] = 16,
+        cache: Annotated[str | None, NO_EFFECT] = None,
+        max_cost: Annotated[NonNegative | None, NO_EFFECT] = None,
+        price_in: Annotated[NonNegative | None, NO_EFFECT] = None,
+        price_out: Annotated[NonNegative | None, NO_EFFECT] = None,
         parameters: dict[str, Any] | None = None,
-        timeout: float = 300.0,
-        retries: int = 6,
-        ask_again: bool = False,
-        progress: bool = True,
+        timeout: Annotated[Positive, NO_EFFECT] = 300.0,
+        retries: Annotated[CountFromZero, NO_EFFECT] = 6,
+        ask_again: Annotated[bool, NO_EFFECT] = False,
+        progress: Annotated[bool, NO_EFFECT] = True,
     ) -> None:
-        prices, parameters = Prices(price_in, price_out), parameters or {}
         if not model:
             raise LovecError("model is empty, expected the name of a model that the server knows")
+        prices, parameters = Prices(price_in, price_out), parameters or {}
         if max_cost is not None and prices.tokens_in is None:
             raise LovecError("max_cost needs prices; give price_in and price_out (US dollars per 1M tokens)")
-        check_count("concurrency", concurrency)
-        check_range("timeout", timeout, above=0)
-        check_count("retries", retries, at_least=0)
-        check_range("max_cost", max_cost, at_least=0)
         if reserved := [name for name in _RESERVED_PARAMETERS if name in parameters]:
             raise LovecError(f"parameters has {reserved[0]!r}, which {type(self).__name__} sets itself; leave it out")
         address(base_url)

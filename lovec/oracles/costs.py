@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lovec.notices import counted
-from lovec.types import LovecError, check_range
+from lovec.types import LovecError
 
 REPLY_TOKENS = 80
 """Tokens that a reply is expected to have per sentence; the paper's four examples have about 60 each."""
@@ -30,7 +30,7 @@ class Prices:
     """US dollars per million tokens of prompts and of replies; None where unknown.
 
     Raises:
-        LovecError: one price is given without the other, or is negative or not finite.
+        LovecError: one price is given without the other.
     """
 
     tokens_in: float | None = None
@@ -41,8 +41,6 @@ class Prices:
             raise LovecError(
                 "only one of price_in and price_out is given; give both or none (US dollars per 1M tokens)"
             )
-        check_range("price_in", self.tokens_in, at_least=0)
-        check_range("price_out", self.tokens_out, at_least=0)
 
     def cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return the cost in US dollars; None where the prices are unknown."""

@@ -11,7 +11,8 @@ from lovec.encoding import Encoder
 from lovec.notices import SingleWarning
 from lovec.prompts import prompt
 from lovec.questions import SentenceQuestion
-from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record, check_choice, check_count
+from lovec.settings import Count, checked
+from lovec.types import DEFAULT_SCALE, Engine, LovecError, Oracle, Readout, Record
 
 if TYPE_CHECKING:
     from lovec.policy import Policy
@@ -27,6 +28,7 @@ _ROWS = 32
 log = logging.getLogger(__name__)
 
 
+@checked()
 class SelfJudge(Oracle):
     """Rates sentences with the policy's base weights, adapter off, so that no second model is in memory.
 
@@ -49,11 +51,11 @@ class SelfJudge(Oracle):
         LovecError: an option is out of range.
     """
 
-    def __init__(self, readout: Readout = "stated", evidence_tokens: int = 2048, engine: Engine | None = None) -> None:
+    def __init__(
+        self, readout: Readout = "stated", evidence_tokens: Count = 2048, engine: Engine | None = None
+    ) -> None:
         from lovec.engines import TransformersEngine  # here, so that oracles without a model load no torch
 
-        check_choice("readout", readout, Readout)
-        check_count("evidence_tokens", evidence_tokens)
         self.readout = readout
         self.evidence_tokens = evidence_tokens
         self.engine: Engine = engine or TransformersEngine(max_rows=_ROWS)

@@ -15,6 +15,7 @@ from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import REPLY_TOKENS, Estimate, count_tokens
 from lovec.oracles.prefetching import prefetch
 from lovec.oracles.prompts import fact_check, read_ratings
+from lovec.settings import Count
 from lovec.types import LovecError, Oracle, Record
 
 
@@ -40,14 +41,11 @@ class OpenAIOracle(Asker, Oracle):
     of sentences, or if it was cut off; then no sentence of the record gets a rating.
 
     Args:
-        max_cost: the most US dollars to spend, over all calls of this object; records beyond it are not rated. A call
-            is made only if its estimated cost fits beside that of the calls in progress, so the bill can exceed the
-            limit by the error of these estimates.
         evidence_tokens: the most tokens of evidence in a prompt (estimated: four bytes per token).
         evidence_cut: which part of longer evidence is kept: "bm25" the passages most similar to the sentences, "head"
             the first ones.
         parameters: sent with every call, such as ``{"temperature": 0, "max_tokens": 4096}``; None is temperature 0.
-        ask_again: whether records whose replies in the cache cannot be used are asked about again, three times at most.
+        kwargs: arguments of ``Asker``; records beyond its ``max_cost`` are not rated.
 
     Attributes:
         failures: the reason, in one line, by record id, for each record that failed; its sentences are rated None.
@@ -61,33 +59,12 @@ class OpenAIOracle(Asker, Oracle):
         self,
         model: str,
         base_url: str | None = None,
-        concurrency: int = 16,
-        cache: str | None = None,
-        max_cost: float | None = None,
-        price_in: float | None = None,
-        price_out: float | None = None,
-        evidence_tokens: int = 16_384,
+        evidence_tokens: Count = 16_384,
         evidence_cut: EvidenceCut = "bm25",
         parameters: dict[str, Any] | None = None,
-        timeout: float = 300.0,
-        retries: int = 6,
-        ask_again: bool = False,
-        progress: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            model,
-            base_url,
-            concurrency,
-            cache,
-            max_cost,
-            price_in,
-            price_out,
-            {"temperature": 0} if parameters is None else parameters,
-            timeout,
-            retries,
-            ask_again,
-            progress,
-        )
+        super().__init__(model, base_url, parameters={"temperature": 0} if parameters is None else parameters, **kwargs)
         self.cutter = Cutter(evidence_tokens, evidence_cut, count_tokens)
 
     def estimate(self, records: Iterable[Record], batch: bool = False) -> Estimate:

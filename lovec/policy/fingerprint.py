@@ -14,6 +14,7 @@ import torch
 
 from lovec.encoding import Encoder, Scoring
 from lovec.provenance import changes, digest, lasting, prompt_settings
+from lovec.settings import decisive
 
 Part: TypeAlias = dict[str, Any]
 
@@ -32,26 +33,6 @@ PARTS = {
 
 MEASURED = ("base", "prompt", "objective")
 """Parts that must agree to measure or to predict with the weights of a checkpoint."""
-
-FREE = (
-    "data.test_sets",
-    "model.baselines",
-    "model.engine",
-    "model.evaluation",
-    "model.micro_batch_tokens",
-    "model.oracle.cache",
-    "model.oracle.concurrency",
-    "model.oracle.max_cost",
-    "model.oracle.price_in",
-    "model.oracle.price_out",
-    "model.oracle.progress",
-    "model.oracle.retries",
-    "model.oracle.timeout",
-    "model.policy.gradient_checkpointing",
-    "model.policy.share_prefixes",
-    "model.policy.trust_remote_code",
-)
-"""Settings that change memory, speed, costs or what is measured, but not what is learned."""
 
 SCORING = "model.policy.scoring"
 """Setting of a fingerprint that a run fills in by its effect: what is scored at a tag."""
@@ -128,12 +109,12 @@ def settings_part(recipe: Mapping[str, Any]) -> Part:
     Args:
         recipe: every setting of a run, defaults included, with the keys ``trainer``, ``model`` and ``data``.
     """
-    options = _options({key: recipe[key] for key in ("trainer", "model", "data")})
+    options = _options({key: decisive(recipe[key]) for key in ("trainer", "model", "data")})
     ignored = ("model", *_ELSEWHERE)
     return {
         name: value
         for name, value in options.items()
-        if (name in _TRAINER if name.startswith("trainer.") else name not in ignored and not _is_free(name))
+        if (name in _TRAINER if name.startswith("trainer.") else name not in ignored)
     }
 
 
@@ -198,7 +179,3 @@ def _options(settings: Any, name: str = "") -> dict[str, Any]:
         inner = name if key in ("class_path", "init_args") else f"{name}.{key}".removeprefix(".")
         found |= _options(value, inner)
     return found
-
-
-def _is_free(name: str) -> bool:
-    return any(name == free or name.startswith(f"{free}.") for free in FREE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,10 +22,12 @@ from lovec.policy.quantization import (
     repair_on_cpu,
     stored_quantization,
 )
+from lovec.settings import NO_EFFECT, Count, PlainWord, PromptText, ProperShare, Setting, TrustRemoteCode, checked
 from lovec.tries import use_trie_attention
-from lovec.types import LovecError, PlainWord, PromptText, check_choice, check_count, check_range
+from lovec.types import LovecError
 
 
+@checked("policy.{}")
 @dataclass
 class PolicyConfig:
     """Which model to train, and how it is adapted.
@@ -61,32 +63,26 @@ class PolicyConfig:
         LovecError: a number is out of range, or a name is unknown.
     """
 
-    model: str = "world"
-    adapter: str | None = None
-    lora_r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.0
+    model: Annotated[str, Setting(taken="model")] = "world"
+    adapter: Annotated[str | None, Setting(taken="unread")] = None
+    lora_r: Count = 16
+    lora_alpha: Count = 32
+    lora_dropout: ProperShare = 0.0
     target_modules: list[PlainWord] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
     dtype: PlainWord = "float32"
     quantization: Quantization | None = None
-    gradient_checkpointing: bool = False
-    share_prefixes: bool = True
-    max_length: int | None = None
+    gradient_checkpointing: Annotated[bool, NO_EFFECT] = False
+    share_prefixes: Annotated[bool, NO_EFFECT] = True
+    max_length: Count | None = None
     instruction: PromptText | None = None
     tag_words: tuple[PromptText, PromptText] = ("<confidence>", "</confidence>")
     scale: list[PromptText] | None = None
     scoring: Scoring | None = None
     chat_template: str | None = None
-    trust_remote_code: bool = False
-    any_base: bool = False
+    trust_remote_code: TrustRemoteCode = False
+    any_base: Annotated[bool, Setting(decides=False, taken="unread")] = False
 
     def __post_init__(self) -> None:
-        check_count("policy.lora_r", self.lora_r)
-        check_count("policy.lora_alpha", self.lora_alpha)
-        check_range("policy.lora_dropout", self.lora_dropout, at_least=0, below=1)
-        check_count("policy.max_length", self.max_length)
-        if self.scoring is not None:
-            check_choice("policy.scoring", self.scoring, Scoring)
         check_dtype_name(self.dtype)
         if self.quantization not in (None, "nf4"):
             raise LovecError(f"policy.quantization is {self.quantization!r}, expected nf4 or null")

@@ -10,7 +10,8 @@ from lovec.metrics.bootstrap import BOOTSTRAPPED, MAIN, Interval, Resampled, by_
 from lovec.metrics.records import passage_pairs
 from lovec.reports.runs import RunResults, stored_readout
 from lovec.reports.table import Cell, metric_cell
-from lovec.types import N_SCORES, LovecError, Record, ResultRow, check_count, check_range
+from lovec.settings import CountFromZero, Probability, checked
+from lovec.types import N_SCORES, LovecError, Record, ResultRow
 
 BOLD = "Bold: better than all others of {group}, and the interval of the difference to the next excludes 0."
 """Note below a table: what is bold in it, with the name of what is compared."""
@@ -18,6 +19,7 @@ BOLD = "Bold: better than all others of {group}, and the interval of the differe
 _TOLERANCE = 1e-3  # metrics are computed in float32, and a confidence may lie on the edge of a bin
 
 
+@checked()
 class CellMaker:
     """Makes the cells of a run's rows.
 
@@ -30,9 +32,7 @@ class CellMaker:
         LovecError: ``draws`` is negative, or ``level`` is not between 0 and 1.
     """
 
-    def __init__(self, run: RunResults, draws: int = 1000, level: float = 0.95) -> None:
-        check_count("draws", draws, at_least=0)
-        check_range("level", level, above=0, below=1)
+    def __init__(self, run: RunResults, draws: CountFromZero = 1000, level: Probability = 0.95) -> None:
         self.run, self.draws, self.level = run, draws, level
         self._has_intervals = False
         self._resampled_of: dict[tuple[str, ...], Resampled | None] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
-from lovec.types import check_range
+from lovec.settings import NonNegative, Positive, Setting, checked
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """Limits on requests and connections.
@@ -26,18 +28,12 @@ class RequestLimits:
         LovecError: a limit is not positive, or ``grace`` is negative.
     """
 
-    max_waiting: int = 256
-    max_body: int = 1 << 20
-    max_tokens: int = 1024
-    max_choices: int = 8
-    timeout: float = 300.0
-    io_timeout: float = 30.0
-    max_connections: int = 1024
-    max_client_connections: int = 512
-    grace: float = 20.0
-
-    def __post_init__(self) -> None:
-        check_range("grace", self.grace, at_least=0)
-        for field in fields(self):
-            if field.name != "grace":
-                check_range(field.name, getattr(self, field.name), above=0, integer=field.type == "int")
+    max_waiting: Annotated[int, Setting(above=0)] = 256
+    max_body: Annotated[int, Setting(above=0)] = 1 << 20
+    max_tokens: Annotated[int, Setting(above=0)] = 1024
+    max_choices: Annotated[int, Setting(above=0)] = 8
+    timeout: Positive = 300.0
+    io_timeout: Positive = 30.0
+    max_connections: Annotated[int, Setting(above=0)] = 1024
+    max_client_connections: Annotated[int, Setting(above=0)] = 512
+    grace: NonNegative = 20.0

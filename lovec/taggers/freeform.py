@@ -9,6 +9,7 @@ from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lovec.encoding import Encoder
+from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import Passage, ScoredSentence, Step, Tagged, items_of, read_out, score_passages
 from lovec.tags import TaggedSentence, TaggedText, parse
@@ -22,7 +23,6 @@ from lovec.types import (
     Sampling,
     Scale,
     Sentence,
-    check_choice,
     token_scorer,
 )
 from lovec.written import Steps
@@ -37,6 +37,7 @@ confidence, and without distribution."""
 log = logging.getLogger(__name__)
 
 
+@checked()
 class FreeFormTagger:
     """Samples a tagged answer for every question and reads the tags.
 
@@ -69,7 +70,6 @@ class FreeFormTagger:
         likelihoods: bool = False,
         calibration: Calibration | None = None,
     ) -> None:
-        check_choice("readout", readout, Readout)
         self.engine = engine
         self.encoder = encoder
         self.sampling = sampling or Sampling()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lovec.encoding import Encoder
+from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import (
     History,
@@ -22,12 +23,13 @@ from lovec.taggers.scoring import (
     read_out,
     score_requests,
 )
-from lovec.types import Engine, Readout, Record, Sentence, check_choice
+from lovec.types import Engine, Readout, Record, Sentence
 
 if TYPE_CHECKING:
     from lovec.calibration import Calibration
 
 
+@checked()
 class IterativeTagger:
     """Scores given sentences one after the other.
 
@@ -63,8 +65,6 @@ class IterativeTagger:
         likelihoods: bool = False,
         calibration: Calibration | None = None,
     ) -> None:
-        check_choice("readout", readout, Readout)
-        check_choice("history", history, History)
         self.engine = engine
         self.encoder = encoder
         self.readout: Readout = readout

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from lovec.devices import check_engine_name, device_of
 from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instruction
@@ -18,6 +18,7 @@ from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
 from lovec.provenance import Provenance, provenance_of
+from lovec.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
 from lovec.taggers.deployment import Deployment
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import DEFAULT_SCALE, Engine, LovecError, Scale
@@ -119,13 +120,13 @@ def open_session(
     scale: Sequence[str] | None = None,
     chat_template: str | None = None,
     dtype: str | None = None,
-    quantization: Literal["nf4", "none"] | None = None,
-    device: str | None = None,
-    rows: int = 64,
-    trust_remote_code: bool = False,
-    any_base: bool = False,
+    quantization: Annotated[Literal["nf4", "none"] | None, ELSEWHERE] = None,
+    device: Annotated[str | None, NO_EFFECT] = None,
+    rows: Annotated[Count, NO_EFFECT] = 64,
+    trust_remote_code: TrustRemoteCode = False,
+    any_base: Annotated[bool, NO_EFFECT] = False,
     raw: bool = False,
-    scoring: Scoring | None = None,
+    scoring: Annotated[Scoring | None, ELSEWHERE] = None,
 ) -> Session:
     """Open a model for tagging.
 

@@ -19,7 +19,8 @@ from lovec.policy import Policy
 from lovec.policy.fingerprint import loaded_digest, prompt_part
 from lovec.progress import doing
 from lovec.provenance import adapter_options, text_digest, weights_digest
-from lovec.types import LovecError, Oracle, Record, check_range
+from lovec.settings import check_range
+from lovec.types import LovecError, Oracle, Record
 
 Estimates: TypeAlias = list[list[float | None]]
 """How true every sentence of every record is, in [0, 1]; None where a teacher cannot say."""

@@ -12,8 +12,9 @@ from scipy.special import expit, logit
 
 from lovec.calibration import Isotonic
 from lovec.calibration.logistic import Array, fit_logistic, softened
+from lovec.settings import CountFromTwo, Positive, Seed, checked
 from lovec.teachers.base import Estimates, Teacher, TeacherResources
-from lovec.types import LovecError, Record, check_count, check_range, check_seed, comparable
+from lovec.types import LovecError, Record, comparable
 
 _CLIP = 0.01
 
@@ -55,6 +56,7 @@ class CalibratedStack:
         return np.asarray(expit(np.array(self.weights) @ odds + self.intercept))
 
 
+@checked("{} of a blend")
 class Blend(Teacher):
     """A calibrated blend of several teachers, fitted on the labelled training answers by cross-fitting.
 
@@ -78,13 +80,15 @@ class Blend(Teacher):
     uses_labels = True
 
     def __init__(
-        self, teachers: list[Teacher], folds: int = 5, strength: float = 1e-3, alike: bool = True, seed: int = 0
+        self,
+        teachers: list[Teacher],
+        folds: CountFromTwo = 5,
+        strength: Positive = 1e-3,
+        alike: bool = True,
+        seed: Seed = 0,
     ) -> None:
         if not teachers:
             raise LovecError("the teacher Blend has no teachers to blend, expected one or more")
-        check_count("folds of a blend", folds, at_least=2)
-        check_range("strength of a blend", strength, above=0)
-        check_seed("seed of a blend", seed)
         self.teachers = teachers
         self.folds = folds
         self.strength = strength

@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lovec.baselines import Baseline
 from lovec.notices import counted, listed
+from lovec.settings import checked
 from lovec.taggers import IterativeTagger
 from lovec.teachers.base import Estimates, StoredTeacher, TeacherResources, plain_settings
-from lovec.types import LovecError, Oracle, Record, check_choice, checked_ratings
+from lovec.types import LovecError, Oracle, Record, checked_ratings
 
 Comparison: TypeAlias = Literal["samples", "answers"]
 """What a teacher compares an answer with: newly sampled answers, or the other training answers to its question."""
@@ -59,6 +60,7 @@ class HeldOut(Protocol):
         """Learn from labelled records, and return confidences of them that the labels of a question have no part in."""
 
 
+@checked()
 class BaselineTeacher(StoredTeacher):
     """The confidences of a baseline: p(true), sentence likelihood, agreement with samples, a probe, or any other.
 
@@ -74,7 +76,6 @@ class BaselineTeacher(StoredTeacher):
     """
 
     def __init__(self, baseline: Baseline, compare_with: Comparison = "samples") -> None:
-        check_choice("compare_with", compare_with, Comparison)
         if baseline.needs_labels and not isinstance(baseline, HeldOut):
             raise LovecError(
                 f"the teacher's baseline {baseline.name!r} learns from labels of the answers that it would be asked "

@@ -19,10 +19,10 @@ import lovec.modules
 import lovec.rewards
 from lovec.callbacks import Limits, Monitor, Probe
 from lovec.callbacks.monitor import _ADVICE, advice_on, judge, remedy_options
-from lovec.cli.saved_recipe import declared_types
 from lovec.modules import DPO, SFT
 from lovec.reports.training_log import read_training_log
 from lovec.rewards import QuadraticReward
+from lovec.settings import declared
 from lovec.types import LovecError
 
 GOOD = dict(
@@ -95,10 +95,10 @@ def test_advice_names_options_that_the_objective_has_and_better_values(model: st
 
 
 def test_advice_is_about_options_that_objectives_have() -> None:
-    known = {name for kind in vars(lovec.modules).values() if isinstance(kind, type) for name in declared_types(kind)}
+    known = {name for kind in vars(lovec.modules).values() if isinstance(kind, type) for name in declared(kind)}
     advised = {remedy["option"] for kind in _ADVICE.values() for remedy in kind["remedies"] if "option" in remedy}
     assert {option.partition(".")[0] for option in advised} <= known
-    rewards = {name for name in declared_types(lovec.rewards.LogReward)}
+    rewards = {name for name in declared(lovec.rewards.LogReward)}
     assert {option.partition(".")[2] for option in advised if option.startswith("reward.")} <= rewards
 
 

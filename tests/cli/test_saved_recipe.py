@@ -19,6 +19,7 @@ from lovec.cli.arguments import RECIPES, arrange
 from lovec.cli.errors import UsageError
 from lovec.cli.saved_recipe import RECIPE_KEY, known_classes, read_saved_recipe, recipe_text, run_folder
 from lovec.cli.training import resolved
+from lovec.settings import declared
 from lovec.types import LovecError
 
 WHOLE = {path.name: yaml.safe_load(path.read_text()) for path in sorted(RECIPES.glob("*.yaml"))}
@@ -64,6 +65,10 @@ def test_everything_of_a_packaged_recipe_is_taken(here: Path, name: str, capsys:
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"objective {settings['model']['class_path']}, model world, data lovec.datamodules.World" in line
     assert ("left out" in line) == (adapter is not None)  # the checkpoint holds the weights that came from it
+    machine = {"accelerator", "devices", "num_nodes", "strategy", "plugins", "sync_batchnorm"}
+    trainer = {option: value for option, value in settings["trainer"].items() if option not in machine}
+    assert taken(Path(saved), "test") == {**settings, "trainer": trainer}  # with the one flag
+    capsys.readouterr()
     again = build("fit", "--ckpt_path", saved, *CPU)
     assert resolved(again.parser, again.config)["model"] == {**settings["model"], "init_args": {
         **settings["model"]["init_args"], "policy": {**policy, "adapter": None}}}  # fmt: skip
@@ -93,12 +98,12 @@ def test_switches_that_run_code_are_never_taken() -> None:
     """What bool parameters are called, among all classes that are taken: a new one of this kind has to be looked at."""
     from lightning.pytorch import Trainer
 
-    from lovec.cli.saved_recipe import _classes, declared_types
+    from lovec.cli.saved_recipe import _classes
     from lovec.evaluation import EvaluationConfig
     from lovec.policy import PolicyConfig
 
     kinds = {*_classes().values(), Trainer, EvaluationConfig, PolicyConfig}
-    switches = {name for kind in kinds for name, types in declared_types(kind).items() if bool in types}
+    switches = {name for kind in kinds for name, option in declared(kind).items() if bool in option.types}
     assert len(switches) > 30
     risky = re.compile("trust|allow|unsafe|remote|code|pickle|exec|eval|any|push|write|overwrite|download|insecure")
     assert {name for name in switches if risky.search(name)} == {"trust_remote_code", "any_base"}

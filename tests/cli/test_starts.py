@@ -25,9 +25,9 @@ import lovec.oracles
 from lovec.cli import main
 from lovec.cli.arguments import BASE, RECIPES
 from lovec.cli.preflight import check_words
-from lovec.cli.saved_recipe import declared_types
 from lovec.datamodules import RecordsDataModule
 from lovec.datasets.jsonl import write_records
+from lovec.settings import declared
 from lovec.types import LovecError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,13 +50,13 @@ ORACLES = exported(lovec.oracles, "rate")
 def words_of(option: str, kind: type) -> list[str]:
     """The class as an option, with every parameter that it needs: a file for a text, else what its type says."""
     words = [option, f"{kind.__module__}.{kind.__qualname__}"]
-    declared = declared_types(kind)
+    options = declared(kind)
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         ):
-            assert str in declared[name], (kind, name)
+            assert str in options[name].types, (kind, name)
             words += [f"{option}.{name}", "file.jsonl"]
     return words
 

@@ -18,7 +18,7 @@ RECIPE: dict[str, Any] = {
         "init_args": {
             "policy": {"model": "world", "instruction": None, "lora_r": 4, "gradient_checkpointing": False},
             "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1, "betas": [0.9, 0.99]}},
-            "oracle": {"class_path": "OpenAIOracle", "init_args": {"model": "m", "max_cost": 3}},
+            "oracle": {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "m", "max_cost": 3}},
             "evaluation": {"modes": ["iterative"]},
             "micro_batch_tokens": 10,
             "beta": 0.1,
@@ -64,7 +64,7 @@ def test_settings_are_those_that_decide_what_is_learned() -> None:
         "model.optimizer": "torch.optim.AdamW",
         "model.optimizer.lr": 0.1,
         "model.optimizer.betas": [0.9, 0.99],
-        "model.oracle": "OpenAIOracle",
+        "model.oracle": "lovec.oracles.OpenAIOracle",
         "model.oracle.model": "m",
         "model.beta": 0.1,
         "data": "Preferences",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
+from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
 from lovec.settings import CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
 
@@ -27,46 +27,6 @@ class _StateReader(Protocol):
         self, contexts: Sequence[Sequence[int]], places: Sequence[Sequence[int]], layers: Sequence[int]
     ) -> list[Tensor]:
         """Return hidden states after tokens of every context: [places, layers, D]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ridge:
-    """A linear map with the lowest squared error plus a penalty on its squared weights (Hoerl and Kennard 1970).
-
-    Attributes:
-        weights: [D].
-        intercept: added to the product.
-    """
-
-    weights: Tensor
-    intercept: Tensor
-
-    @classmethod
-    def path(cls, x: Tensor, y: Tensor, penalties: Sequence[float], scaled: bool = True) -> list[Ridge]:
-        """Fit a map for every penalty, from one eigenvalue decomposition.
-
-        Args:
-            x: [N, D]; every column is centred, and constant ones are left out.
-            y: [N].
-            penalties: of the squared weights, per row.
-            scaled: whether the penalty is that of columns scaled to a standard deviation of 1.
-        """
-        x, y = x.double(), y.double()
-        mean, centre = x.mean(0), y.mean()
-        scale = x.std(0, correction=0)
-        inverse = torch.where(scale > 1e-8, 1.0 / scale.clamp(min=1e-8) if scaled else torch.ones_like(scale), 0.0)
-        z = (x - mean) * inverse
-        values, vectors = torch.linalg.eigh(z.T @ z / len(z))
-        projected = vectors.T @ (z.T @ (y - centre) / len(z))
-        fitted = []
-        for penalty in penalties:
-            weights = inverse * (vectors @ (projected / (values.clamp(min=0.0) + penalty)))
-            fitted.append(cls(weights, centre - mean @ weights))
-        return fitted
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the values of states [N, D], clipped to [0, 1]: [N], float64."""
-        return (x.double() @ self.weights + self.intercept).clamp(0.0, 1.0)
 
 
 class LinearProbe(Baseline):
@@ -128,12 +88,7 @@ class LinearProbe(Baseline):
         """
         answers = [record for record in records if _has_labels(record)]
         found, states, labels, parts = self._fit(answers)
-        known = ~labels.isnan()
-        values = torch.zeros_like(labels)
-        for part in sorted(set(parts[known].tolist())):
-            other = known & (parts != part)
-            [fitted] = Ridge.path(states[other], labels[other], [self.penalty or 0.0])
-            values[parts == part] = fitted(states[parts == part])
+        values = held_out_values(states, labels, parts, self.penalty or 0.0)
         held: list[list[float | None]] = [[None] * len(answer.sentences) for answer in answers]
         for (at, i), value in zip(found, values.tolist(), strict=True):
             held[at][i] = value
@@ -157,17 +112,8 @@ class LinearProbe(Baseline):
         found = self._states(answers, layers)
         y = torch.tensor([_label(answers, at, i) for at, i, _ in found], dtype=torch.float64)
         known = ~y.isnan()
-        questions = list(
-            dict.fromkeys(answers[at].question for (at, _, _), has in zip(found, known, strict=True) if has)
-        )
-        if len(questions) < 2:
-            raise LovecError(
-                f"the baseline {self.name!r} got labelled sentences of {len(questions)} questions, expected at least "
-                "two; give training records with labels, or leave it out of --model.baselines"
-            )
-        part = {question: number % self.folds for number, question in enumerate(questions)}
-        # A question none of whose labelled sentences fits the context has no part of its own, and may be in any.
-        parts = torch.tensor([part.get(answers[at].question, 0) for at, _, _ in found])
+        questions = [answers[at].question for at, _, _ in found]
+        parts = parts_by_question(questions, known, self.folds, self.name)
         x = torch.stack([state for _, _, state in found])
         best: list[tuple[float, int, float]] = []
         for column, layer in enumerate(layers):
@@ -204,27 +150,6 @@ class LinearProbe(Baseline):
             for text, found in zip(texts, states, strict=True)
             for (at, _, _), state in zip(text.spans, found, strict=True)
         ]
-
-
-def cross_validated(
-    x: Tensor, y: Tensor, parts: Tensor, penalties: Sequence[float], scaled: bool = True
-) -> list[float]:
-    """Return the mean squared error of ridge regression for every penalty, each part predicted from the others.
-
-    Args:
-        x: [N, D].
-        y: [N], in [0, 1].
-        parts: [N], number of the part that each row belongs to; there are at least two.
-        penalties: see ``Ridge.path``.
-        scaled: see ``Ridge.path``.
-    """
-    errors = torch.zeros(len(penalties), dtype=torch.float64)
-    for part in sorted(set(parts.tolist())):
-        held = parts == part
-        for number, fitted in enumerate(Ridge.path(x[~held], y[~held], penalties, scaled)):
-            errors[number] += ((fitted(x[held]) - y[held]) ** 2).sum()
-    mean: list[float] = (errors / len(y)).tolist()
-    return mean
 
 
 def _reader(engine: Engine, name: str) -> _StateReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lovec.baselines.base import Baseline
-from lovec.baselines.probe import Ridge, cross_validated
+from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
 from lovec.settings import Count, CountFromTwo, PlainWord
 from lovec.types import LovecError, Record
 
@@ -56,28 +57,43 @@ class Words(Baseline):
         Raises:
             LovecError: the labelled sentences belong to fewer than two questions.
         """
-        labelled = [
-            (record.question, sentence.factuality, names)
-            for record in records
-            for sentence, names in zip(record.sentences, _features(record), strict=True)
-            if sentence.factuality is not None
-        ]
-        questions = list(dict.fromkeys(question for question, _, _ in labelled))
-        if len(questions) < 2:
-            raise LovecError(
-                f"the baseline {self.name!r} got labelled sentences of {len(questions)} questions, expected at least "
-                "two; give training records with labels, or leave it out of --model.baselines"
-            )
-        count = Counter(name for _, _, names in labelled for name in names)
+        self._fit(records)
+
+    def held_out(self, records: Sequence[Record]) -> list[list[float | None]]:
+        """Fit the weights, and return values of the same records that labels of their own questions have no part in.
+
+        Only the choice of the penalty has seen all labels.
+
+        Raises:
+            LovecError: as for ``fit``.
+        """
+        x, y, parts = self._fit(records)
+        values = iter(held_out_values(x, y, parts, self.penalty or 0.0, scaled=False).tolist())
+        return [[next(values) for _ in record.sentences] for record in records]
+
+    def _fit(self, records: Sequence[Record]) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit the weights of words.
+
+        Returns:
+            Of every sentence of the records: its words, [N, D]; its label, NaN where there is none, [N]; and the part
+            of cross-validation that it belongs to, [N].
+        """
+        names = [found for record in records for found in _features(record)]
+        sentences = [sentence for record in records for sentence in record.sentences]
+        labels = [math.nan if sentence.factuality is None else sentence.factuality for sentence in sentences]
+        y = torch.tensor(labels, dtype=torch.float64)
+        known = ~y.isnan()
+        questions = [record.question for record in records for _ in record.sentences]
+        parts = parts_by_question(questions, known, self.folds, self.name)
+        labelled = zip(names, known.tolist(), strict=True)
+        count = Counter(name for found, has in labelled if has for name in found)
         kept = sorted(name for name, uses in count.items() if uses >= self.least)
         self._columns = {name: column for column, name in enumerate(kept)}
-        x = self._matrix([names for _, _, names in labelled])
-        y = torch.tensor([factuality for _, factuality, _ in labelled], dtype=torch.float64)
-        part = {question: number % self.folds for number, question in enumerate(questions)}
-        parts = torch.tensor([part[question] for question, _, _ in labelled])
-        errors = cross_validated(x, y, parts, _PENALTIES, scaled=False)
+        x = self._matrix(names)
+        errors = cross_validated(x[known], y[known], parts[known], _PENALTIES, scaled=False)
         self.penalty = _PENALTIES[errors.index(min(errors))]
-        [self._map] = Ridge.path(x, y, [self.penalty], scaled=False)
+        [self._map] = Ridge.path(x[known], y[known], [self.penalty], scaled=False)
+        return x, y, parts
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the fitted value of every sentence.

@@ -66,7 +66,8 @@ class BaselineTeacher(StoredTeacher):
 
     Args:
         baseline: gives the confidences. One that learns from labels must have a method ``held_out``, as
-            ``LinearProbe`` has: it gives confidences that the labels of the same question have no part in.
+            ``LinearProbe`` and ``Words`` have: it gives confidences that the labels of the same question have no part
+            in.
         compare_with: what a baseline that compares answers is given. With "samples" it samples answers to every
             question, and compares all training answers to it with the same ones. With "answers" nothing is sampled:
             every training answer is compared with the other training answers to the same question.

@@ -32,7 +32,7 @@ from lovec.baselines import (
 )
 from lovec.baselines.base import Relation, relations
 from lovec.baselines.plain import plain_texts
-from lovec.baselines.probe import Ridge, cross_validated
+from lovec.baselines.ridge import Ridge, cross_validated
 from lovec.datasets.jsonl import read_records
 from lovec.encoding import Encoder
 from lovec.engines import TransformersEngine

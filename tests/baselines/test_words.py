@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from lovec.baselines import Words
-from lovec.baselines.probe import Ridge
+from lovec.baselines.ridge import Ridge
 from lovec.types import LovecError, Record, Sentence
 
 
@@ -84,3 +84,21 @@ def test_what_is_wrong_is_said():
         Words().fit([answer(1, ("A.", 1.0))])
     with pytest.raises(LovecError, match="least is 0"):
         Words(least=0)
+
+
+def test_held_out_values_of_a_question_do_not_depend_on_its_labels(monkeypatch):
+    monkeypatch.setattr("lovec.baselines.words._PENALTIES", (1e-3,))  # the choice of a penalty may see all labels
+    records = list(corpus(20))
+    flipped = [answer(0, *[(s.text, 1.0 - s.factuality) for s in records[0].sentences]), *records[1:]]
+    first, second = (Words(folds=20, least=1).held_out(part) for part in (records, flipped))
+    assert first[0] == pytest.approx(second[0], abs=1e-9)
+    assert first[1] != pytest.approx(second[1], abs=1e-4)
+
+
+def test_held_out_values_of_sentences_without_labels_are_those_of_other_questions():
+    records = [*corpus(), answer("bare", ("X is in France.", None))]
+    words = Words()
+    held = words.held_out(records)
+    assert [len(values) for values in held] == [len(record.sentences) for record in records]
+    assert held[-1] == pytest.approx(words.confidences(records[-1:])[0], abs=0.05)
+    assert held[0] != words.confidences(records[:1])[0]

@@ -156,7 +156,7 @@ class Option:
             if item is None:
                 continue
             if is_listed:
-                _refuse_unlisted(names.format(self.name), item, self.choices)
+                _refuse_unlisted(names.format(self.name), item, self.choices, nullable=type(None) in self.types)
             elif self.setting is not None:
                 limits = {name: getattr(self.setting, name) for name in ("at_least", "above", "at_most", "below")}
                 check_range(names.format(self.name), item, **limits, integer=self.number is int)
@@ -313,9 +313,10 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     _refuse_unlisted(name, value, get_args(choices))
 
 
-def _refuse_unlisted(name: str, value: object, choices: Sequence[Any]) -> None:
+def _refuse_unlisted(name: str, value: object, choices: Sequence[Any], nullable: bool = False) -> None:
     if value not in choices:
-        raise LovecError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
+        expected = f"{'one of ' * (len(choices) > 1)}{', '.join(map(str, choices))}{' or null' * nullable}"
+        raise LovecError(f"{name} is {value!r}, expected {expected}")
 
 
 def check_range(

@@ -121,12 +121,19 @@ def test_too_few_labels_are_refused(labelled: int) -> None:
         Blend([PolicyMean()]).blended(even, [sure, vague])
 
 
+class Learned(PTrue):
+    """A baseline that learns from labels, without held-out values."""
+
+    needs_labels = True
+
+
 def test_what_makes_no_teacher() -> None:
     with pytest.raises(LovecError, match="no teachers to blend"):
         Blend([])
-    with pytest.raises(LovecError, match=r"'Words' learns from labels .* lovec.baselines.LinearProbe"):
-        BaselineTeacher(Words())
-    assert BaselineTeacher(LinearProbe()).uses_labels and not BaselineTeacher(PTrue()).uses_labels
+    with pytest.raises(LovecError, match=r"'p\(true\)' learns from labels .* lovec.baselines.LinearProbe"):
+        BaselineTeacher(Learned())
+    assert all(BaselineTeacher(baseline).uses_labels for baseline in (LinearProbe(), Words()))
+    assert not BaselineTeacher(PTrue()).uses_labels
 
 
 def test_files_that_hold_something_else_are_not_read(tmp_path: Any) -> None:

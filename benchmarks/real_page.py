@@ -190,7 +190,21 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     runs = f"{len(seeds)}{of} {part}"
     if runs == "1 seeds":
         runs = "one seed (what differs from seed to seed is in no interval)"
+    elif data not in SETS and (fewer := _with_fewer_seeds(entries, len(seeds))):
+        runs += f" ({fewer}: differences between seeds are not in all of their intervals)"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
+
+
+def _with_fewer_seeds(entries: Sequence[Mapping[str, Any]], most: int) -> str:
+    """Return in words which methods have how many seeds, where these are fewer than others have; "" where none is."""
+    seeds: dict[str, set[int]] = {}
+    for entry in entries:
+        if entry["rows"]:
+            seeds.setdefault(entry["method"], set()).add(entry["seed"])
+    by_number: dict[int, list[str]] = {}
+    for method, found in seeds.items():
+        by_number.setdefault(len(found), []).append(method)
+    return "; ".join(f"{n} for {', '.join(by_number[n])}" for n in sorted(by_number) if n < most)
 
 
 def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str) -> list[str]:

@@ -267,7 +267,7 @@ class Group:
     [
         ({"share": 1.0}, "--share is 1.0, expected above 0 and below 1"),
         ({"share": [0.5, "x"]}, "--share is 'x', expected a number above 0 and below 1"),
-        ({"mode": "c"}, "--mode is 'c', expected one of a, b"),
+        ({"mode": "c"}, "--mode is 'c', expected one of a, b or null"),
         ({"port": 2**16}, "--port is 65536, expected at least 0 and at most 65535"),
         ({"port": 0.5}, "--port is 0.5, expected an integer at least 0 and at most 65535"),
         ({"port": None, "share": [0.1, 0.9], "mode": "a"}, None),

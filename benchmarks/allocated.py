@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 def allocated(step: Callable[[], object]) -> int:
     """Run a step and return the most bytes that it had allocated at a time, beyond what was there before.
 
-    Temporary memory of PyTorch's own kernels counts; what libraries below it take, such as oneDNN, does not. Tensors of
-    before that nobody refers to any more are freed first: freed within the step, they would be subtracted.
+    Temporary memory of PyTorch's own kernels counts; what libraries below it take, such as oneDNN, does not. Garbage is
+    collected first: if that happened within the step, its bytes would be subtracted.
     """
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:

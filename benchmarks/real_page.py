@@ -191,7 +191,7 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     if runs == "1 seeds":
         runs = "one seed (what differs from seed to seed is in no interval)"
     elif data not in SETS and (fewer := _with_fewer_seeds(entries, len(seeds))):
-        runs += f" ({fewer}: differences between seeds are not in all of their intervals)"
+        runs += f" ({fewer}, whose intervals leave out variation between seeds)"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
 

@@ -1,7 +1,7 @@
 """The ``lovec`` command.
 
 This file answers ``--help``, ``--version`` and a mistyped command without importing torch, and prints every error that
-the user can mend as one line. Set LOVEC_DEBUG=1 to see the traceback instead.
+the user can fix as one line. Set LOVEC_DEBUG=1 to see the traceback instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after ``lovec``; None takes those of this process.
 
     Returns:
-        The exit code: 0 for success, 1 for an error that the user can mend, 2 for a command line or recipe that cannot
+        The exit code: 0 for success, 1 for an error that the user can fix, 2 for a command line or recipe that cannot
         be read, 130 for an interrupt, 143 for SIGTERM, 129 for SIGHUP, 138 for SIGUSR1.
     """
     if argv is None:  # at the end of this process, no search for garbage among all that was imported
@@ -90,7 +90,7 @@ def run(args: list[str], alone: bool = False) -> int:
             garbage.
 
     Raises:
-        LovecError: something the user can mend.
+        LovecError: something the user can fix.
     """
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage(), end="")

@@ -1,4 +1,4 @@
-"""One line for every error that the user can mend: what was given, what was expected, and the nearest right word."""
+"""One line for every error that the user can fix: what was given, what was expected, and the nearest right word."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def run(words: list[str]) -> None:
         words: the command line after ``label``.
 
     Raises:
-        LovecError: something the user can mend; what is done stays done. If records failed it is raised at the end,
+        LovecError: something the user can fix; what is done stays done. If records failed it is raised at the end,
             when everything else is done.
     """
     add_working_directory()  # an oracle, a data set or a splitter of the user's own

@@ -51,7 +51,7 @@ def run(words: list[str]) -> None:
         words: the command line after ``tag``.
 
     Raises:
-        LovecError: something the user can mend. If lines of the input cannot be read it is raised at the end, when
+        LovecError: something the user can fix. If lines of the input cannot be read it is raised at the end, when
             everything else is done.
     """
     add_working_directory()  # an engine of the user's own

@@ -278,7 +278,7 @@ def run(command: str, words: Sequence[str]) -> None:
         words: the command line after the command.
 
     Raises:
-        LovecError: something the user can mend.
+        LovecError: something the user can fix.
     """
     with at_work(command, words):
         cli = prepare(command, words)
@@ -413,7 +413,7 @@ def execute(command: str, words: Sequence[str], verbose: bool = True) -> Trainin
         verbose: whether a validation prints its metrics.
 
     Raises:
-        LovecError: something the user can mend.
+        LovecError: something the user can fix.
     """
     cli = prepare(command, words)
     cli.run_trainer(verbose)
@@ -428,7 +428,7 @@ def prepare(command: str, words: Sequence[str]) -> TrainingCLI:
         words: the command line after the command.
 
     Raises:
-        LovecError: something the user can mend.
+        LovecError: something the user can fix.
     """
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_news)

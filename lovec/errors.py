@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class LovecError(Exception):
-    """An error that the user can mend: says what was given, what was expected, and the fix, in one line."""
+    """An error that the user can fix: says what was given, what was expected, and the fix, in one line."""

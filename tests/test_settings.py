@@ -283,6 +283,22 @@ def test_what_is_given_is_checked(given: dict[str, Any], message: str | None) ->
         Group(*(given.get(name) for name in ("share", "mode", "port")))
 
 
+class Wide:
+    def __init__(self, share: Positive = 1.0, rows: int = 1) -> None:
+        pass
+
+
+class Narrow(Wide):
+    def __init__(self, share: Probability = 0.5, **kwargs: Any) -> None:
+        super().__init__(share, **kwargs)
+
+
+def test_a_subclass_may_narrow_what_its_base_declares_and_keeps_the_rest() -> None:
+    options = declared(Narrow)
+    assert options["share"].setting == Setting(above=0, below=1) and options["rows"].number is int
+    assert declared(Wide)["share"].setting == Setting(above=0)
+
+
 def test_results_depend_on_all_that_is_not_declared_otherwise() -> None:
     oracle = {"class_path": "lovec.oracles.OpenAIOracle", "init_args": {"model": "m", "max_cost": 1.0, "timeout": 2.0}}
     policy = {"model": "world", "share_prefixes": True, "lora_r": 4}

@@ -58,7 +58,7 @@ def text_of(data: bytes) -> str:
 
 
 def one_line(error: object) -> str:
-    """The message of an error that a user can mend."""
+    """The message of an error that a user can fix."""
     message = str(error)
     assert message and "\n" not in message and len(message) < 1000, message
     return message

@@ -1,6 +1,7 @@
 """Lets SmolLM2 write the answers of Atlas, which come with the package.
 
-    python benchmarks/atlas_answers.py --work FOLDER       # about an hour on one core; goes on where it was stopped
+    python benchmarks/atlas_answers.py --work FOLDER       # about two hours on one core; goes on where it was stopped
+    python benchmarks/atlas_answers.py --work FOLDER --more  # only those of the part "more"; the others are kept
 
 The model sees plain text, four worked examples and the question, and completes it until the end of the line. Which
 cities are asked about depends on the country that it names for each of half as many candidates more, and on no verdict.
@@ -13,15 +14,15 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import atlas_drawing as drawing
 
 from lovec.datasets.atlas import asking
-from lovec.datasets.atlas.facts import City
-from lovec.datasets.atlas.shipped import SHIPPED
+from lovec.datasets.atlas.facts import City, cities
+from lovec.datasets.atlas.shipped import SHIPPED, Part, stored_answers
 from lovec.engines import TransformersEngine
 from lovec.gguf import SMOLLM2, ensure_dequantised
 from lovec.imports import without_progress_bars
@@ -29,6 +30,7 @@ from lovec.sentences import split_sentences
 from lovec.types import Sampling
 
 CITIES, COUNTRIES = 600, 100
+MORE = 600  # cities of the part "more"
 CANDIDATES = 0.75  # cities drawn at first, and again where the model placed them, as a share of those asked about
 TEST, VALIDATION = 5, 8  # one of so many cities
 SEED = 0
@@ -92,29 +94,52 @@ class Writer:
         return {key: found[key] for key in prompts}
 
 
-def main(number: int, work: Path, output: Path) -> None:
+def main(number: int, work: Path, output: Path, only_more: bool) -> None:
     """Write the answers of Atlas.
 
     Args:
         number: of cities.
         work: folder that keeps what was written, so that another run goes on from there.
         output: the file of all answers.
+        only_more: keeps the answers of the package and writes only those of the part "more".
     """
     work.mkdir(parents=True, exist_ok=True)
     writer = Writer(work)
-    chosen = choose(writer, number)
+    if only_more:
+        stored = stored_answers()
+        answers, kinds = stored["answers"], stored["kinds"]
+    else:
+        answers, kinds = write_parts(writer, number)
+    asked = {cities()[int(key)] for part in ("train", "validation", "test") for key in answers[part]}
+    more = choose(writer, MORE, SEED + 1, asked)
+    begun = writer.write("candidates", about_city(more), 1)
+    answers["more"] = writer.write("greedy", about_city(more), len(asking.KINDS), begun)
+    drawing.write_answers(output, answers, kinds)
+    print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
+
+
+def write_parts(writer: Writer, number: int) -> tuple[dict[Part, dict[str, str]], dict[str, asking.Kind]]:
+    """Write the answers of all parts but "more".
+
+    Args:
+        writer: writes them.
+        number: of cities.
+
+    Returns:
+        The answers by part and key, and the kinds of the questions about one fact.
+    """
+    chosen = choose(writer, number, SEED)
     shares = {"test": len(chosen) // TEST, "validation": len(chosen) // VALIDATION, "train": 0}
     splits = drawing.split_by_size(chosen, shares, SEED)
     train, test = splits["train"], splits["test"]
     countries = drawing.asked_countries(COUNTRIES, SEED)
     kinds = {city: asking.KINDS[at % len(asking.KINDS)] for at, city in enumerate(test)}
-    about_city = _by_key(drawing.city_prompt, asking.city_question)
     about_fact = {str(c.id): drawing.one_fact_prompt(asking.one_fact_question(c, k), k) for c, k in kinds.items()}
     about_country = {c.code: drawing.country_prompt(asking.country_question(c)) for c in countries}
     begun = writer.write("candidates", about_city(chosen), 1)
     facts, other = len(asking.KINDS), _by_key(drawing.other_prompt, asking.other_question)
     greedy = functools.partial(writer.write, "greedy", sentences=facts, begun=begun)
-    answers = {
+    answers: dict[Part, dict[str, str]] = {
         "test": greedy(about_city(test)),
         "validation": greedy(about_city(splits["validation"])),
         "other-words": writer.write("other-words", other(test), facts),
@@ -122,13 +147,19 @@ def main(number: int, work: Path, output: Path) -> None:
         "countries": writer.write("countries", about_country, len(asking.COUNTRY)),
         "train": greedy(about_city(train)),
     }
-    drawing.write_answers(output, answers, {str(city.id): kind for city, kind in kinds.items()})
-    print(f"{output}: {output.stat().st_size:,} bytes, {sum(map(len, answers.values())):,} answers")
+    return answers, {str(city.id): kind for city, kind in kinds.items()}
 
 
-def choose(writer: Writer, number: int) -> list[City]:
-    """Return so many cities to ask about, by the country that the model names for more candidates."""
-    about_city = _by_key(drawing.city_prompt, asking.city_question)
+def choose(writer: Writer, number: int, seed: int, without: Iterable[City] = ()) -> list[City]:
+    """Return so many cities to ask about, by the country that the model names for more candidates.
+
+    Args:
+        writer: writes the sentences that name a country.
+        number: how many cities.
+        seed: of the draw.
+        without: cities that are not drawn.
+    """
+    taken = set(without)
 
     def named(cities: Sequence[City]) -> dict[City, str]:
         written = writer.write("candidates", about_city(cities), 1)
@@ -136,9 +167,9 @@ def choose(writer: Writer, number: int) -> list[City]:
         return {city: code for city, code in found.items() if code is not None}
 
     share = round(CANDIDATES * number)
-    first = drawing.candidates(share, SEED)
+    first = drawing.candidates(share, seed, taken)
     claims = named(first)
-    second = drawing.candidates_where_named(claims.values(), share, first, SEED)
+    second = drawing.candidates_where_named(claims.values(), share, taken.union(first), seed)
     claims |= named(second)
     order = [city for pair in zip(first, second, strict=False) for city in pair]  # of both kinds in turn
     return drawing.chosen_by_claim({city: claims[city] for city in order if city in claims}, number)
@@ -150,10 +181,15 @@ def _by_key(
     return lambda cities: {str(city.id): prompt(question(city)) for city in cities}
 
 
+about_city = _by_key(drawing.city_prompt, asking.city_question)
+"""Prompts for the answers about cities, by their numbers."""
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps what was written so far")
     parser.add_argument("--cities", type=int, default=CITIES, help="how many cities to ask about")
+    parser.add_argument("--more", action="store_true", help='write only the part "more", and keep the other answers')
     parser.add_argument("--output", type=Path, default=SHIPPED, help="the file of all answers")
     arguments = parser.parse_args()
-    main(arguments.cities, arguments.work, arguments.output)
+    main(arguments.cities, arguments.work, arguments.output, arguments.more)

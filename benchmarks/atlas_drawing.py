@@ -81,14 +81,17 @@ EXAMPLE_CITIES = tuple(example["city"] for example in _EXAMPLES)
 EXAMPLE_COUNTRIES = tuple(example["country"] for example in _EXAMPLES)
 
 
-def candidates(number: int, seed: int) -> list[City]:
+def candidates(number: int, seed: int, without: Iterable[City] = ()) -> list[City]:
     """Draw different cities towards the large ones.
 
     Args:
         number: how many.
         seed: of the draw.
+        without: cities that are not drawn.
     """
-    return _drawn(_can_be_asked(), number, random.Random(seed))
+    taken = set(without)
+    free = [city for city in _can_be_asked() if city not in taken]
+    return _drawn(free, number, random.Random(seed))
 
 
 def candidates_where_named(named: Iterable[str], number: int, without: Iterable[City], seed: int) -> list[City]:

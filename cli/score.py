@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from .console import check_folder_name, say_next
 from .parser import OneLineParser
 
 if TYPE_CHECKING:
+    from lovec.calibration import ScoreCalibration
     from lovec.datasets.columns import Columns
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
@@ -49,29 +51,40 @@ def run(words: list[str]) -> None:
     """
     options = _parser().read(words)
     check_count("--draws", options.draws, at_least=0)
-    columns = _columns(options)
+    columns = columns_of(options)
     paths = list(dict.fromkeys(options.files))
-    folder = Path(options.out) if options.out else _default_folder(paths[0])
-    check_output(folder, paths)
-    check_folder_name(folder)
+    folder = Path(options.out) if options.out else beside(paths[0], "score")
+    check_output(folder, [*paths, options.calibration])
+    check_folder(folder, "score", options.redo)
     for path in paths:
         check_rows(path)
-    _check_folder(folder, options.redo)
-    check_writable(folder.parent)
+    calibration = None
+    if options.calibration:
+        from lovec.calibration import load_calibration
+
+        calibration = load_calibration(options.calibration)
+        if not columns.methods and not options.layout:
+            columns, options.layout = named_columns(calibration, columns), calibration.layout
     from lovec.datasets.scored import read_scored
+    from lovec.reports.calibrated import with_calibrated
     from lovec.reports.scores import measured_files, print_scores, write_scores
 
-    files = []
+    files, notes = [], []
     for path in paths:
-        files.append(read_scored(path, columns, options.layout))
-        if files[-1].said:
-            print(f"{path}: {files[-1].said}", file=sys.stderr)
+        file = read_scored(path, columns, options.layout)
+        if file.said:
+            print(f"{path}: {file.said}", file=sys.stderr)
+        if calibration is not None:
+            file, said = with_calibrated(file, calibration)
+            notes += said
+        files.append(file)
     if options.draws and (most := max(len(method.factuality) for file in files for method in file.methods)) > _MANY:
         print(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out", file=sys.stderr)
     scores = measured_files(files, options.draws)
+    scores = replace(scores, notes=(*notes, *scores.notes))
     print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"
-    written = write_scores(scores, folder, title, f"{_MARK} {import_module('lovec').__version__}.")
+    written = write_scores(scores, folder, title, foot())
     print(f"\n{written}")
     say_next((f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"))
 
@@ -83,6 +96,21 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="JSON Lines, JSON, CSV, TSV or Parquet, also compressed by gzip"
     )
+    add_column_options(parser)
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="also measure the confidences that this calibration of `lovec calibrate FILE` gives",
+    )
+    parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals; 0 for none")
+    parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.score beside the first file)")
+    parser.add_argument("--redo", action="store_true", help="replace what an earlier `lovec score` has written there")
+    parser.add_argument("--title", help="heading of the page (default: the names of the files)")
+    return parser
+
+
+def add_column_options(parser: OneLineParser) -> None:
+    """Add the options that say what the columns of a file hold."""
     parser.add_argument(
         "--confidence",
         action="append",
@@ -106,14 +134,10 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--layout", choices=_LAYOUTS, help="whose results these are; recognised by default where no column is named"
     )
-    parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals; 0 for none")
-    parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.score beside the first file)")
-    parser.add_argument("--redo", action="store_true", help="replace what an earlier `lovec score` has written there")
-    parser.add_argument("--title", help="heading of the page (default: the names of the files)")
-    return parser
 
 
-def _columns(options: Namespace) -> Columns:
+def columns_of(options: Namespace) -> Columns:
+    """Return which columns to read, and how, by the options of `add_column_options`."""
     from lovec.datasets.columns import Columns
 
     return Columns(
@@ -126,30 +150,53 @@ def _columns(options: Namespace) -> Columns:
     )
 
 
-def _default_folder(path: str) -> Path:
-    """Return the folder beside a file: ``results.csv.gz`` is written to ``results.score``."""
+def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
+    """Return columns with the names and the scale of those that a calibration was fitted to."""
+
+    def keys(kind: str) -> tuple[str, ...]:
+        return tuple(column.key for column in calibration.columns if column.kind == kind and column.key)
+
+    scales = [column.scale for column in calibration.columns if column.scale is not None]
+    return replace(
+        columns,
+        confidence=keys("confidence"),
+        uncertainty=keys("uncertainty"),
+        confidence_scale=scales[0] if scales else columns.confidence_scale,
+        by=calibration.by or None,
+    )
+
+
+def beside(path: str, command: str, suffix: str | None = None) -> Path:
+    """Return what a command writes beside a file: ``results.score`` beside ``results.csv.gz``."""
     from lovec.datasets.hub_rows import HubRows
 
+    name = f".{command}{suffix or ''}"
     if HubRows.parse(path) is not None:  # beside no file: into the working directory
-        return Path(f"{re.sub(r'[^A-Za-z0-9._-]+', '-', path.partition('/')[2])}.score")
+        return Path(re.sub(r"[^A-Za-z0-9._-]+", "-", path.partition("/")[2]) + name)
     plain = Path(path.removesuffix(".gz"))
-    return plain.with_name(f"{plain.stem}.score")
+    return plain.with_name(plain.stem + name)
 
 
-def _check_folder(folder: Path, redo: bool) -> None:
+def foot() -> str:
+    """Return the sentence at the end of the pages that commands about scores write."""
+    return f"{_MARK} {import_module('lovec').__version__}."
+
+
+def check_folder(folder: Path, command: str, redo: bool) -> None:
     """Refuse a folder that holds something, unless an earlier call has written it and it is to be replaced.
 
     Raises:
-        LovecError: it holds something.
+        LovecError: it holds something, or cannot be written.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        ours = _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace")
-        ours = ours and (folder / "tables" / "scores.csv").is_file()
-    except OSError:
-        ours = False
-    if not ours:
-        raise LovecError(f"{folder} exists and `lovec score` has not written it; give another --out")
-    if not redo:
-        raise LovecError(f"{folder} exists; give --redo to replace it, or another --out")
+    check_folder_name(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        try:
+            ours = _MARK in (folder / "index.html").read_text(encoding="utf-8", errors="replace")
+            ours = ours and (folder / "tables" / "scores.csv").is_file()
+        except OSError:
+            ours = False
+        if not ours:
+            raise LovecError(f"{folder} exists and `lovec {command}` has not written it; give another --out")
+        if not redo:
+            raise LovecError(f"{folder} exists; give --redo to replace it, or another --out")
+    check_writable(folder.parent)

@@ -15,6 +15,9 @@ _PARTS = frozenset(
     "policy reports results rewards sentences taggers tagging tags tiny types".split()
 )
 
+_FUNCTIONS = {"tag": "tagging", "load_calibration": "calibration"}
+"""Functions that stand beside the parts, and the part that each is from."""
+
 try:
     __version__ = version("lovec")
 except PackageNotFoundError:  # a checkout on the path, not installed
@@ -22,13 +25,13 @@ except PackageNotFoundError:  # a checkout on the path, not installed
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return the part of that name, or the function ``tag`` (PEP 562)."""
-    if name == "tag":
-        return import_module(f"{__name__}.tagging").tag
+    """Import and return the part or the function of that name (PEP 562)."""
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
     if name in _PARTS:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PARTS, "tag"})
+    return sorted({*globals(), *_PARTS, *_FUNCTIONS})

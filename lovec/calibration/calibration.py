@@ -98,21 +98,74 @@ class FittedOn(PlainObject):
         return read_object(cls, checked_object(data, "what was fitted on", [field.name for field in fields(cls)]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedMap(PlainObject):
+    """A fitted map and what is promised: what the calibrations of an adapter and of any scores have in common.
+
+    Attributes:
+        map: a map of confidences, or a stack of features.
+        guarantees: thresholds on the only feature before the map, or on what a stack makes of several.
+        fitted: what it was fitted on.
+        histogram: the distribution of what the thresholds are on, over the sentences that it was fitted to.
+    """
+
+    what: ClassVar[str] = "a calibration"
+
+    map: Annotated[FeatureMap, _map]
+    guarantees: Annotated[tuple[Guarantee, ...], Within(most=100)] = ()
+    fitted: FittedOn
+    histogram: Histogram
+
+    def __post_init__(self) -> None:
+        check_promises(self.guarantees)
+
+    def threshold(self, keep_factual: float) -> Guarantee:
+        """Return the guarantee that was computed for a probability.
+
+        Args:
+            keep_factual: probability 1 - alpha that the promise holds, or 1 less the bound on the share of errors.
+
+        Raises:
+            LovecError: there is none for it; the message lists those that there are.
+        """
+        check_range("keep_factual", keep_factual, above=0, below=1)
+        for found in self.guarantees:
+            if abs(found.keep_factual - keep_factual) < 1e-9:
+                return found
+        there = ", ".join(
+            f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind})")
+            for found in self.guarantees
+        )
+        raise LovecError(
+            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; add one with "
+            f"`lovec calibrate --keep_factual {keep_factual:g}`"
+        )
+
+    def describe_from(self, source: str, item: str, group: str) -> str:
+        """Return in one sentence what a confidence is.
+
+        Args:
+            source: what is mapped.
+            item: what was rated, such as "sentence".
+            group: what such things belong to, such as "answer".
+        """
+        kind = self.map.name if not isinstance(self.map, Stack) or self.map.isotonic is None else "stack, isotonic"
+        kind = "as it is, which no map improved" if isinstance(self.map, Identity) else kind
+        counts = f"{counted(self.fitted.sentences, item)} of {counted(self.fitted.passages, group)}"
+        return f"confidence: {source}, calibrated ({kind}, {counts}, {self.fitted.date})"
+
+
 @checked("{} of a calibration")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(PlainObject):
+class Calibration(FittedMap):
     """A map from what a tagger tells about a sentence to its deployed confidence, and thresholds with a guarantee.
 
     Attributes:
         readout: what is mapped: "mean" or "stated", or the names of several features.
-        map: a map of confidences, or a stack of features.
-        guarantees: thresholds on ``rank``.
         adapter: digest of the weights that it was fitted for, see ``lovec.calibration.weights_digest``.
         base: name of the base model.
         mode: how the answers that it was fitted to were tagged.
         levels: number of levels of the scale of the scores.
-        fitted: what it was fitted on.
-        histogram: the distribution of ``rank`` over the sentences that it was fitted to.
         provenance: what decided the scores that it was fitted to; None where that is not known.
 
     Raises:
@@ -120,17 +173,11 @@ class Calibration(PlainObject):
             each other.
     """
 
-    what: ClassVar[str] = "a calibration"
-
     readout: Annotated[str | tuple[str, ...], _readout]
-    map: Annotated[FeatureMap, _map]
-    guarantees: Annotated[tuple[Guarantee, ...], Within(most=100)] = ()
     adapter: str
     base: str
     mode: Mode
     levels: Annotated[int, Within(2, 10_000)] = DEFAULT_SCALE.size
-    fitted: FittedOn
-    histogram: Histogram
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +187,9 @@ class Calibration(PlainObject):
             raise LovecError(f"the map {self.map.name!r} does not belong to the readout {self.readout!r}; {_FIX}")
         if isinstance(self.readout, str) and self.readout not in READOUTS:
             raise LovecError(f"the readout of a calibration is {self.readout!r}, expected {' or '.join(READOUTS)}")
-        _check_promises(self.guarantees)
+        if not isinstance(self.readout, str):
+            check_names(self.readout)
+        FittedMap.__post_init__(self)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -164,7 +213,7 @@ class Calibration(PlainObject):
             LovecError: the sentence was scored on another scale.
         """
         row = self._row(sentence)
-        return None if row is None else _confidence(self.map, row)
+        return None if row is None else confidence_by(self.map, row)
 
     def rank(self, sentence: Sentence) -> float | None:
         """Return the number in [0, 1] that the thresholds of the guarantees are on; None where a feature is missing.
@@ -176,7 +225,7 @@ class Calibration(PlainObject):
             LovecError: the sentence was scored on another scale.
         """
         row = self._row(sentence)
-        return None if row is None else _rank(self.map, row)
+        return None if row is None else rank_by(self.map, row)
 
     def keeps(self, sentence: Sentence, promised: Guarantee) -> bool:
         """Return whether a tagged sentence is kept under a guarantee of this calibration."""
@@ -206,35 +255,10 @@ class Calibration(PlainObject):
         ranks = ([self.rank(sentence) for sentence in record.sentences] for record in records)
         return self.histogram.unlike([[rank for rank in own if rank is not None] for own in ranks])
 
-    def threshold(self, keep_factual: float) -> Guarantee:
-        """Return the guarantee that was computed for a probability.
-
-        Args:
-            keep_factual: probability 1 - alpha that the promise holds, or 1 less the bound on the share of errors.
-
-        Raises:
-            LovecError: there is none for it; the message lists those that there are.
-        """
-        check_range("keep_factual", keep_factual, above=0, below=1)
-        for found in self.guarantees:
-            if abs(found.keep_factual - keep_factual) < 1e-9:
-                return found
-        there = ", ".join(
-            f"{found.keep_factual:g}" + ("" if found.kind == "all-true" else f" ({found.kind})")
-            for found in self.guarantees
-        )
-        raise LovecError(
-            f"there is no threshold for --keep_factual {keep_factual:g}, only for {there or 'none'}; add one with "
-            f"`lovec calibrate --keep_factual {keep_factual:g}`"
-        )
-
     def describe(self) -> str:
         """Return in one sentence what a confidence is."""
         source = _SOURCE[self.readout] if isinstance(self.readout, str) else f"from {', '.join(self.readout)}"
-        kind = self.map.name if not isinstance(self.map, Stack) or self.map.isotonic is None else "stack, isotonic"
-        kind = "as it is, which no map improved" if isinstance(self.map, Identity) else kind
-        counts = f"{counted(self.fitted.sentences, 'sentence')} of {counted(self.fitted.passages, 'answer')}"
-        return f"confidence: {source}, calibrated ({kind}, {counts}, {self.fitted.date})"
+        return self.describe_from(source, "sentence", "answer")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as a plain JSON object."""
@@ -321,38 +345,50 @@ def calibrate(
         raise LovecError(f"sentences are scored on {scales} levels, expected one scale; calibrate one run at a time")
     made = Calibration(
         readout=fitted.readout,
-        map=fitted.map,
         adapter=adapter,
         base=Path(base).name if os.path.isabs(base) else base,
         mode=mode,
-        fitted=FittedOn(
-            fitted.sentences,
-            fitted.passages,
-            datetime.now(UTC).strftime("%Y-%m-%d"),
-            tuple(Path(path).name for path in data),
-            fitted.metrics(draws, seed),
-            lovec.__version__,
-        ),
-        histogram=Histogram.of([[_rank(fitted.map, row) for row in rows] for rows in fitted.rows]),
         levels=scales[0],
         provenance=provenance,
+        **fitted_fields(fitted, data, draws, seed),
     )
     passages, _ = passages_of(promise_on if promised else [], made.rank, true_from)
     return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
 
 
-def _confidence(fitted: FeatureMap, row: list[float]) -> float:
+def fitted_fields(fitted: Fitted, data: Iterable[str], draws: int, seed: int) -> dict[str, Any]:
+    """Return the fields of a ``FittedMap`` but its guarantees.
+
+    Args:
+        fitted: the fit.
+        data: paths of the files with what was labelled, of which only the names are kept.
+        draws: number of draws of the bootstrap for the intervals.
+        seed: seed of the draws.
+    """
+    fitted_on = FittedOn(
+        fitted.sentences,
+        fitted.passages,
+        datetime.now(UTC).strftime("%Y-%m-%d"),
+        tuple(Path(path).name for path in data),
+        fitted.metrics(draws, seed),
+        lovec.__version__,
+    )
+    histogram = Histogram.of([[rank_by(fitted.map, row) for row in rows] for rows in fitted.rows])
+    return {"map": fitted.map, "fitted": fitted_on, "histogram": histogram}
+
+
+def confidence_by(fitted: FeatureMap, row: list[float]) -> float:
     """Return what a map makes of the features of a sentence, in [0, 1]."""
     mapped = fitted([row]) if isinstance(fitted, Stack) else fitted(row)
     return min(max(float(mapped[0]), 0.0), 1.0)
 
 
-def _rank(fitted: FeatureMap, row: list[float]) -> float:
+def rank_by(fitted: FeatureMap, row: list[float]) -> float:
     """Return what thresholds are on: the only feature, or the confidence that a stack makes of several."""
-    return _confidence(fitted, row) if isinstance(fitted, Stack) else row[0]
+    return confidence_by(fitted, row) if isinstance(fitted, Stack) else row[0]
 
 
-def _check_promises(guarantees: Sequence[Guarantee]) -> None:
+def check_promises(guarantees: Sequence[Guarantee]) -> None:
     """Check that there is one guarantee of a kind for a probability, and that the higher of two keeps no more.
 
     Raises:

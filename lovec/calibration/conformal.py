@@ -192,21 +192,30 @@ class Guarantee(PlainObject):
         """Return whether a sentence is kept: its score lies strictly above the threshold."""
         return keeps(score, self.threshold)
 
-    def describe(self) -> str:
-        """Return in one sentence what is promised and of what."""
+    def promise(self, item: str = "sentence", group: str = "answer") -> str:
+        """Return in one sentence what is promised.
+
+        Args:
+            item: what is kept or not.
+            group: what such things belong to.
+        """
         true = f"true (factuality of at least {self.true_from:g})"
         if self.kind == "errors":
-            promise = f"the kept sentences that are not {true} are on average at most {self.alpha:.3g} of all sentences"
-        else:
-            part = "all" if self.kind == "all-true" else f"at least {self.share:.3g} of the"
-            promise = f"{part} kept sentences of an answer are {true} with probability {self.keep_factual:.3g} or more"
+            return f"the kept {item}s that are not {true} are on average at most {self.alpha:.3g} of all {item}s"
+        part = "all" if self.kind == "all-true" else f"at least {self.share:.3g} of the"
+        article = "an" if group[0] in "aeiou" else "a"
+        return f"{part} kept {item}s of {article} {group} are {true} with probability {self.keep_factual:.3g} or more"
+
+    def describe(self, item: str = "sentence", group: str = "answer") -> str:
+        """Return in one sentence what is promised, and how much is kept; arguments as of ``promise``."""
         if self.keeps_nothing:
+            labelled = counted(self.passages, f"labelled {group}")
             return (
-                f"{promise}: {counted(self.passages, 'labelled answer')}, too few or with too many errors, so nothing "
-                "is kept; label more answers, or promise less"
+                f"{self.promise(item, group)}: {labelled}, too few or with too many errors, so nothing is kept; label "
+                f"more {group}s, or promise less"
             )
-        counts = f"{counted(self.sentences, 'sentence')} of {counted(self.passages, 'answer')}"
-        return f"{promise}; {100 * self.kept:.0f} % of {counts} are kept"
+        counts = f"{counted(self.sentences, item)} of {counted(self.passages, group)}"
+        return f"{self.promise(item, group)}; {100 * self.kept:.0f} % of {counts} are kept"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""

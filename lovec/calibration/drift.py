@@ -55,7 +55,7 @@ class Histogram(PlainObject):
         counts = tuple(np.bincount(_bins(values), minlength=BINS).tolist())
         return cls(counts, float(values.mean()), likeness, _effective(passages, likeness))
 
-    def unlike(self, passages: Sequence[Sequence[float]]) -> str | None:
+    def unlike(self, passages: Sequence[Sequence[float]], item: str = "sentence") -> str | None:
         """Return in one sentence how new confidences differ from the fitted ones, or None where that is not shown.
 
         A two-sample test of Kolmogorov and Smirnov on the binned confidences: the largest gap between the two
@@ -65,6 +65,7 @@ class Histogram(PlainObject):
 
         Args:
             passages: new confidences in [0, 1], passage by passage; fewer than ``LEAST_NEW`` are not tested.
+            item: what the message calls what they are about.
         """
         values = np.array([value for passage in passages for value in passage], dtype=np.float64)
         if values.size < LEAST_NEW:
@@ -77,7 +78,7 @@ class Histogram(PlainObject):
         if gap <= limit:
             return None
         return (
-            f"these {values.size} sentences look unlike those that the calibration was fitted to: their mean readout "
+            f"these {values.size} {item}s look unlike those that the calibration was fitted to: their mean readout "
             f"is {values.mean():.2f} instead of {self.mean:.2f}, and the distributions differ by {gap:.2f}, where "
             f"chance allows {limit:.2f}; calibrate on texts like these, or trust the confidences less"
         )

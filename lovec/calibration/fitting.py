@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, I
 from lovec.metrics.bootstrap import QuestionPairs, intervals, resample
 from lovec.metrics.functional import brier_score, checked_pair, ece_m, spearman
 from lovec.metrics.records import READOUTS
+from lovec.metrics.table import METRICS
 from lovec.notices import counted
 from lovec.settings import check_count, check_seed
 from lovec.types import LovecError, Record
@@ -41,6 +42,18 @@ _Fit: TypeAlias = Callable[[Array, Array, _Indices], Callable[[ArrayLike], Array
 _SAME = 1e-12  # Brier scores that differ by less are equal
 
 
+class Words(NamedTuple):
+    """What messages call what is rated, and what some of these belong to."""
+
+    item: str = "sentence"
+    group: str = "passage"
+    expected: str = "tagged records with factualities; label them with `lovec label`"
+
+
+SENTENCES = Words()
+"""Of tagged records."""
+
+
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """The sentences that a map is fitted to: those with a factuality and with every feature.
@@ -52,6 +65,10 @@ class Labelled:
         passage: index of the passage of each sentence, [N]; records with the same id are one passage.
         names: ids of the passages.
         missing: number of sentences with a factuality that lack a feature.
+        probabilities: for each feature whether it is a confidence in [0, 1], which a map may leave as it is; of other
+            features only the order counts.
+        stacked: whether the features go into a stack, even if it is one.
+        words: for messages.
     """
 
     features: tuple[str, ...]
@@ -60,6 +77,9 @@ class Labelled:
     passage: _Indices
     names: tuple[str, ...]
     missing: int
+    probabilities: tuple[bool, ...]
+    stacked: bool
+    words: Words = SENTENCES
 
     @classmethod
     def of(cls, records: Iterable[Record], readout: str | Sequence[str]) -> Labelled:
@@ -82,42 +102,82 @@ class Labelled:
                     row = feature_row(sentence, features)
                     missing += row is None
                     found += [] if row is None else [(row, sentence.factuality, record.id)]
-        names = tuple(dict.fromkeys(name for _, _, name in found))
-        if not found:
+        return cls.of_rows(
+            features,
+            np.array([row for row, _, _ in found], dtype=np.float64).reshape(-1, len(features)),
+            [factuality for _, factuality, _ in found],
+            [name for _, _, name in found],
+            missing,
+            [name in READOUTS for name in features],
+            not isinstance(readout, str),
+        )
+
+    @classmethod
+    def of_rows(
+        cls,
+        features: Sequence[str],
+        rows: Array,
+        factuality: Sequence[float],
+        groups: Sequence[str],
+        missing: int,
+        probabilities: Sequence[bool],
+        stacked: bool,
+        words: Words = SENTENCES,
+    ) -> Labelled:
+        """Collect what was labelled.
+
+        Args:
+            features: names of the features.
+            rows: their values, [N, number of features], finite.
+            factuality: [N], in [0, 1].
+            groups: what each belongs to, [N].
+            missing: number of those with a factuality that lack a feature, and are not among the rows.
+            probabilities: see the class, [number of features].
+            stacked: see the class.
+            words: for messages.
+
+        Raises:
+            LovecError: there are too few to fit anything to; see ``fit_map``.
+        """
+        if not len(rows):
+            nothing = f"none of {missing} labelled {words.item}s has" if missing else f"no {words.item} has a label and"
             raise LovecError(
-                f"{f'none of {missing} labelled sentences has' if missing else 'no sentence has a label and'} "
-                f"{', '.join(features)}, expected tagged records with factualities; label them with `lovec label`"
+                f"{nothing} {', '.join(features)}, expected {words.expected}"
                 + (", or choose other features" if missing else "")
             )
+        names = tuple(dict.fromkeys(groups))
         place = {name: index for index, name in enumerate(names)}
         labelled = cls(
-            features,
-            np.array([row for row, _, _ in found], dtype=np.float64),
-            np.array([factuality for _, factuality, _ in found], dtype=np.float64),
-            np.array([place[name] for _, _, name in found]),
+            tuple(features),
+            rows,
+            np.array(factuality, dtype=np.float64),
+            np.array([place[name] for name in groups]),
             names,
             missing,
+            tuple(probabilities),
+            stacked,
+            words,
         )
         labelled._check()
         return labelled
 
     def _check(self) -> None:
-        n = len(self.factuality)
+        n, (item, group, _) = len(self.factuality), self.words
         checked_pair(np.zeros(n), self.factuality)
         if len(self.names) < 2:
             raise LovecError(
-                f"the labelled sentences are all of one passage, {self.names[0]!r}, expected two or more: a map is "
-                "chosen on passages that it was not fitted to; give more labelled answers"
+                f"the labelled {item}s are all of one {group}, {self.names[0]!r}, expected two or more: a map is "
+                f"chosen on {group}s that it was not fitted to; give more labelled answers"
             )
         if (self.factuality == self.factuality[0]).all():
             raise LovecError(
-                f"all {n} labelled sentences have the factuality {self.factuality[0]:g} (one class), expected true and "
+                f"all {n} labelled {item}s have the factuality {self.factuality[0]:g} (one class), expected true and "
                 "false ones; give more labelled answers"
             )
         if (self.rows == self.rows[0]).all():
             values = ", ".join(f"{name} {value:g}" for name, value in zip(self.features, self.rows[0], strict=True))
             raise LovecError(
-                f"all {n} labelled sentences have the same confidence ({values}), expected different ones: no map can "
+                f"all {n} labelled {item}s have the same confidence ({values}), expected different ones: no map can "
                 "tell them apart; choose another readout, or train the model further"
             )
 
@@ -152,6 +212,7 @@ class Fitted:
         rows: the features of every sentence, by passage.
         warnings: what speaks against trusting it, one sentence each.
         missing: number of labelled sentences that lack a feature, and are left out.
+        order_only: whether only the order of the confidences without a map counts.
     """
 
     map: FeatureMap
@@ -163,6 +224,7 @@ class Fitted:
     rows: tuple[tuple[list[float], ...], ...]
     warnings: tuple[str, ...]
     missing: int
+    order_only: bool
 
     @property
     def sentences(self) -> int:
@@ -189,6 +251,9 @@ class Fitted:
         """
         before, after = (resample([pairs], draws, seed) for pairs in (self.before, self.after))
         found = {"before": intervals(before), "after": intervals(after), "difference": intervals(after, before)}
+        if self.order_only:
+            for stage in ("before", "difference"):
+                found[stage] |= {name: None for name in found[stage] if METRICS[name].uses == "probability"}
         return {
             key: {
                 name: None if ends is None or math.isnan(ends.low) else [ends.value, ends.low, ends.high]
@@ -226,15 +291,37 @@ def fit_map(
         LovecError: there is no labelled sentence, or only one passage; all labels or all confidences are equal; a value
             is NaN or outside its range; or a name is unknown.
     """
-    check_count("folds", folds, at_least=2)
-    check_seed("seed", seed)
     if isinstance(readout, str) and readout not in READOUTS:
         raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}, or a tuple of features")
+    return fit_labelled(Labelled.of(records, readout), maps, folds, seed)
+
+
+def fit_labelled(
+    data: Labelled,
+    maps: Sequence[str] = ("isotonic", "platt", "beta"),
+    folds: int = 5,
+    seed: int = 0,
+) -> Fitted:
+    """Choose a map from the features of what was labelled to factuality, and fit it, as ``fit_map`` says.
+
+    Args:
+        data: what was labelled. Where only the order of its single feature counts, the identity is no candidate.
+        maps: see ``fit_map``.
+        folds: see ``fit_map``.
+        seed: see ``fit_map``.
+
+    Raises:
+        LovecError: a name or a setting is wrong.
+    """
+    check_count("folds", folds, at_least=2)
+    check_seed("seed", seed)
     if unknown := [name for name in maps if name not in MAPS]:
         raise LovecError(f"the map {unknown[0]!r} is unknown, expected one of {', '.join(MAPS)}")
-    data = Labelled.of(records, readout)
-    if isinstance(readout, str):
-        fits: dict[str, _Fit] = {name: partial(_fit_one, name) for name in MAPS if name == "identity" or name in maps}
+    if not data.stacked:
+        simplest = ("identity",) if all(data.probabilities) else ()
+        fits: dict[str, _Fit] = {
+            n: partial(_fit_one, n) for n in MAPS if n in simplest or (n in maps and n != "identity")
+        }
     else:
         fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
     fold = _folds(len(data.names), folds, seed)[data.passage]
@@ -249,13 +336,14 @@ def fit_map(
     return Fitted(
         map=_bare(whole[chosen.name]),
         name=chosen.name,
-        readout=readout if isinstance(readout, str) else data.features,
+        readout=data.features if data.stacked else data.features[0],
         candidates=candidates,
         before=_pairs(data, _raw(data)),
         after=_pairs(data, crossed[chosen.name]),
         rows=tuple(tuple(data.rows[own].tolist()) for own in _members(data)),
         warnings=tuple(_warnings(data)),
         missing=data.missing,
+        order_only=not data.stacked and not all(data.probabilities),
     )
 
 
@@ -338,8 +426,10 @@ def _by_fold(fit: _Fit, rows: Array, factuality: Array, passage: _Indices, fold:
 
 def _raw(data: Labelled) -> Array:
     """Return the confidences without a map: the first feature that is one, or the mean factuality."""
-    columns = [index for index, name in enumerate(data.features) if name in READOUTS]
-    return data.rows[:, columns[0]] if columns else np.full(len(data.rows), data.factuality.mean())
+    if not data.stacked:
+        return data.rows[:, 0]
+    columns = np.flatnonzero(data.probabilities)
+    return data.rows[:, columns[0]] if columns.size else np.full(len(data.rows), data.factuality.mean())
 
 
 def _pairs(data: Labelled, confidence: Array) -> QuestionPairs:
@@ -356,18 +446,18 @@ def _members(data: Labelled) -> list[Any]:
 
 
 def _warnings(data: Labelled) -> Iterable[str]:
-    n, passages = len(data.factuality), len(data.names)
+    n, passages, (item, group, _) = len(data.factuality), len(data.names), data.words
     if n < LEAST_LABELS or passages < LEAST_PASSAGES:
         yield (
-            f"the map is fitted to {counted(n, 'labelled sentence')} of {counted(passages, 'passage')}; below "
-            f"{LEAST_LABELS} sentences or "
-            f"{LEAST_PASSAGES} passages maps differ widely from fit to fit: label more answers"
+            f"the map is fitted to {counted(n, f'labelled {item}')} of {counted(passages, group)}; below "
+            f"{LEAST_LABELS} {item}s or "
+            f"{LEAST_PASSAGES} {group}s maps differ widely from fit to fit: label more answers"
         )
     if data.missing:
-        lacking = counted(data.missing, "labelled sentence lacks", "labelled sentences lack")
+        lacking = counted(data.missing, f"labelled {item} lacks", f"labelled {item}s lack")
         yield f"{lacking} {' or '.join(data.features)}: left out"
     if len(data.features) == 1 and float(spearman(_raw(data), data.factuality)) <= 0:
         yield (
-            f"the readout {data.features[0]!r} does not rank true sentences above false ones; calibrated confidences "
+            f"the readout {data.features[0]!r} does not rank true {item}s above false ones; calibrated confidences "
             "tell little apart: choose another readout, or train the model further"
         )

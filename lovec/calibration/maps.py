@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
-from lovec.calibration.features import check_names
 from lovec.calibration.logistic import Array, fit_logistic, softened
 from lovec.metrics.functional import checked_pair
 from lovec.plain import MOST_NUMBERS, PlainObject, Within, checked_number, checked_numbers, read_object
@@ -226,7 +225,7 @@ class Stack(PlainObject):
     """Ridge logistic regression on standardised features: c = sigmoid(w (x - mean) / scale + intercept).
 
     Attributes:
-        features: names of the features x, see ``lovec.calibration.features.FEATURES``.
+        features: names of the features x, all different.
         means: mean of each feature in the data.
         scales: standard deviation of each, above 0.
         weights: weight of each standardised feature.
@@ -235,7 +234,7 @@ class Stack(PlainObject):
         isotonic: a map that is applied to c; None where there is none.
 
     Raises:
-        LovecError: a name is unknown, the numbers are not as many as the names, or one is out of its range.
+        LovecError: a name is there twice, the numbers are not as many as the names, or one is out of its range.
     """
 
     name: ClassVar[str] = "stack"
@@ -250,7 +249,8 @@ class Stack(PlainObject):
     isotonic: Isotonic | None = None
 
     def __post_init__(self) -> None:
-        check_names(self.features)
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise LovecError(f"the features of a stack are {list(self.features)}, expected different names")
         for name in ("means", "scales", "weights"):
             numbers = checked_numbers(getattr(self, name), f"{name} of a stack", 1e-300 if name == "scales" else -1e15)
             if len(numbers) != len(self.features):

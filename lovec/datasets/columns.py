@@ -7,7 +7,7 @@ of a list, under the key ``claims``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -45,6 +45,7 @@ class Columns:
         group: column that names the passage, answer or question a row belongs to; None guesses it, "" is none.
         confidence_scale: highest confidence of the scale, such as 10 or 100; None is 1.
         label_scale: highest label of the scale; None is 1.
+        by: column whose values promises are made for, one by one; None is none.
 
     Raises:
         LovecError: a scale is out of range.
@@ -56,6 +57,7 @@ class Columns:
     group: str | None = None
     confidence_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
     label_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
+    by: str | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -106,9 +108,9 @@ def guessed(columns: Columns, rows: Sequence[Row], path: str) -> tuple[Columns, 
     if group is None:
         group = next((by_plain[name] for name in GROUPS if name in by_plain), "")
         said.append(f"group = {group or 'none'}")
-    made = Columns(confidence, uncertainty, label, group, columns.confidence_scale, columns.label_scale)
+    made = replace(columns, confidence=confidence, uncertainty=uncertainty, label=label, group=group)
     lines = [f"columns guessed: {'; '.join(said)}"] if said else []
-    others = [name for name in names if name not in (*made.methods, label, group)]
+    others = [name for name in names if name not in (*made.methods, label, group, columns.by)]
     if not columns.methods and (numbers := [name for name in others if _has_numbers(rows, name, fractions=True)]):
         lines.append(f"numbers that are not read: {_listed(numbers)} (--confidence COLUMN or --uncertainty COLUMN)")
     if says_opposite(label):
@@ -129,7 +131,7 @@ def value_at(row: Mapping[str, Any], column: str) -> Any:
     return None
 
 
-def missing_column(path: str, what: str, column: str, rows: Sequence[Row]) -> LovecError:
+def missing_column(path: str, what: str, column: str, rows: Sequence[Mapping[str, Any]]) -> LovecError:
     """Return the error for a column that no row has."""
     names = _names(rows)
     nearest = get_close_matches(column, names, n=1, cutoff=0.6)
@@ -166,7 +168,7 @@ def _has_numbers(rows: Sequence[Row], column: str, fractions: bool = False) -> b
     return any((confidence_of(value) or 0) % 1 for value in given) if fractions else bool(given)
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

@@ -27,6 +27,9 @@ from lovec.types import LovecError, Record
 LAYOUT_NAMES = tuple(dict.fromkeys(layout.short for layout in LAYOUTS if layout.short))
 """Names of the layouts that hold labels."""
 
+STATED, MEAN = "stated", "mean of the distribution"
+"""The methods of lovec's own files."""
+
 _FIRST = 100  # rows whose keys say which columns there are
 
 
@@ -42,6 +45,7 @@ class ScoredMethod:
         grouped: whether the file says what belongs together; otherwise every row is a group of its own.
         order_only: why only the order of the confidences counts; "" where they are numbers in [0, 1].
         unlabelled: number of rows that were left out, because nobody could say whether they are true.
+        by: what each row has in the column ``Columns.by``, [N]; "" where it has nothing. None where none was asked for.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ScoredMethod:
     grouped: bool
     order_only: str = ""
     unlabelled: int = 0
+    by: tuple[str, ...] | None = None
 
     @property
     def missing(self) -> int:
@@ -67,11 +72,35 @@ class ScoredFile:
         methods: at least one, each with a label.
         said: in one line, the columns that were guessed, and whether labels were turned round; "" where neither is so,
             or where the file has a known layout.
+        layout: the short name of its layout; None for a table.
+        columns: of a table, the columns that were read.
     """
 
     path: str
     methods: tuple[ScoredMethod, ...]
     said: str
+    layout: str | None = None
+    columns: Columns = GUESSED
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """What the methods gave to a row, whether it has a label or not.
+
+    Attributes:
+        row: the row of a table; or, of a layout, the id, the question, the text and the scores of a sentence or claim.
+        scores: of each method, the scores of what the row holds: one, or as many as its cells have items. They are
+            higher for surer, and NaN where there is none.
+        group: name of what the row belongs to; None is itself.
+        listed: whether the cells of the row are lists.
+        by: what the row has in the column ``Columns.by``, "" where it has nothing.
+    """
+
+    row: Mapping[str, Any]
+    scores: tuple[tuple[float, ...], ...]
+    group: str | None
+    listed: bool = False
+    by: str = ""
 
 
 def read_scored(
@@ -111,7 +140,7 @@ def read_scored(
     if found is not None:  # reading logs what it read
         collected: dict[str, _Series] = {}
         for record in read_any(path, rows, units=True, layouts=layouts):
-            _add_record(collected, record, found)
+            _add_record(collected, record, found, columns.by)
     else:
         columns, said = guessed(columns, [row for _, row in first], name)
         collected = {"": _table(rows, columns, [row for _, row in first], name)}
@@ -121,7 +150,70 @@ def read_scored(
     methods = tuple(method for method in methods if len(method.factuality))
     if not methods:
         raise LovecError(f"{name} has no row with a label, expected a label per row; name its column with --label")
-    return ScoredFile(name, methods, said)
+    return ScoredFile(name, methods, said, None if found is None else found.short, columns)
+
+
+def read_scores(path: str | os.PathLike[str], columns: Columns, layout: str | None = None) -> Iterator[ScoredRow]:
+    """Yield the scores of every row of a file, in its order; labels are not asked for.
+
+    Args:
+        path: as of `read_scored`.
+        columns: the columns to read, all of them named; of a layout, the names of the methods as ``confidence``.
+        layout: one of `LAYOUT_NAMES`; None for a table.
+
+    Raises:
+        LovecError: the file cannot be read, no row has one of the columns or methods, or a value is no number.
+    """
+    name, seen = str(path), dict.fromkeys(columns.methods, False)
+    found = _rows_of_layout(path, columns, layout) if layout else _rows_of_table(path, columns)
+    first: list[Mapping[str, Any]] = []
+    for row in found:
+        for method, scores in zip(columns.methods, row.scores, strict=True):
+            seen[method] |= any(score == score for score in scores)
+        first += [row.row] if len(first) < _FIRST else []
+        yield row
+    if not first:
+        raise LovecError(f"{name} holds no row, expected rows with {', '.join(columns.methods)}")
+    if missing := [method for method, is_there in seen.items() if not is_there]:
+        raise missing_column(name, "score", missing[0], first)
+
+
+def _rows_of_table(path: str | os.PathLike[str], columns: Columns) -> Iterator[ScoredRow]:
+    for number, row in read_rows(path):
+        given = {name: value_at(row, name) for name in columns.methods}
+        key = value_at(row, columns.group) if columns.group else None
+        lists = [value for value in given.values() if isinstance(value, list)]
+        try:
+            cells = _cells(given, [None] * len(lists[0]) if lists else None)
+            numbers = [{name: _confidence(value, name, columns) for name, value in cell.items()} for _, cell in cells]
+        except LovecError as error:
+            raise LovecError(f"{path}:{number}: {error}") from None
+        scores = tuple(tuple(_or_nan(cell[name]) for cell in numbers) for name in columns.methods)
+        group = f"row {number}" if lists and key is None else None if key is None else str(key)
+        yield ScoredRow(row, scores, group, bool(lists), _named(value_at(row, columns.by or "")))
+
+
+def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str) -> Iterator[ScoredRow]:
+    layouts, methods = [known for known in LAYOUTS if known.short == layout], columns.methods
+    rows = read_rows(path)
+    first = list(islice(rows, 1))
+    found = layout_of(first[0][1], f"{path}:{first[0][0]}", layouts) if first else layouts[0]
+    for record in read_any(path, chain(first, rows), units=True, layouts=layouts):
+        by_method = _scores_of(record, found)
+        for at, sentence in enumerate(record.sentences):
+            scores = {name: by_method[name][at] if name in by_method else None for name in methods}
+            row = {"id": record.id, "question": record.question, "text": sentence.text, **scores}
+            numbers = tuple((_or_nan(score),) for score in scores.values())
+            yield ScoredRow(row, numbers, _group_of(record, found), by=_named(record.meta.get(columns.by or "")))
+
+
+def _named(value: Any) -> str:
+    """Return the name of the kind that a row is of; a list of values is one."""
+    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _or_nan(score: float | None) -> float:
+    return math.nan if score is None else score
 
 
 @dataclass
@@ -135,8 +227,15 @@ class _Series:
     grouped: bool = False
     order_only: set[str] = field(default_factory=set)
     unlabelled: int = 0
+    by: list[str] | None = None
 
-    def add(self, confidences: Mapping[str, float | None], factuality: float | None, group: str | None) -> None:
+    def add(
+        self,
+        confidences: Mapping[str, float | None],
+        factuality: float | None,
+        group: str | None,
+        by: str = "",
+    ) -> None:
         """Add a row; methods that are not named have no confidence there, and None as group is a group of its own."""
         if factuality is None:
             self.unlabelled += 1
@@ -148,6 +247,8 @@ class _Series:
             confidence = confidences.get(name)
             numbers.append(math.nan if confidence is None else confidence)
         self.factuality.append(factuality)
+        if self.by is not None:
+            self.by.append(by)
         if group is None:
             self.group.append(len(self.group))
         else:
@@ -167,6 +268,7 @@ class _Series:
                 self.grouped,
                 _order_only(confidence[~confidence.isnan()], name in self.order_only),
                 self.unlabelled,
+                None if self.by is None else tuple(self.by),
             )
 
 
@@ -195,25 +297,34 @@ def _recognised(row: Row) -> Layout | None:
     return layout if layout.short != "uqlm" or row.get("claims_data") is not None else None
 
 
-def _add_record(collected: dict[str, _Series], record: Record, layout: Layout) -> None:
-    """Add the labelled sentences of a record to the rows that the same methods have rated."""
+def _scores_of(record: Record, layout: Layout) -> Mapping[str, Sequence[float | None]]:
+    """Return the scores of the sentences of a record, by method."""
     stated: list[float | None] = [sentence.stated for sentence in record.sentences]
-    scores = None if layout is OWN else record.meta.get("scores")
-    name = layout.series(record)
-    by_method: Mapping[str, Sequence[float | None]] = {}
-    if isinstance(scores, dict):
-        by_method = scores
-    elif layout is OWN:
+    if layout is OWN:
         means = [None if s.distribution is None else mean_confidence(s.distribution) for s in record.sentences]
         known = any(mean is not None for mean in means)
-        by_method = {"stated": stated} | ({"mean of the distribution": means} if known else {})
-    elif scores is not None or any(confidence is not None for confidence in stated):
-        by_method = {name: stated if scores is None else scores}
-    series = collected.setdefault(name, _Series())
+        return {STATED: stated} | ({MEAN: means} if known else {})
+    scores = record.meta.get("scores")
+    if isinstance(scores, dict):
+        return scores
+    if scores is None and all(confidence is None for confidence in stated):
+        return {}
+    return {layout.series(record): stated if scores is None else scores}
+
+
+def _group_of(record: Record, layout: Layout) -> str:
+    """Return what the sentences of a record belong to: several samples of RLCR answer one problem."""
+    return record.question if layout.short == "rlcr" else record.id
+
+
+def _add_record(collected: dict[str, _Series], record: Record, layout: Layout, by: str | None) -> None:
+    """Add the labelled sentences of a record to the rows that the same methods have rated."""
+    by_method = _scores_of(record, layout)
+    series = collected.setdefault(layout.series(record), _Series(by=None if by is None else []))
     series.order_only.update(record.meta.get("order_only", ()))
-    group = record.question if layout.short == "rlcr" else record.id  # several samples answer one problem
     for at, sentence in enumerate(record.sentences):
-        series.add({method: numbers[at] for method, numbers in by_method.items()}, sentence.factuality, group)
+        scores = {method: numbers[at] for method, numbers in by_method.items()}
+        series.add(scores, sentence.factuality, _group_of(record, layout), _named(record.meta.get(by or "")))
 
 
 def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Row], path: str) -> _Series:
@@ -223,8 +334,8 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         LovecError: no row has one of the columns, or a value is no number or label; the message names the row.
     """
     assert columns.label is not None
-    series = _Series(order_only={*columns.uncertainty})
-    names = {*columns.methods, columns.label, columns.group or columns.label}
+    series = _Series(order_only={*columns.uncertainty}, by=None if columns.by is None else [])
+    names = {*columns.methods, columns.label, columns.group or columns.label, columns.by or columns.label}
     opposite = says_opposite(columns.label)
     seen: set[str] = set()
     for number, row in rows:
@@ -233,40 +344,50 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         key = values.get(columns.group or "")
         group = None if key is None else str(key)
         try:
-            for truth, given in _cells(values, columns):
-                several = isinstance(values[columns.label], list)
+            truths = values[columns.label]
+            several = isinstance(truths, list)
+            for truth, given in _cells({n: values[n] for n in columns.methods}, truths if several else None, truths):
                 label = label_of(truth, columns.label_scale, opposite)
                 confidences = {name: _confidence(value, name, columns) for name, value in given.items()}
-                series.add(confidences, label, group or f"row {number}" if several else group)
+                kind = _named(values[columns.by]) if columns.by else ""
+                series.add(confidences, label, group or f"row {number}" if several else group, kind)
         except LovecError as error:
             raise LovecError(f"{path}:{number}: {error}") from None
-    for name in (columns.label, columns.group, *columns.methods):
+    for what, name in (
+        ("label", columns.label),
+        ("group", columns.group),
+        ("kind", columns.by),
+        *(("confidence", method) for method in columns.methods),
+    ):
         if name and name not in seen:
-            what = "label" if name == columns.label else "group" if name == columns.group else "confidence"
             raise missing_column(path, what, name, first)
     return series
 
 
-def _cells(values: Mapping[str, Any], columns: Columns) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _cells(
+    given: Mapping[str, Any], labels: list[Any] | None, label: Any = None
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the label and, by method, the confidence of every row that the cells of a table's row hold.
+
+    Args:
+        given: cells by method.
+        labels: the labels, where the cells are lists; None where they are not.
+        label: the label, where they are not.
 
     Raises:
         LovecError: a cell does not hold as many confidences as there are labels.
     """
-    labels = values[columns.label or ""]
-    given = {name: values[name] for name in columns.methods}
-    if not isinstance(labels, list):
-        yield labels, given
+    if labels is None:
+        yield label, dict(given)
         return
-    for name, numbers in given.items():
-        if numbers is None:
-            given[name] = [None] * len(labels)
-        elif not isinstance(numbers, list) or len(numbers) != len(labels):
+    lists = {name: [None] * len(labels) if numbers is None else numbers for name, numbers in given.items()}
+    for name, numbers in lists.items():
+        if not isinstance(numbers, list) or len(numbers) != len(labels):
             raise LovecError(
                 f"{name} is {short_json(numbers)}, expected a list of {len(labels)} numbers, one per label"
             )
-    for at, label in enumerate(labels):
-        yield label, {name: numbers[at] for name, numbers in given.items()}
+    for at, truth in enumerate(labels):
+        yield truth, {name: numbers[at] for name, numbers in lists.items()}
 
 
 def _confidence(value: Any, name: str, columns: Columns) -> float | None:

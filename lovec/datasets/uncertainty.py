@@ -317,7 +317,7 @@ def is_subclaims(row: Row) -> bool:
 def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     """Read a prompt with its claims; the confidence is the one that the model states (``gpt-score``).
 
-    ``meta["scores"]`` has all scores of the claims by name.
+    ``meta["scores"]`` has all scores of the claims by name, and ``meta`` topic, rarity and region where a row has them.
     """
     claims = row["claims"]
     sentences = [
@@ -330,7 +330,10 @@ def subclaims(row: Row, reading: Reading) -> Iterator[Record]:
     ]
     names = dict.fromkeys(name for claim in claims for name in claim if name.endswith("-score"))
     scores = {name: [confidence_of(claim.get(name)) for claim in claims] for name in names}
-    yield reading.record(row["prompt"], row.get("response"), sentences, unit="claim", scores=scores)
+    about = {"topic": row["topic"]} if "topic" in row else {}
+    if isinstance(row.get("metadata"), list) and len(row["metadata"]) == 2:
+        about |= dict(zip(("rarity", "region"), row["metadata"], strict=True))
+    yield reading.record(row["prompt"], row.get("response"), sentences, unit="claim", scores=scores, **about)
 
 
 @layout("conformal factuality: numbers", "scores true", short="conformal")

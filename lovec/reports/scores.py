@@ -163,7 +163,7 @@ def print_scores(scores: Scores, console: Console | None = None) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
+def write_scores(scores: Scores, folder: Path, title: str, foot: str, others: Mapping[str, str] | None = None) -> str:
     """Write results.json, the table in four formats, the plots and the page, all of them or nothing.
 
     Args:
@@ -171,6 +171,7 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
         folder: folder to write; what it held before is gone.
         title: heading of the page.
         foot: a sentence at the end of the page.
+        others: content of other files to write, by name.
 
     Returns:
         What was written.
@@ -187,8 +188,11 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str) -> str:
         names = [Path(file).name for file in scores.files]
         html = page(title, names, [shown], pictures, (), scores.notes, foot, written=[table])
         write_text(fresh / "index.html", html, errors="replace")
+        for name, content in (others or {}).items():
+            write_text(fresh / name, content)
     plots = f", {counted(len(pictures), 'plot')} (svg, pdf, png)" if pictures else ""
-    return f"written to {folder}: index.html, results.json, the table (csv, json, md, tex){plots}"
+    files = ", ".join([*(others or {}), "index.html", "results.json"])
+    return f"written to {folder}: {files}, the table (csv, json, md, tex){plots}"
 
 
 def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:

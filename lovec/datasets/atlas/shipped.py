@@ -96,6 +96,6 @@ def _question(part: Part, thing: City | Country, kind: Kind | None) -> str:
 
 @cache
 def stored_answers() -> dict[str, Any]:
-    """Return the answers of the package by part and by number of the city (or code of the country), as they are stored."""
+    """Return what the file holds: the answers by part and by city or country, and the kinds of the single facts."""
     content: dict[str, Any] = json.loads(gzip.decompress(SHIPPED.read_bytes()))
     return content

@@ -1,0 +1,225 @@
+"""``lovec calibrate FILE``: fit the map from scores of any origin to how often what they rate is true."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lovec.datasets.hub_rows import HubRows
+from lovec.datasets.rows import check_rows
+from lovec.files import check_output
+from lovec.metrics.table import METRICS
+from lovec.notices import counted
+from lovec.settings import check_choice, check_count, check_range
+from lovec.types import LovecError, Promise
+
+from .console import say_next
+from .errors import UsageError
+from .parser import OneLineParser, with_underscores
+from .score import add_column_options, beside, check_folder, columns_of, foot
+
+if TYPE_CHECKING:
+    from lovec.calibration import Fitted, Promised, ScoreCalibration
+    from lovec.calibration.calibration import FittedMap
+
+_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_SWITCHES = ("--redo", "--help", "-h")
+_DRAWS = 2000
+
+
+def scores_file(words: Sequence[str]) -> str | None:
+    """Return the file with scores that a command line of ``lovec calibrate`` begins with or names; None for a run.
+
+    Args:
+        words: the command line after ``calibrate``.
+    """
+    for before, word in pairwise(["", *with_underscores(words)]):
+        is_value = before.startswith("-") and "=" not in before and before not in _SWITCHES
+        if not word.startswith("-") and not is_value:
+            there = os.path.isfile(word) or HubRows.parse(word) is not None
+            missing = not os.path.exists(word) and word.removesuffix(".gz").endswith(_ENDINGS)
+            return word if there or missing else None
+    return None
+
+
+def run(words: list[str]) -> None:
+    """Fit and write the calibration of the scores in a file.
+
+    Args:
+        words: the command line after ``calibrate``.
+
+    Raises:
+        LovecError: the file cannot be read or holds too few labels, or the output cannot be written.
+    """
+    options = _parser().read(words)
+    check_count("--draws", options.draws)
+    check_share(options.promise, options.share)
+    check_range("--true_from", options.true_from, above=0, at_most=1)
+    probabilities = list(dict.fromkeys(options.keep_factual or ()))
+    for probability in probabilities:
+        check_range("--keep_factual", probability, above=0, below=1)
+    if options.promise_by and not probabilities:
+        raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
+    columns = replace(columns_of(options), by=options.promise_by)
+    folder = Path(options.out) if options.out else beside(options.source, "calibration")
+    check_output(folder, [options.source])
+    check_folder(folder, "calibrate", options.redo)
+    check_rows(options.source)
+    from lovec.calibration.scores import CALIBRATION_NAME, Column, calibrate_columns, calibration_text
+    from lovec.datasets.scored import MEAN, read_scored
+    from lovec.provenance import file_digest
+    from lovec.reports.calibrated import chosen_methods, cross_fitted
+    from lovec.reports.scores import measured_files, write_scores
+
+    file = read_scored(options.source, columns, options.layout)
+    if file.said:
+        print(f"{options.source}: {file.said}", file=sys.stderr)
+    if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
+        file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
+    methods = chosen_methods(file)
+    uncertain = file.columns.uncertainty
+    made, fitted = calibrate_columns(
+        [
+            Column(method.name, "uncertainty")
+            if method.name in uncertain
+            else Column(method.name, "confidence", file.columns.confidence_scale)
+            for method in methods
+        ],
+        [method.confidence.numpy() for method in methods],
+        methods[0].factuality.numpy(),
+        methods[0].group.tolist() if methods[0].grouped else None,
+        promised=promises(probabilities, options.promise, options.share),
+        true_from=options.true_from,
+        layout=file.layout,
+        group="" if file.layout else file.columns.group or "",
+        by=None if methods[0].by is None else (options.promise_by, methods[0].by),
+        data=[options.source],
+        sources=[file_digest(options.source)] if os.path.isfile(options.source) else [],
+        draws=options.draws,
+    )
+    told = [found.describe("row", "group") for found in made.guarantees]
+    for at, found in enumerate(made.guarantees):
+        if (kept := made.least_kept(found)) is not None:
+            told[at] += f": those with {kept}"
+    kinds = [_by_kind(made, probability) for probability in probabilities] if made.by else []
+    report(f"{options.source}: {made.describe()}", made, fitted, told)
+    for line in kinds:
+        print(f"  {line}")
+    scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
+    notes = [
+        f"{made.describe()}.",
+        *kinds,
+        *(f"--keep_factual {g.keep_factual:g}: {t}." for g, t in zip(made.guarantees, told, strict=True)),
+    ]
+    scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
+    title = options.title or f"lovec calibrate: {Path(options.source).name}"
+    written = write_scores(scores, folder, title, foot(), {CALIBRATION_NAME: calibration_text(made)})
+    print(f"\n{written}")
+    calibration, keep = shlex.quote(str(folder)), f" --keep_factual {probabilities[0]:g}" if probabilities else ""
+    say_next(
+        (f"lovec apply {calibration} NEW_FILE{keep}", "confidences of new rows"),
+        (f"lovec score NEW_FILE --calibration {calibration}", "how good they are, where there are labels"),
+        (f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"),
+    )
+
+
+def _by_kind(made: ScoreCalibration, probability: float) -> str:
+    """Return in words what the promises for each kind of rows keep."""
+    parts = []
+    for value, found in made.thresholds_by_kind(probability).items():
+        kept = "nothing, too few or too many errors" if found.keeps_nothing else f"{100 * found.kept:.0f} %"
+        parts.append(f"{value or '(none)'} {kept} of {counted(found.sentences, 'row')} of {found.passages}")
+    return f"--keep_factual {probability:g}, each {made.by} by itself: kept of {'; '.join(parts)} groups"
+
+
+def promises(probabilities: Sequence[float], kind: Promise, share: float) -> list[Promised]:
+    """Return the guarantees of different probabilities."""
+    from lovec.calibration import Promised
+
+    return [Promised(round(1 - probability, 9), kind, share) for probability in dict.fromkeys(probabilities)]
+
+
+def check_share(promise: str, share: float) -> None:
+    """Check that a kind of promise is known, and that a share is given only to the kind that takes one.
+
+    Raises:
+        LovecError: it is not so.
+    """
+    check_choice("--promise", promise, Promise)
+    check_range("--share", share, above=0, at_most=1)
+    if promise != "share" and share != 1:
+        raise LovecError(f"--share is {share:g}, which only --promise share takes")
+
+
+def report(title: str, made: FittedMap, fitted: Fitted, guarantees: Sequence[str]) -> None:
+    """Print what a map does, before and after, and what is promised.
+
+    Args:
+        title: what was calibrated.
+        made: the calibration.
+        fitted: its fit.
+        guarantees: a sentence for each guarantee of the calibration.
+    """
+    print(f"\n{title}")
+    print(f"  {'':8} {'before':>22} {'after, cross-fitted':>22}")
+    for name, before in made.fitted.metrics["before"].items():
+        ends = (before, made.fitted.metrics["after"][name])
+        print(f"  {METRICS[name].heading:8} {_interval(ends[0]):>22} {_interval(ends[1]):>22}")
+    tried = ", ".join(f"{candidate.name} {100 * candidate.brier:.2f}" for candidate in fitted.candidates)
+    print(f"  Brier score of each map, cross-fitted: {tried}")
+    for guarantee, told in zip(made.guarantees, guarantees, strict=True):
+        print(f"  --keep_factual {guarantee.keep_factual:g}: {told}")
+    for warning in fitted.warnings:
+        print(f"lovec: warning: {warning}", file=sys.stderr)
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    if ends is None:
+        return "-"
+    value, low, high = (100 * end for end in ends)
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        "calibrate",
+        "Fit the map from scores of any origin to how often what they rate is true, and thresholds with a guarantee. "
+        "No model is needed. Several columns are combined into one confidence. With a RUN in place of the file, the "
+        "scores of its adapter are calibrated: `lovec calibrate --help`.",
+    )
+    parser.add_argument("source", metavar="FILE", help="scores and labels, in any form that `lovec score` reads")
+    add_column_options(parser)
+    parser.add_argument(
+        "--keep_factual",
+        type=float,
+        action="append",
+        metavar="P",
+        help="probability of a guarantee, such as 0.9, for which a threshold is computed; may be given several times",
+    )
+    parser.add_argument(
+        "--promise",
+        default="all-true",
+        metavar="{all-true,share,errors}",
+        help="what it is about: with that probability all kept rows of a group are true, or at least a --share of them "
+        "is; or the kept false rows are on average at most 1 less that probability of all rows (default: all-true)",
+    )
+    parser.add_argument(
+        "--promise_by",
+        metavar="COL",
+        help="column whose values, such as rare and famous, each get a promise of their own",
+    )
+    parser.add_argument("--share", type=float, default=1.0, help="for --promise share, the share that is true")
+    parser.add_argument(
+        "--true_from", type=float, default=0.5, metavar="F", help="label from which a row is true (default: 0.5)"
+    )
+    parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals")
+    parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.calibration beside the file)")
+    parser.add_argument("--redo", action="store_true", help="replace what an earlier call has written there")
+    parser.add_argument("--title", help="heading of the page (default: the name of the file)")
+    return parser

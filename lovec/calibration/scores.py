@@ -1,0 +1,540 @@
+"""The calibration of any scores, whoever made them: one JSON file that needs no model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from lovec.calibration.calibration import FittedMap, Promised, check_promises, fitted_fields
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, Passage, guarantee
+from lovec.calibration.files import MOST_BYTES
+from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
+from lovec.calibration.logistic import Array
+from lovec.calibration.maps import Stack
+from lovec.files import read_json, write_text
+from lovec.metrics.grouped import ranks
+from lovec.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
+from lovec.settings import check_range
+from lovec.types import LovecError
+
+Kind: TypeAlias = Literal["confidence", "uncertainty"]
+"""Whether a higher score is surer or less sure."""
+
+ROWS = Words("row", "group", "rows with a label and a score")
+
+_KIND = "scores"
+_VERSION = 1
+_MOST_POINTS = 2_000  # of ranks: quantiles to a twentieth of a percent
+_MOST_COLUMNS = 100
+_FIX = "calibrate again"
+
+_Kept: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks(PlainObject):
+    """Where a score stands among those that a calibration was fitted to, linear between points, constant outside.
+
+    Attributes:
+        scores: some of the different scores, ascending.
+        shares: share of all scores that lie below each, with half of those that equal it, ascending.
+
+    Raises:
+        LovecError: the two are not equally long, not ascending, or there are none.
+    """
+
+    what: ClassVar[str] = "ranks"
+
+    scores: Annotated[tuple[float, ...], Within(most=_MOST_POINTS)]
+    shares: Annotated[tuple[float, ...], Within(0.0, 1.0, _MOST_POINTS)]
+
+    def __post_init__(self) -> None:
+        checked_numbers(self.scores, "scores of ranks")
+        ascend = all((np.diff(side) > 0).all() for side in (self.scores, self.shares))
+        if len(self.scores) != len(self.shares) or not self.scores or not ascend:
+            raise LovecError(
+                f"ranks have {len(self.scores)} scores and {len(self.shares)} shares, expected equally many that "
+                f"ascend, at least one; {_FIX}"
+            )
+
+    @classmethod
+    def of(cls, scores: Array) -> Ranks:
+        """Return the ranks among scores [N], at least one: at each of them, or at evenly spread ones of very many."""
+        shares = ranks(torch.from_numpy(scores)).numpy()
+        points, first = np.unique(scores, return_index=True)
+        chosen = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).round().astype(np.int64))
+        return cls(tuple(points[chosen].tolist()), tuple(shares[first][chosen].tolist()))
+
+    def __call__(self, scores: ArrayLike) -> Array:
+        """Return the ranks of scores [N]: [N] in [0, 1]."""
+        return np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Column(PlainObject):
+    """A column of scores, and how they become numbers in [0, 1] that a map can take.
+
+    Attributes:
+        key: name of the column, scorer or method.
+        kind: whether a higher number is surer or less sure.
+        scale: the highest number of a confidence's scale, which becomes 1; None leaves numbers as they are.
+        ranks: where scores that are no numbers in [0, 1] stand among those that the calibration was fitted to; None
+            for those that are.
+    """
+
+    what: ClassVar[str] = "a column of a calibration"
+
+    key: str
+    kind: Kind = "confidence"
+    scale: Annotated[float, Within(1e-6, 1e6)] | None = None
+    ranks: Ranks | None = None
+
+    def directed(self, scores: ArrayLike) -> Array:
+        """Return scores [N] so that a higher one is surer, on the scale from 0 to 1 where they have one: [N]."""
+        given = np.asarray(scores, dtype=np.float64)
+        if self.kind == "uncertainty":
+            return -given
+        return given if self.scale is None else given / self.scale
+
+    def features(self, directed: ArrayLike) -> Array:
+        """Return the numbers in [0, 1] that a map takes, [N]; NaN where a score is NaN.
+
+        Args:
+            directed: scores [N], higher for surer, see ``directed``.
+
+        Raises:
+            LovecError: a score is infinite, or lies outside [0, 1] and the calibration was fitted to confidences.
+        """
+        given = np.asarray(directed, dtype=np.float64)
+        if np.isinf(given).any():
+            raise LovecError(f"a score of {self.key} is infinite, expected finite numbers; leave such rows out")
+        if self.ranks is not None:
+            return np.where(np.isnan(given), np.nan, self.ranks(given))
+        if (outside := given[(given < 0) | (given > 1)]).size:
+            raise LovecError(
+                f"{self.key} is {outside[0]:g}, and the calibration was fitted to numbers from 0 to 1; scores of "
+                "another scale need a calibration of their own"
+            )
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class KindGuarantee(PlainObject):
+    """A guarantee for the rows of one kind (a Mondrian category: Vovk, Gammerman and Shafer 2005, chapter 4).
+
+    Attributes:
+        value: what such rows have in the column ``ScoreCalibration.by``.
+        guarantee: the threshold for them, from labelled rows of this kind alone.
+    """
+
+    what: ClassVar[str] = "a guarantee for a kind"
+
+    value: str
+    guarantee: Guarantee
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreCalibration(FittedMap):
+    """A map from scores, whoever made them, to confidences, and thresholds with a guarantee.
+
+    Called with the scores as they are in the file, it gives confidences.
+
+    Attributes:
+        columns: what is mapped; several go into a stack.
+        layout: whose results the fitted file held, see ``lovec score --layout``; None for a table.
+        group: column that says which rows belong together; "" where each row stands for itself, or with a layout.
+        sources: SHA-256 of the files that it was fitted to.
+        by: column that names the kind of a row, for each of which promises hold by themselves; "" for none.
+        kinds: guarantees for each kind.
+    """
+
+    columns: Annotated[tuple[Column, ...], Within(most=_MOST_COLUMNS)]
+    layout: str | None = None
+    group: str = ""
+    sources: tuple[str, ...] = ()
+    by: str = ""
+    kinds: Annotated[tuple[KindGuarantee, ...], Within(most=10_000)] = ()
+
+    def __post_init__(self) -> None:
+        names = tuple(column.key for column in self.columns)
+        if isinstance(self.map, Stack) != (len(names) != 1) or (
+            isinstance(self.map, Stack) and self.map.features != names
+        ):
+            raise LovecError(f"the map {self.map.name!r} does not belong to the columns {', '.join(names)}; {_FIX}")
+        FittedMap.__post_init__(self)
+        for value in dict.fromkeys(found.value for found in self.kinds):
+            check_promises([found.guarantee for found in self.kinds if found.value == value])
+
+    def __call__(self, *scores: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+        """Return the calibrated confidences of scores.
+
+        Args:
+            *scores: the scores of each column [N], in the order of ``columns``; or one mapping from their names. They
+                are given as they are in the file: uncertainties as such, and on their scale.
+
+        Returns:
+            [N], in [0, 1]; NaN where a score is NaN.
+
+        Raises:
+            LovecError: there are not as many columns, they are not equally long, or a score is out of its range.
+        """
+        return self.confidences(self._directed(scores))
+
+    def keeps(
+        self,
+        *scores: ArrayLike | Mapping[str, ArrayLike],
+        keep_factual: float,
+        by: Sequence[object] | None = None,
+    ) -> _Kept:
+        """Return whether each row is kept under a guarantee: [N].
+
+        Args:
+            *scores: see ``__call__``.
+            keep_factual: see ``threshold``.
+            by: the kind of each row, [N], for the guarantees of each kind; of a kind that the calibration has not seen
+                nothing is kept. None is the guarantee for rows of all kinds together.
+
+        Raises:
+            LovecError: there is no such guarantee; or see ``__call__``.
+        """
+        return self.keeps_directed(self._directed(scores), keep_factual, by)
+
+    def keeps_directed(self, directed: ArrayLike, keep_factual: float, by: Sequence[object] | None = None) -> _Kept:
+        """Return the same for scores that are higher for surer, see ``confidences``."""
+        ranks = self.ranks(directed)
+        if by is None:
+            return np.asarray(ranks > self.threshold(keep_factual).threshold)  # NaN is not
+        if not self.by:
+            raise LovecError("the calibration has no guarantees for kinds of rows; calibrate with --promise_by COLUMN")
+        of_kind = self.thresholds_by_kind(keep_factual)
+        limits = [of_kind[str(value)].threshold if str(value) in of_kind else np.inf for value in by]
+        return np.asarray(ranks > np.array(limits))
+
+    def thresholds_by_kind(self, keep_factual: float) -> dict[str, Guarantee]:
+        """Return the guarantee for each kind of rows, by the kind, see ``threshold``.
+
+        Raises:
+            LovecError: there is none for this probability.
+        """
+        self.threshold(keep_factual)
+        found = {k.value: k.guarantee for k in self.kinds if abs(k.guarantee.keep_factual - keep_factual) < 1e-9}
+        return found
+
+    def confidences(self, directed: ArrayLike) -> Array:
+        """Return the calibrated confidences of scores that are higher for surer.
+
+        Args:
+            directed: [N, number of columns], see ``Column.directed``.
+
+        Returns:
+            [N], in [0, 1]; NaN where a score is NaN.
+
+        Raises:
+            LovecError: a score is out of its range.
+        """
+        return self._mapped(self._features(directed))
+
+    def ranks(self, directed: ArrayLike) -> Array:
+        """Return the numbers in [0, 1] that thresholds are on, [N]; arguments and errors as of ``confidences``.
+
+        They are the confidences or ranks before the map, which no label has touched; of a stack its confidences.
+        """
+        features = self._features(directed)
+        return self._mapped(features) if isinstance(self.map, Stack) else features[:, 0]
+
+    def least_kept(self, promised: Guarantee) -> str | None:
+        """Return what a guarantee keeps in words, by the scores of the only column; None of a stack, or of an end."""
+        if isinstance(self.map, Stack) or np.isinf(promised.threshold):
+            return None
+        [column] = self.columns
+        name = column.key or "the confidence"
+        if column.ranks is None:
+            return f"{name} above {promised.threshold * (column.scale or 1.0):.6g}"
+        score = float(np.interp(promised.threshold, column.ranks.shares, column.ranks.scores))
+        return f"{name} below {-score:.6g}" if column.kind == "uncertainty" else f"{name} above {score:.6g}"
+
+    def drift(self, directed: ArrayLike, groups: Sequence[Hashable] | None = None) -> str | None:
+        """Return in one sentence how the scores of new rows differ from the fitted ones; None where that is not shown.
+
+        Args:
+            directed: see ``confidences``.
+            groups: what each row belongs to, [N]; None is itself. See ``Histogram.unlike``.
+        """
+        found = self.ranks(directed)
+        by_group: dict[Hashable, list[float]] = {}
+        for at, rank in enumerate(found.tolist()):
+            if rank == rank:
+                by_group.setdefault(at if groups is None else groups[at], []).append(rank)
+        return self.histogram.unlike(list(by_group.values()), ROWS.item)
+
+    def describe(self) -> str:
+        """Return in one sentence what a confidence is."""
+        source = ", ".join(column.key or "the confidence" for column in self.columns)
+        return self.describe_from(f"from {source}" if len(self.columns) > 1 else source, ROWS.item, ROWS.group)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the calibration as a plain JSON object."""
+        return {"kind": _KIND, "version": _VERSION, **FittedMap.to_dict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> ScoreCalibration:
+        """Return the calibration that a JSON object holds.
+
+        Raises:
+            LovecError: it holds something else, or a version of the format that is unknown.
+        """
+        if isinstance(data, Mapping) and "calibrations" in data:
+            raise LovecError(
+                "it is the calibration of an adapter, which `lovec tag` applies; expected one that "
+                "`lovec calibrate FILE` wrote"
+            )
+        if not isinstance(data, Mapping) or data.get("kind") != _KIND:
+            raise wrong("a calibration of scores", data, f"an object whose kind is {_KIND!r}")
+        if data.get("version") != _VERSION:
+            raise wrong("version of a calibration", data.get("version"), str(_VERSION))
+        return read_object(cls, {name: value for name, value in data.items() if name not in ("kind", "version")})
+
+    def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
+        names = [column.key for column in self.columns]
+        given: list[Any] = list(scores)
+        if len(given) == 1 and isinstance(given[0], Mapping):
+            found = checked_object(given[0], "the scores", names)
+            given = [found[name] for name in names]
+        columns = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in given]
+        if len(columns) != len(names) or len({values.shape for values in columns}) != 1 or columns[0].ndim != 1:
+            shapes = ", ".join(str(list(values.shape)) for values in columns)
+            raise LovecError(f"the scores have shapes {shapes}, expected [N] for each of {', '.join(names)}")
+        return np.stack([column.directed(values) for column, values in zip(self.columns, columns, strict=True)], 1)
+
+    def _features(self, directed: ArrayLike) -> Array:
+        given = np.asarray(directed, dtype=np.float64)
+        return np.stack([column.features(given[:, at]) for at, column in enumerate(self.columns)], 1)
+
+    def _mapped(self, features: Array) -> Array:
+        there = ~np.isnan(features).any(1)
+        confidence = np.full(len(features), np.nan)
+        rows = features[there]
+        confidence[there] = (self.map(rows) if isinstance(self.map, Stack) else self.map(rows[:, 0])).clip(0.0, 1.0)
+        return confidence
+
+
+def calibrate_scores(
+    scores: Mapping[str, ArrayLike],
+    factuality: ArrayLike,
+    groups: Sequence[Hashable] | None = None,
+    uncertainty: Collection[str] = (),
+    scale: float | None = None,
+    **options: Any,
+) -> tuple[ScoreCalibration, Fitted]:
+    """Fit a calibration to the scores of any method and to labels.
+
+    Args:
+        scores: the scores of each method or column, [N] by name; NaN where there is none. Several go into a stack.
+        factuality: how true each row is, [N], in [0, 1].
+        groups: the answer, question or passage that each row belongs to, [N]; None is itself.
+        uncertainty: names of the columns whose higher scores are less sure.
+        scale: highest confidence of the others' scale, such as 10 or 100; None leaves numbers as they are.
+        **options: see ``calibrate_columns``.
+
+    Returns:
+        The calibration, and the fit with its candidates and warnings.
+
+    Raises:
+        LovecError: see ``calibrate_columns``.
+    """
+    columns = [
+        Column(name, "uncertainty") if name in uncertainty else Column(name, "confidence", scale) for name in scores
+    ]
+    directed = [column.directed(values) for column, values in zip(columns, scores.values(), strict=True)]
+    return calibrate_columns(columns, directed, factuality, groups, **options)
+
+
+def calibrate_columns(
+    columns: Sequence[Column],
+    directed: Sequence[ArrayLike],
+    factuality: ArrayLike,
+    groups: Sequence[Hashable] | None = None,
+    *,
+    maps: Sequence[str] = ("isotonic", "platt", "beta"),
+    promised: Sequence[Promised] = (),
+    true_from: float = TRUE_FROM,
+    layout: str | None = None,
+    group: str = "",
+    by: tuple[str, Sequence[str]] | None = None,
+    data: Iterable[str] = (),
+    sources: Sequence[str] = (),
+    folds: int = 5,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[ScoreCalibration, Fitted]:
+    """Fit a calibration to scores that are higher for surer.
+
+    Numbers in [0, 1] are mapped as they are; of others only the order counts, so they are replaced by their ranks. No
+    label takes part in that, so the same rows serve the map of one column and the thresholds. Of several columns, one
+    half of the groups is for the stack and the other for the thresholds, where guarantees are asked for.
+
+    Args:
+        columns: what the scores are, without ranks.
+        directed: scores of each column, [N], see ``Column.directed``; NaN where there is none.
+        factuality: [N], in [0, 1].
+        groups: what each row belongs to, [N]; None is itself.
+        maps: see ``fit_map``.
+        promised: guarantees to compute thresholds for.
+        true_from: factuality from which a row is true, for the guarantees.
+        layout: see ``ScoreCalibration``.
+        group: see ``ScoreCalibration``.
+        by: name of the column that says the kind of each row, and the kinds, [N]: each kind gets guarantees of its own.
+        data: paths of the files with the rows, of which only the names are kept.
+        sources: see ``ScoreCalibration``.
+        folds: see ``fit_map``.
+        draws: number of draws of the bootstrap for the intervals.
+        seed: seed of all that is random.
+
+    Returns:
+        The calibration, and the fit with its candidates and warnings.
+
+    Raises:
+        LovecError: there is no column, the lengths differ, a number is infinite or outside its range; or see
+            ``fit_map`` and ``guarantee``.
+    """
+    check_range("true_from", true_from, above=0, at_most=1)
+    truth = np.asarray(factuality, dtype=np.float64)
+    numbers = [np.asarray(values, dtype=np.float64) for values in directed]
+    owners = list(map(str, range(len(truth)) if groups is None else groups))
+    lengths = {len(owners), *(len(values) for values in numbers), len(truth)}
+    if not numbers or len(lengths) > 1 or len(numbers) != len(columns):
+        raise LovecError(
+            f"a calibration got {len(numbers)} columns of {[len(values) for values in numbers]} scores, {len(truth)} "
+            f"labels and {len(owners)} groups, expected at least one column and equally many of each"
+        )
+    for column in columns:
+        checked_text(column.key, "the name of a column")
+    known = [_ranked(column, values) for column, values in zip(columns, numbers, strict=True)]
+    features = np.stack([column.features(values) for column, values in zip(known, numbers, strict=True)], 1)
+    stacked = len(known) > 1
+    fit_on = promise_on = np.ones(len(truth), dtype=np.bool_)
+    if promised and stacked:
+        fit_on = _half(owners, seed)
+        promise_on = ~fit_on
+    there = ~np.isnan(features).any(1)
+    used = there & fit_on
+    labelled = Labelled.of_rows(
+        [column.key for column in known],
+        features[used],
+        truth[used].tolist(),
+        [owner for owner, is_used in zip(owners, used, strict=True) if is_used],
+        int((fit_on & ~there).sum()),
+        [column.ranks is None for column in known],
+        stacked,
+        ROWS,
+    )
+    fitted = fit_labelled(labelled, maps, folds, seed)
+    made = ScoreCalibration(
+        columns=tuple(known),
+        layout=layout,
+        group=group,
+        sources=tuple(sources),
+        by="" if by is None else by[0],
+        **fitted_fields(fitted, data, draws, seed),
+    )
+    if not promised:
+        return made, fitted
+    rated = made._mapped(features) if stacked else features[:, 0]
+
+    def found_among(rows: _Kept) -> list[Guarantee]:
+        passages = group_passages(rated, truth, owners, true_from, rows)
+        return [guarantee(passages, *one, true_from) for one in promised]
+
+    kinds: list[KindGuarantee] = []
+    if by is not None:
+        values = np.array(by[1], dtype=object)
+        for value in sorted(set(by[1])):
+            if (own := promise_on & (values == value)).any():
+                kinds += [KindGuarantee(checked_text(value, "a kind of rows"), one) for one in found_among(own)]
+    return replace(made, guarantees=tuple(found_among(promise_on)), kinds=tuple(kinds)), fitted
+
+
+def group_passages(
+    scores: Array, factuality: Array, groups: Sequence[Hashable], true_from: float, among: _Kept | None = None
+) -> list[Passage]:
+    """Return the groups of rows as passages, for promises.
+
+    Args:
+        scores: what rows are kept by, [N]; NaN where a row has none, so that it is never kept.
+        factuality: [N].
+        groups: what each row belongs to, [N].
+        true_from: factuality from which a row is true.
+        among: the rows that count, [N]; None is all.
+    """
+    found: dict[Hashable, Passage] = {}
+    for at in range(len(scores)) if among is None else np.flatnonzero(among).tolist():
+        own = found.setdefault(groups[at], Passage([], []))
+        score = float(scores[at])
+        own.scores.append(None if score != score else score)  # type: ignore[attr-defined]
+        own.true.append(bool(factuality[at] >= true_from))  # type: ignore[attr-defined]
+    return list(found.values())
+
+
+def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:
+    """Read what ``lovec calibrate FILE`` wrote; called with scores, it gives calibrated confidences.
+
+    Args:
+        path: the file, or its folder.
+
+    Raises:
+        LovecError: there is no such file, or it holds something else.
+    """
+    place = Path(path)
+    file = place / CALIBRATION_NAME if place.is_dir() else place
+    if not file.is_file():
+        raise LovecError(f"there is no calibration {file}, expected what `lovec calibrate FILE` wrote")
+    try:
+        return ScoreCalibration.from_dict(read_json(file, MOST_BYTES, _FIX))
+    except LovecError as error:
+        raise LovecError(f"{file} holds no calibration of scores: {error}") from None
+
+
+def calibration_text(calibration: ScoreCalibration) -> str:
+    """Return the content of the file of a calibration."""
+    return json.dumps(calibration.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def write_calibration(path: str | os.PathLike[str], calibration: ScoreCalibration) -> None:
+    """Write a calibration of scores, whole or not at all; a file that is there is replaced."""
+    write_text(path, calibration_text(calibration))
+
+
+CALIBRATION_NAME = "calibration.json"
+"""Name of the file in the folder that ``lovec calibrate FILE`` writes."""
+
+
+def _ranked(column: Column, directed: Array) -> Column:
+    """Return a column with the ranks of its scores where these are not numbers in [0, 1].
+
+    Raises:
+        LovecError: a score is infinite, or there is none.
+    """
+    there = directed[~np.isnan(directed)]
+    if np.isinf(there).any():
+        raise LovecError(f"a score of {column.key} is infinite, expected finite numbers; leave such rows out")
+    if not there.size:
+        raise LovecError(f"no row has a score {column.key}, expected numbers; name another column")
+    if column.kind == "confidence" and (there >= 0).all() and (there <= 1).all():
+        return column
+    return Column(column.key, column.kind, column.scale, Ranks.of(there))
+
+
+def _half(groups: Sequence[str], seed: int) -> _Kept:
+    """Return for each row whether its group is in one random half of the groups: [N]."""
+    names = list(dict.fromkeys(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    first = {names[index] for index in order[: (len(names) + 1) // 2]}
+    return np.array([owner in first for owner in groups], dtype=np.bool_)

@@ -1,0 +1,124 @@
+"""Scores made elsewhere beside what a calibration makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import binomtest
+
+from lovec.calibration.conformal import Guarantee, holds, retention
+from lovec.calibration.fitting import Fitted
+from lovec.calibration.scores import ScoreCalibration, group_passages
+from lovec.datasets.scored import ScoredFile, ScoredMethod
+from lovec.notices import counted
+from lovec.provenance import file_digest
+from lovec.types import LovecError
+
+CALIBRATED = "calibrated"
+"""Name of the method that a calibration makes."""
+
+
+def chosen_methods(file: ScoredFile, calibration: ScoreCalibration | None = None) -> list[ScoredMethod]:
+    """Return the methods of a file that are calibrated together.
+
+    Args:
+        file: what was read.
+        calibration: whose columns they are; None takes all with confidences.
+
+    Raises:
+        LovecError: one is missing, or they did not rate the same rows.
+    """
+    by_name = {method.name: method for method in file.methods if method.missing < len(method.factuality)}
+    names = list(by_name) if calibration is None else [column.key for column in calibration.columns]
+    if not names:
+        raise LovecError(f"{file.path} has labels but no confidences; name their column with --confidence COLUMN")
+    if unknown := [name for name in names if name not in by_name]:
+        raise LovecError(f"{file.path} has no {unknown[0]!r}, which the calibration maps; it has {', '.join(by_name)}")
+    methods = [by_name[name] for name in names]
+    if any(not torch.equal(method.factuality, methods[0].factuality) for method in methods):
+        raise LovecError(
+            f"the methods {', '.join(names)} of {file.path} rated different rows, so that they cannot be calibrated "
+            "together; name one with --confidence"
+        )
+    return methods
+
+
+def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[ScoredFile, list[str]]:
+    """Add to the methods of a file what a calibration makes of them, and say how far its promises were kept.
+
+    Args:
+        file: what was read.
+        calibration: the calibration.
+
+    Returns:
+        The file with a method more, and a sentence per thing to know.
+
+    Raises:
+        LovecError: the file lacks a column of the calibration, or a score is out of its range.
+    """
+    methods = chosen_methods(file, calibration)
+    directed = torch.stack([method.confidence for method in methods], 1).numpy()
+    first = methods[0]
+    groups = first.group.tolist()
+    added = replace(
+        first, name=CALIBRATED, confidence=torch.from_numpy(calibration.confidences(directed)), order_only=""
+    )
+    notes = [f"{CALIBRATED}: {calibration.describe()}."]
+    if Path(file.path).is_file() and file_digest(file.path) in calibration.sources:
+        notes.append(
+            f"{CALIBRATED}: it was fitted to this very file, which flatters it; measure it on rows that are new to it."
+        )
+    if (drift := calibration.drift(directed, groups)) is not None:
+        notes.append(f"{CALIBRATED}: {drift}.")
+    ranks, truth = calibration.ranks(directed), first.factuality.numpy()
+    for promised in calibration.guarantees:
+        notes.append(_kept(promised, ranks, truth, groups))
+    values = np.array(first.by or (), dtype=object)
+    for kind in calibration.kinds if first.by is not None else ():
+        own = np.flatnonzero(values == kind.value)
+        if own.size:
+            said = _kept(kind.guarantee, ranks[own], truth[own], [groups[at] for at in own.tolist()])
+            notes.append(f"{calibration.by} {kind.value or '(none)'}, {said}")
+    return replace(file, methods=(*file.methods, added)), notes
+
+
+def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) -> ScoredFile:
+    """Return a file with the methods that were calibrated and the cross-fitted confidences, each without its group."""
+    number = {str(group): group for group in methods[0].group.tolist()}
+    rows = [
+        (confidence, truth, number[name])
+        for name, (confidences, truths) in fitted.after.items()
+        for confidence, truth in zip(confidences, truths, strict=True)
+    ]
+    confidence, truth, group = (torch.tensor(values) for values in zip(*rows, strict=True))
+    added = replace(
+        methods[0],
+        name=f"{CALIBRATED}, cross-fitted",
+        confidence=confidence.double(),
+        factuality=truth.double(),
+        group=torch.unique(group, return_inverse=True)[1],
+        order_only="",
+    )
+    return replace(file, methods=(*methods, added))
+
+
+def _kept(promised: Guarantee, ranks: np.ndarray, truth: np.ndarray, groups: list[int]) -> str:
+    """Say in a sentence how far a promise was kept on labelled rows."""
+    passages = group_passages(ranks, truth, groups, promised.true_from)
+    found = retention(passages, promised.threshold)
+    kept = f"{100 * found.share:.1f} % of {counted(found.sentences, 'row')} kept"
+    goal = f"--keep_factual {promised.keep_factual:g}"
+    if promised.kind == "errors":
+        return f"{goal}: {100 * found.errors:.1f} % kept and false (at most {100 * promised.alpha:.3g}); {kept}."
+    held = sum(holds(passage, promised.threshold, promised.share) for passage in passages)
+    low, high = binomtest(held, len(passages)).proportion_ci(method="wilson")
+    part = (
+        "nothing false is kept" if promised.kind == "all-true" else f"{100 * promised.share:.3g} % of the kept are true"
+    )
+    return (
+        f"{goal}: {part} in {100 * held / len(passages):.1f} % of {counted(len(passages), 'group')} "
+        f"({100 * low:.1f} to {100 * high:.1f}); {kept}."
+    )

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.rows import check_rows
 from lovec.files import check_output
 from lovec.metrics.table import METRICS
@@ -42,9 +41,8 @@ def scores_file(words: Sequence[str]) -> str | None:
     for before, word in pairwise(["", *with_underscores(words)]):
         is_value = before.startswith("-") and "=" not in before and before not in _SWITCHES
         if not word.startswith("-") and not is_value:
-            there = os.path.isfile(word) or HubRows.parse(word) is not None
             missing = not os.path.exists(word) and word.removesuffix(".gz").endswith(_ENDINGS)
-            return word if there or missing else None
+            return word if os.path.isfile(word) or missing else None
     return None
 
 
@@ -100,7 +98,7 @@ def run(words: list[str]) -> None:
         group="" if file.layout else file.columns.group or "",
         by=None if methods[0].by is None else (options.promise_by, methods[0].by),
         data=[options.source],
-        sources=[file_digest(options.source)] if os.path.isfile(options.source) else [],
+        sources=[file_digest(options.source)],
         draws=options.draws,
     )
     told = [found.describe("row", "group") for found in made.guarantees]

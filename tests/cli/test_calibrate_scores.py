@@ -1,0 +1,269 @@
+"""``lovec calibrate FILE``, ``lovec apply`` and ``lovec score --calibration``: files of any origin, from end to end."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from answers import answers
+from commandline import error_of
+
+import lovec
+from lovec.calibration import Promised, calibrate, calibrate_scores
+from lovec.calibration.scores import write_calibration
+from lovec.cli import main
+from lovec.datasets.jsonl import write_records
+from lovec.metrics.functional import ece_m
+
+
+def made_rows(groups: int, seed: int = 0) -> list[dict[str, object]]:
+    """Rows of a table: four per question, surer than they should be."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(size=4 * groups) + np.repeat(rng.normal(size=groups), 4)
+    truth = rng.random(4 * groups) < 1 / (1 + np.exp(-(odds - 0.7)))
+    return [
+        {
+            "question": f"What is {at // 4}?",
+            "text": f'A text, number "{at}"',
+            "p_true": round(float(1 / (1 + np.exp(-odds[at]))), 4),
+            "entropy": round(float(5 - 2 * odds[at] + rng.normal()), 3),
+            "rarity": "rare" if at // 4 % 3 == 0 else "famous",
+            "correct": int(truth[at]),
+        }
+        for at in range(4 * groups)
+    ]
+
+
+def write(path: str, rows: list[dict[str, object]]) -> str:
+    with open(path, "w", newline="") as file:
+        if path.endswith(".csv"):
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return path
+
+
+def table(path: str) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fitted(*words: str) -> None:
+    assert main(["calibrate", *words, "--draws", "20"]) == 0
+
+
+def test_a_table_gets_calibrated_confidences_and_a_threshold(here, capsys):
+    write("labelled.csv", made_rows(150))
+    new = made_rows(300, seed=1)
+    write("new.csv", new)
+    fitted("labelled.csv", "--keep_factual", "0.8", "--keep_factual", "0.7")
+    out, err = capsys.readouterr()
+    assert "columns guessed: confidence = p_true; label = correct; group = question" in err
+    assert "confidence: p_true, calibrated (" in out and "600 rows of 150 groups" in out
+    assert "--keep_factual 0.8: all kept rows of a group are true" in out and "those with p_true above 0." in out
+    page = Path("labelled.calibration/index.html").read_text()
+    assert page.count("<svg") == 2 and "calibrated, cross-fitted" in page and "those with p_true above" in page
+    assert main(["apply", "labelled.calibration", "new.csv", "--keep_factual", "0.8"]) == 0
+    rows = table("new.calibrated.csv")
+    calibration = lovec.load_calibration("labelled.calibration")
+    scores = [row["p_true"] for row in new]
+    found = [float(row["calibrated"]) for row in rows]
+    assert found == pytest.approx(calibration(scores).tolist(), abs=1e-6)
+    assert [row["kept"] == "true" for row in rows] == calibration.keeps(scores, keep_factual=0.8).tolist()
+    assert [{k: v for k, v in row.items() if k not in ("calibrated", "kept")} for row in rows] == table("new.csv")
+    truth = [row["correct"] for row in new]
+    assert float(ece_m(found, truth)) < 0.04 < float(ece_m(scores, truth))
+    capsys.readouterr()
+    assert main(["score", "new.csv", "--calibration", "labelled.calibration", "--draws", "20"]) == 0
+    out = capsys.readouterr().out
+    (held,) = [line for line in out.splitlines() if line.startswith("--keep_factual 0.8:")]
+    kept = [row["kept"] == "true" for row in rows]
+    whole = [all(t for t, k in zip(truth[a : a + 4], kept[a : a + 4], strict=True) if k) for a in range(0, 1200, 4)]
+    assert f"nothing false is kept in {sum(whole) / 3:.1f} % of 300 groups" in held and sum(whole) / 300 > 0.74
+    methods = {row["method"]: row for row in json.loads(Path("new.score/results.json").read_text())["rows"]}
+    assert methods["calibrated"]["metrics"]["ece_m"] < methods["p_true"]["metrics"]["ece_m"]
+    assert main(["score", "labelled.csv", "--calibration", "labelled.calibration", "--draws", "0"]) == 0
+    assert "fitted to this very file" in capsys.readouterr().out
+
+
+def test_what_is_not_kept_can_be_left_out(here, capsys):
+    write("labelled.csv", made_rows(100))
+    write("new.jsonl", made_rows(50, seed=1))
+    fitted("labelled.csv", "--uncertainty", "entropy", "--keep_factual", "0.8")
+    for words, rule in (
+        (["--keep_factual", "0.8"], lambda c, scores: c.keeps(scores, keep_factual=0.8)),
+        (["--min_confidence", "0.6"], lambda c, scores: c(scores) >= 0.6),
+    ):
+        assert main(["apply", "labelled.calibration", "new.jsonl", *words, "--drop", "--redo"]) == 0
+        calibration = lovec.load_calibration("labelled.calibration/calibration.json")
+        all_rows = [json.loads(line) for line in Path("new.jsonl").read_text().splitlines()]
+        keep = rule(calibration, [row["entropy"] for row in all_rows])
+        rows = [json.loads(line) for line in Path("new.calibrated.jsonl").read_text().splitlines()]
+        assert 0 < len(rows) < 200 and all(row["kept"] is True for row in rows)
+        assert [row["text"] for row in rows] == [r["text"] for r, kept in zip(all_rows, keep, strict=True) if kept]
+    assert main(["apply", "labelled.calibration", "new.jsonl", "--out", "new.tsv"]) == 0
+    assert Path("new.tsv").read_text().splitlines()[0].split("\t")[-1] == "calibrated"
+    shifted = [{**row, "entropy": row["entropy"] + 6} for row in made_rows(50, seed=1)]
+    write("shifted.jsonl", shifted)
+    capsys.readouterr()
+    assert main(["apply", "labelled.calibration", "shifted.jsonl"]) == 0
+    assert "warning: these 200 rows look unlike those that the calibration was fitted to" in capsys.readouterr().err
+
+
+def test_promises_for_each_kind_by_itself(here, capsys):
+    write("labelled.csv", made_rows(150))
+    new = [*made_rows(20, seed=1), {**made_rows(1)[0], "rarity": "unheard of"}]
+    write("new.csv", new)
+    fitted("labelled.csv", "--keep_factual", "0.7", "--promise_by", "rarity")
+    assert "each rarity by itself: kept of famous " in capsys.readouterr().out
+    assert main(["apply", "labelled.calibration", "new.csv", "--keep_factual", "0.7"]) == 0
+    err = capsys.readouterr().err
+    assert "promised for each rarity by itself: all kept rows" in err
+    assert "warning: nothing is kept of what the calibration has not seen: unheard of" in err
+    calibration = lovec.load_calibration("labelled.calibration")
+    kept = calibration.keeps([row["p_true"] for row in new], keep_factual=0.7, by=[row["rarity"] for row in new])
+    assert [row["kept"] == "true" for row in table("new.calibrated.csv")] == kept.tolist() and not kept[-1]
+    assert main(["score", "new.csv", "--calibration", "labelled.calibration", "--draws", "0"]) == 0
+    assert "rarity rare, --keep_factual 0.7: nothing false is kept in" in capsys.readouterr().out
+
+
+def test_tagged_records_give_what_the_calibration_of_their_run_would(here, capsys):
+    records = answers(50)
+    write_records("tagged.jsonl", records)
+    fitted("tagged.jsonl", "--keep_factual", "0.8")
+    own, _ = calibrate(
+        records, adapter="a", base="b", mode="iterative", promised=[Promised.keep_factual(0.8)], draws=20
+    )
+    made = lovec.load_calibration("tagged.calibration")
+    assert made.map == own.map and made.guarantees == own.guarantees and made.layout == "lovec"
+    assert main(["apply", "tagged.calibration", "tagged.jsonl", "--keep_factual", "0.8"]) == 0
+    rows = [json.loads(line) for line in Path("tagged.calibrated.jsonl").read_text().splitlines()]
+    sentences = [(record.id, sentence) for record in records for sentence in record.sentences]
+    assert [(row["id"], row["text"]) for row in rows] == [(name, sentence.text) for name, sentence in sentences]
+    assert [row["calibrated"] for row in rows] == pytest.approx([own.confidence(s) for _, s in sentences], abs=1e-6)
+    assert [row["kept"] for row in rows] == [own.keeps(s, own.guarantees[0]) for _, s in sentences]
+
+
+def uqlm(groups: int, seed: int = 0, graded: bool = True) -> dict[str, object]:
+    """Results of uqlm as it writes them, one claim list per answer."""
+    rng = np.random.default_rng(seed)
+    data: dict[str, list[object]] = {"prompts": [], "responses": [], "claims_data": []}
+    for at in range(groups):
+        odds = rng.normal(size=5) + rng.normal()
+        claims = [
+            {"claim": f"Claim {i} of {at}.", "removed": False, "entailment": round(float(1 / (1 + np.exp(-z))), 4)}
+            | ({"correct": bool(rng.random() < 1 / (1 + np.exp(-2 * z)))} if graded else {})
+            for i, z in enumerate(odds)
+        ]
+        data["prompts"].append(f"Question {at}?")
+        data["responses"].append(f"Answer {at}.")
+        data["claims_data"].append(claims)
+    return {"data": data, "metadata": {}}
+
+
+def test_results_of_uqlm_from_nothing_to_a_threshold(here, capsys):
+    Path("uqlm.json").write_text(json.dumps(uqlm(80)))
+    Path("new.json").write_text(json.dumps(uqlm(30, seed=1, graded=False)))
+    fitted("uqlm.json", "--keep_factual", "0.7")
+    assert "confidence: entailment, calibrated (" in capsys.readouterr().out
+    assert main(["apply", "uqlm.calibration", "new.json", "--keep_factual", "0.7", "--drop"]) == 0
+    rows = [json.loads(line) for line in Path("new.calibrated.jsonl").read_text().splitlines()]
+    assert 0 < len(rows) < 150 and set(rows[0]) == {"id", "question", "text", "entailment", "calibrated", "kept"}
+    expected = lovec.load_calibration("uqlm.calibration")([row["entailment"] for row in rows]).tolist()
+    assert [row["calibrated"] for row in rows] == pytest.approx(expected, abs=1e-6)
+
+
+def test_cells_that_are_lists_hold_several_rows(here, capsys):
+    rows = [
+        {"passage": f"p{at}", "score": [row["entropy"] for row in four], "correct": [row["correct"] for row in four]}
+        for at, four in enumerate(zip(*[iter(made_rows(60))] * 4, strict=True))
+        for four in [list(four)]
+    ]
+    write("lists.jsonl", rows)
+    words = ["--uncertainty", "score", "--label", "correct", "--group", "passage"]
+    fitted("lists.jsonl", *words, "--keep_factual", "0.7")
+    assert main(["apply", "lists.calibration", "lists.jsonl", "--keep_factual", "0.7"]) == 0
+    found = [json.loads(line) for line in Path("lists.calibrated.jsonl").read_text().splitlines()]
+    assert all(len(row["calibrated"]) == len(row["kept"]) == 4 for row in found)
+    words = ["lists.calibration", "lists.jsonl", "--keep_factual", "0.7", "--drop", "--redo"]
+    code, said = error_of(capsys, "apply", *words)
+    assert code == 1 and said == "a row holds several scores, of which --drop cannot leave out some; omit --drop"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("calibrate none.csv", 1, "cannot read none.csv"),
+        ("calibrate labelled.csv --label nothing --confidence p_true", 1, "no row has a label in the column 'nothing'"),
+        ("calibrate labelled.csv --promise_by rarity", 2, "give --keep_factual, too"),
+        ("calibrate labelled.csv --keep_factual 1", 1, "--keep_factual is 1"),
+        ("calibrate labelled.csv --share 0.5", 1, "--share is 0.5, which only --promise share takes"),
+        ("calibrate labelled.csv --promise none", 1, "--promise is 'none'"),
+        ("calibrate labelled.csv --draws 0", 1, "--draws is 0"),
+        ("calibrate labelled.csv --out labelled.csv", 1, "the output labelled.csv is also the input"),
+        ("calibrate labelled.csv --out full", 1, "full exists and `lovec calibrate` has not written it"),
+        ("calibrate labelled.csv --out made", 1, "made exists; give --redo to replace it"),
+        ("calibrate labelled.csv --readout mean", 2, "unknown option --readout"),
+        ("apply made labelled.csv --drop", 2, "give --keep_factual or --min_confidence"),
+        (
+            "apply made labelled.csv --keep_factual 0.9",
+            1,
+            "no threshold for --keep_factual 0.9, only for none",
+        ),
+        ("apply made labelled.csv --min_confidence 2", 1, "--min_confidence is 2"),
+        ("apply made other.csv", 1, "no row has a score in the column 'p_true'; did you mean p_truth?"),
+        ("apply made has.csv", 1, "the rows have a column 'calibrated' already"),
+        ("apply made scale.csv", 1, "p_true is 50, and the calibration was fitted to numbers from 0 to 1"),
+        ("apply made empty.csv", 1, "empty.csv holds no row"),
+        ("apply made labelled.csv --out labelled.csv", 1, "the output labelled.csv is also the input"),
+        ("apply made labelled.csv --out full/kept.txt", 1, "full/kept.txt exists and is not empty; give --redo"),
+        ("apply labelled.csv labelled.csv", 1, "labelled.csv"),
+        ("score labelled.csv --calibration none", 1, "there is no calibration none"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
+    rows = made_rows(30)
+    write("labelled.csv", rows)
+    write("other.csv", [{"p_truth": row["p_true"]} for row in rows])
+    write("has.csv", [{**row, "calibrated": 1} for row in rows])
+    write("scale.csv", [{**row, "p_true": 50} for row in rows])
+    Path("empty.csv").write_text("p_true\n")
+    Path("full").mkdir()
+    Path("full/kept.txt").write_text("x")
+    made, _ = calibrate_scores({"p_true": [row["p_true"] for row in rows]}, [row["correct"] for row in rows], draws=1)
+    Path("made/tables").mkdir(parents=True)
+    Path("made/tables/scores.csv").write_text("")
+    Path("made/index.html").write_text("Written by lovec")
+    write_calibration("made/calibration.json", made)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(words.split()) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if "columns guessed" not in line]
+    assert len(lines) == 1 and lines[0].startswith("lovec: error: ") and said in lines[0]
+    assert before == {p: p.read_bytes() for p in Path().rglob("*") if p.is_file() and not p.name.endswith(".lock")}
+
+
+def test_a_run_is_told_from_a_file(here, capsys):
+    from lovec.cli.calibrate_scores import scores_file
+
+    write("labelled.csv", made_rows(2))
+    Path("runs").mkdir()
+    for words, file in (
+        ("labelled.csv", "labelled.csv"),
+        ("--label correct labelled.csv --redo", "labelled.csv"),
+        ("--redo labelled.csv", "labelled.csv"),
+        ("missing.jsonl.gz", "missing.jsonl.gz"),
+        ("runs --data labelled.csv", None),
+        ("--data labelled.csv runs", None),
+        ("--data=labelled.csv runs", None),
+        ("org/name", None),
+        ("--help", None),
+        ("", None),
+    ):
+        assert scores_file(words.split()) == file, words
+    assert error_of(capsys, "calibrate", "runs")[0] == 1

@@ -41,6 +41,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "agreement": (
         ("lovec agreement people.jsonl oracle.jsonl", "do the oracle's labels agree with people's?"),
+        (
+            "lovec agreement people.jsonl oracle.jsonl --width 0.1",
+            "how many labels of people an interval of ten points takes, with and without the oracle's",
+        ),
         ("lovec agreement people.jsonl oracle.jsonl --json", "as JSON"),
     ),
     "calibrate": (
@@ -77,6 +81,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec score results.csv --confidence verbal --confidence logit --label correct", "two methods side by side"),
         ("lovec score results.jsonl --confidence score --confidence_scale 10", "confidences from 0 to 10"),
         ("lovec score new.csv --calibration scores.calibration", "before and after a calibration"),
+        ("lovec score results.csv --label human --judge gpt", "few labels of people, and a judge's of all rows"),
     ),
     "report": (
         ("lovec report runs/dpo", "a page in runs/dpo/report"),

@@ -205,3 +205,81 @@ def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, caps
 
 def test_the_command_knows_all_layouts():
     assert sorted(_LAYOUTS) == sorted(LAYOUT_NAMES)
+
+
+def judged(n: int, labelled: int) -> list[dict[str, object]]:
+    """Rows of which people have labelled the first; a judge calls some wrong ones true, and cannot tell of others."""
+    draw = random.Random(0)
+    rows: list[dict[str, object]] = []
+    for at, row in enumerate(made(n)):
+        truth = row.pop("label")
+        verdict = "true" if truth or draw.random() < 0.3 else "false" if draw.random() < 0.5 else "unknown"
+        rows.append({**row, "human": truth if at < labelled else "", "gpt_label": verdict})
+    return rows
+
+
+def test_a_judge_beside_people(here, capsys):
+    rows = judged(800, 120)
+    assert main(["score", write("r.csv", rows), "--label", "human", "--judge", "gpt_label", "--draws", "100"]) == 0
+    said = capsys.readouterr()
+    assert "prediction-powered" in said.out and "With a judge's labels" in said.out
+    assert "numbers that are not read" not in said.err
+    table = json.loads(Path("r.score/tables/judged.json").read_text())
+    assert "prediction-powered" in Path("r.score/index.html").read_text()
+    found = {line["name"]: line["cells"] for line in table["lines"]}
+    people, judge, powered = (found[name] for name in ("people alone", "judge alone, biased", "prediction-powered"))
+    told = [row["gpt_label"] == "true" for row in rows if row["gpt_label"] != "unknown"]
+    assert people[0]["value"] == pytest.approx(sum(row["human"] for row in rows[:120]) / 120)
+    assert judge[0]["value"] == pytest.approx(sum(told) / len(told))
+    assert [cells[-1]["value"] for cells in (people, judge, powered)] == [120, len(told), 800]
+    widths = [[cell["high"] - cell["low"] for cell in cells[:3]] for cells in (people, powered)]
+    assert all(second < first for first, second in zip(*widths, strict=True))
+    only = write("people.csv", [{k: v for k, v in row.items() if k != "gpt_label"} for row in rows[:120]])
+    assert main(["score", only, "--label", "human", "--draws", "100"]) == 0
+    assert results("people.score") == {  # the first table is of people's rows, as without a judge
+        ("people", level): metrics for (_, level), metrics in results("r.score").items()
+    }
+
+
+def test_a_judge_beside_people_in_lists_and_without_confidences(here):
+    rows = judged(80, 40)
+    nested = [
+        {"id": at // 4, "claims": [{"human": r["human"], "judge": r["gpt_label"]} for r in rows[at : at + 4]]}
+        for at in range(0, 80, 4)
+    ]
+    options = ["--label", "claims.human", "--judge", "claims.judge", "--uncertainty", "claims.u", "--group", "id"]
+    for row in nested:
+        for number, claim in enumerate(row["claims"]):
+            claim["u"] = number + 7.5
+    assert main(["score", write("n.jsonl", nested), *options, "--draws", "0"]) == 0
+    table = json.loads(Path("n.score/tables/judged.json").read_text())
+    assert [column["heading"] for column in table["columns"]] == ["mean f", "rows"]
+
+
+def test_a_judge_that_is_not_there(here, capsys):
+    path = write("r.csv", judged(80, 40))
+    options = ["--label", "human", "--confidence", "confidence", "--group", "passage", "--judge"]
+    _, said = error_of(capsys, "score", path, *options, "gtp_label")
+    assert "no row has a judge's label in the column 'gtp_label'; did you mean gpt_label?" in said
+    _, said = error_of(capsys, "score", path, "--layout", "factscore", "--judge", "gpt_label")
+    assert "are read from tables, and factscore is a layout" in said
+    nobody = write("none.csv", [{**row, "human": ""} for row in judged(80, 40)])
+    _, said = error_of(capsys, "score", nobody, *options, "gpt_label")
+    assert "no row with a label" in said or "no row has a label" in said
+    one = write("one.csv", judged(80, 4))
+    _, said = error_of(capsys, "score", one, *options, "gpt_label")
+    assert "of 1 groups, expected rows of two groups at least" in said
+
+
+def test_a_calibration_of_all_rows_beside_a_judge(here):
+    rows = [{**row, "confidence": row["confidence"] ** 3} for row in judged(400, 200)]
+    human = write("human.csv", [row for row in rows if row["human"] != ""])
+    assert main(["calibrate", human, "--label", "human", "--confidence", "confidence", "--group", "passage"]) == 0
+    path = write("r.csv", rows)
+    options = ["--label", "human", "--judge", "gpt_label", "--calibration", "human.calibration", "--draws", "20"]
+    assert main(["score", path, "--group", "passage", *options]) == 0
+    table = json.loads(Path("r.score/tables/judged.json").read_text())
+    lines = {(line["section"], line["name"]): line["cells"] for line in table["lines"]}
+    before, after = (lines[name, "prediction-powered"] for name in ("confidence", "calibrated"))
+    assert before[0] == after[0] and before[-1]["value"] == after[-1]["value"] == 400
+    assert before[1]["value"] != after[1]["value"]

@@ -83,6 +83,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(["agreement", "a.jsonl", "b.jsonl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["n"] == 3 and found["passage_spearman"] is None and found["unmatched"]["only_first"] == ["only"]
+    assert found["judge"] is None  # intervals are over records, and there is one
     write_records("c.jsonl", [record("z", 1.0)])
     assert main(["agreement", "a.jsonl", "c.jsonl"]) == 1
     assert (
@@ -91,3 +92,38 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     )
     assert main(["agreement", "a.jsonl", str(Path("none.jsonl"))]) == 1
     assert "cannot read none.jsonl" in capsys.readouterr().err
+
+
+def test_what_the_second_file_is_worth_beside_the_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    truth = [[float(rng.random() < 0.6) for _ in range(4)] for _ in range(300)]
+    told = [[f if rng.random() < 0.9 else None if rng.random() < 0.5 else 1.0 for f in row] for row in truth]
+    write_records("people.jsonl", [record(f"r{n}", *row) for n, row in enumerate(truth[:40])])
+    write_records("judge.jsonl", [record(f"r{n}", *row) for n, row in enumerate(told)])
+    assert main(["agreement", "people.jsonl", "judge.jsonl", "--width", "0.1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["judge"]
+    untold = sum(g is None for row in told for g in row)
+    assert (found["rows"], found["untold"], found["labels"], found["groups"]) == (1200, untold, 160, 40)
+    both = [
+        g - f for fs, gs in zip(truth[:40], told, strict=False) for f, g in zip(fs, gs, strict=True) if g is not None
+    ]
+    assert found["bias"]["value"] == pytest.approx(sum(both) / len(both))
+    assert found["people"]["value"] == pytest.approx(sum(map(sum, truth[:40])) / 160)
+    assert found["effective"] > 320 and found["needed_powered"] < found["needed"] / 2
+    assert main(["agreement", "people.jsonl", "judge.jsonl", "--width", "0.001"]) == 0
+    said = capsys.readouterr().out
+    assert f"B as a judge of 1200 sentences, {untold} of which it cannot tell" in said
+    assert f"160 labels of A with B's are worth {found['effective']:.0f} of A alone" in said
+    assert "an interval of 0.1 points takes" in said and "more labels of B, too, with B's" in said
+    assert main(["agreement", "people.jsonl", "judge.jsonl", "--width", "0"]) == 1
+    assert "--width is 0" in capsys.readouterr().err
+
+
+def test_sentences_that_one_file_lacks_are_rows_of_the_judge_only():
+    first = [record("a", 0.1, 0.2, None, texts="xyz"), record("b", 1.0)]
+    second = [record("a", 0.5, 0.6, 0.7, 0.8, texts="xxzy"), record("c", None)]
+    judged = match(first, second).judged
+    assert judged.judge[:4].tolist() == [0.5, 0.6, 0.7, 0.8] and judged.judge[4].isnan()
+    assert [f if f == f else None for f in judged.people.tolist()] == [0.1, None, None, 0.2, None]
+    assert judged.group.tolist() == [0, 0, 0, 0, 1]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,30 +18,14 @@ from lovec.types import LovecError, Promise
 
 from .console import say_next
 from .errors import UsageError
-from .parser import OneLineParser, with_underscores
+from .parser import OneLineParser
 from .score import add_column_options, beside, check_folder, columns_of, foot
 
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
     from lovec.calibration.calibration import FittedMap
 
-_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-_SWITCHES = ("--redo", "--help", "-h")
 _DRAWS = 2000
-
-
-def scores_file(words: Sequence[str]) -> str | None:
-    """Return the file with scores that a command line of ``lovec calibrate`` begins with or names; None for a run.
-
-    Args:
-        words: the command line after ``calibrate``.
-    """
-    for before, word in pairwise(["", *with_underscores(words)]):
-        is_value = before.startswith("-") and "=" not in before and before not in _SWITCHES
-        if not word.startswith("-") and not is_value:
-            missing = not os.path.exists(word) and word.removesuffix(".gz").endswith(_ENDINGS)
-            return word if os.path.isfile(word) or missing else None
-    return None
 
 
 def run(words: list[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import lovec
-from lovec.cli.calibrate import CalibrateSettings
+from lovec.cli.calibrate_run import CalibrateSettings
 from lovec.cli.label import LabelSettings
 from lovec.labelling import RaySettings
 from lovec.modules import SFT, Distil, PolicyConfig

@@ -249,7 +249,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
 
 
 def test_a_run_is_told_from_a_file(here, capsys):
-    from lovec.cli.calibrate_scores import scores_file
+    from lovec.cli.calibrate import scores_file
 
     write("labelled.csv", made_rows(2))
     Path("runs").mkdir()

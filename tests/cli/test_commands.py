@@ -16,7 +16,7 @@ from commandline import CPU, error_of
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
-from lovec.cli.calibrate import CalibrateSettings
+from lovec.cli.calibrate_run import CalibrateSettings
 from lovec.cli.errors import UsageError
 from lovec.cli.examples import EXAMPLES
 from lovec.cli.label_options import LabelSettings

@@ -107,7 +107,8 @@ def table(results: Mapping[str, Any]) -> str:
         "",
         f"Percent; means over {results['splits']} random splits into halves. **Bold**: the promise is broken by more "
         f"than the 95 % binomial band of {results['splits']} draws. 421 biographies by ChatGPT with 15,589 "
-        "automatically labelled claims (arXiv 2406.09714); scores by the words of a claim alone, fitted to other people. Written by "
+        "automatically labelled claims (arXiv 2406.09714); scores by the words of a claim alone, fitted to other "
+        "people. Written by "
         f"`benchmarks/kinds.py`; {versions_text(results)}.",
     ]
     return "\n".join(lines)

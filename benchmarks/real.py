@@ -92,8 +92,8 @@ class Benchmark:
     """The runs on one data set.
 
     Args:
-        data: a name in ``ATLAS``, in ``real_data.SETS`` (folds), or two of these with a colon: trained on the first, tested
-            on the second.
+        data: a name in ``ATLAS``, one in ``real_data.SETS`` (folds), or two of the latter with a colon: trained on the
+            first, tested on the second.
         settings: content of benchmarks/real.yaml.
         out: folder of all runs.
         labels: folder with the files of people's labels.

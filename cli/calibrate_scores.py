@@ -94,8 +94,8 @@ def run(words: list[str]) -> None:
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
     notes = [
         f"{made.describe()}.",
-        *kinds,
         *(f"--keep_factual {g.keep_factual:g}: {t}." for g, t in zip(made.guarantees, told, strict=True)),
+        *(f"{line}." for line in kinds),
     ]
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
     title = options.title or f"lovec calibrate: {Path(options.source).name}"
@@ -113,9 +113,10 @@ def _by_kind(made: ScoreCalibration, probability: float) -> str:
     """Return in words what the promises for each kind of rows keep."""
     parts = []
     for value, found in made.thresholds_by_kind(probability).items():
-        kept = "nothing, too few or too many errors" if found.keeps_nothing else f"{100 * found.kept:.0f} %"
-        parts.append(f"{value or '(none)'} {kept} of {counted(found.sentences, 'row')} of {found.passages}")
-    return f"--keep_factual {probability:g}, each {made.by} by itself: kept of {'; '.join(parts)} groups"
+        kept = "nothing (too few, or too many errors)" if found.keeps_nothing else f"{100 * found.kept:.0f} %"
+        counts = f"{counted(found.sentences, 'row')} of {counted(found.passages, 'group')}"
+        parts.append(f"{value or '(none)'} keeps {kept} of {counts}")
+    return f"--keep_factual {probability:g} for each {made.by} by itself: {'; '.join(parts)}"
 
 
 def promises(probabilities: Sequence[float], kind: Promise, share: float) -> list[Promised]:

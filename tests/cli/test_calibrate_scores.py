@@ -120,7 +120,7 @@ def test_promises_for_each_kind_by_itself(here, capsys):
     new = [*made_rows(20, seed=1), {**made_rows(1)[0], "rarity": "unheard of"}]
     write("new.csv", new)
     fitted("labelled.csv", "--keep_factual", "0.7", "--promise_by", "rarity")
-    assert "each rarity by itself: kept of famous " in capsys.readouterr().out
+    assert "--keep_factual 0.7 for each rarity by itself: famous keeps " in capsys.readouterr().out
     assert main(["apply", "labelled.calibration", "new.csv", "--keep_factual", "0.7"]) == 0
     err = capsys.readouterr().err
     assert "promised for each rarity by itself: all kept rows" in err

@@ -1,4 +1,4 @@
-"""The server: chat completions, tagging of given text, models, health and metrics, and a page to try it."""
+"""The server: answers by two APIs of OpenAI, tagging of given text, what describes it, and a page to try it."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def make_app(
         from starlette.routing import Route
 
         from lovec.serving.counters import Counters
+        from lovec.serving.openapi import describe
     except ImportError as error:
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
@@ -91,6 +92,7 @@ def make_app(
     counters = Counters(worker)
     service = Service(session, worker, counters, limits, name, inline)
     document, policy = render_page(name, guarded=key is not None)
+    description = describe(name, guarded=key is not None)
     started = int(time.time())
 
     @asynccontextmanager
@@ -114,6 +116,9 @@ def make_app(
     async def metrics(_: Request) -> Response:
         text, media_type = counters.text()
         return Response(text, media_type=media_type)
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(description)
 
     def card() -> dict[str, Any]:
         notes = {mode: session.deployment.note(mode) for mode in MODES}
@@ -169,6 +174,7 @@ def make_app(
         Route("/", page),
         Route("/health", health),
         Route("/metrics", metrics),
+        Route("/openapi.json", openapi),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),  # names may have slashes
         Route("/v1/chat/completions", answering(service.start_chat), methods=["POST"]),

@@ -70,13 +70,13 @@ class _Item(Strict, extra="forbid"):
 
 
 class ItemRequest(AnswerRequest):
-    """A request of the Responses API; see ``AnswerRequest`` and ``ChatRequest`` for what else it may hold.
+    """A request of the Responses API.
 
     Attributes:
         input: the conversation so far, or a single question.
         instructions: a text of the system.
         max_output_tokens: the most tokens of the answer.
-        n: there is one answer.
+        n: number of answers.
     """
 
     PLACE = "input"

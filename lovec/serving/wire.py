@@ -70,6 +70,19 @@ def _template(template: str) -> str:
 
 
 class _Request(Strict):
+    """A request; what is said of its parameters is also said in ``/openapi.json``.
+
+    Attributes:
+        model: name of the model.
+        min_confidence: sentences with a lower confidence, or without one, are left out of the text; null keeps all.
+        keep_factual: probability of a guarantee that all sentences that are kept are true; others are left out of the
+            text. The model must have a threshold for it; null asks for no guarantee.
+        inline: template of what stands right behind every sentence in the text, such as ``" [{confidence:.0%}]"`` or
+            ``" <confidence> {score} </confidence>"``: ``{confidence}`` is the confidence, with two decimals or in a
+            format, ``{score}`` the score that the model states. "" writes nothing, null takes what the server was
+            started with.
+    """
+
     model: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
     keep_factual: float | None = Field(None, gt=0, lt=1)
@@ -128,13 +141,9 @@ class TagRequest(_Request, extra="forbid"):
 
     Attributes:
         text: the text: plain, Markdown or HTML.
-        question: the question that it answers; null where it is guessed from the title of the text.
+        question: the question that it answers; null guesses it from the title of the text.
         about: in place of a question: what the text is about.
         stream: whether the confidences of sentences are sent as soon as they are known.
-        model: name of the model.
-        min_confidence: as in ``ChatRequest``, as is ``keep_factual``.
-        keep_factual: as in ``ChatRequest``.
-        inline: as in ``ChatRequest``; parts that state nothing have no confidence.
     """
 
     text: Annotated[str, AfterValidator(_not_blank)]
@@ -219,7 +228,7 @@ class AnswerRequest(_Request):
 
     Attributes:
         temperature: 0 is greedy; other values are at least 0.01, since engines replace smaller ones.
-        top_p: mass of the most probable tokens that are drawn from, see ``lovec.types.Sampling``.
+        top_p: tokens are drawn from the fewest most probable ones that have this share together.
         n: number of answers; more than one need a temperature above 0.
         stop: texts that end an answer, looked for in the text without tags; an answer ends before them.
         seed: requests with equal seeds get equal answers.
@@ -307,19 +316,13 @@ class _StreamOptions(Strict, extra="forbid"):
 
 
 class ChatRequest(AnswerRequest):
-    """A chat request; see ``AnswerRequest`` for what it has in common with others.
+    """A chat request.
 
     Attributes:
         messages: the conversation so far.
-        model: name of the model.
         max_completion_tokens: the most tokens of the answer.
-        max_tokens: the older name for it.
+        max_tokens: the older name for max_completion_tokens.
         stream_options: whether a stream ends with a chunk that counts tokens.
-        min_confidence: sentences with a lower confidence, or without one, are left out of the text; None keeps all.
-        keep_factual: probability that all sentences that are kept are true, see ``lovec.calibration.Guarantee``; None
-            asks for no guarantee.
-        inline: template of what stands behind every sentence in the text, see ``lovec.serving.inline.Inline``; ""
-            writes nothing, None takes the template of the server.
     """
 
     PLACE = "messages"

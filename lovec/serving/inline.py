@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import chain, repeat
 
 from lovec.tags import TagFormat
 from lovec.types import LovecError
 
 _LONGEST = 200  # characters of a template: it is written behind every sentence
 _FIELD = re.compile(r"\{(score|confidence(?::\.[0-9][f%])?)\}")
-_CONFIDENCE = r"[0-9]+(?:\.[0-9]+)?%?"
 _EXPECTED = "expected one such as ' [{confidence:.0%}]' or ' <confidence> {score} </confidence>'"
 
 
@@ -47,7 +47,9 @@ class Inline:
         self._template, self._tags = check_template(template), tags
         texts, self._fields = _FIELD.split(template)[::2], _FIELD.findall(template)
         words = "|".join(map(re.escape, sorted(tags.scale.words, key=len, reverse=True)))
-        numbers = [f"({words})" if field == "score" else _CONFIDENCE for field in self._fields]
+        # No number can be read in two ways, so that hostile texts take no longer than others.
+        scores = chain([f"({words})"], repeat(r"\1"))
+        numbers = [next(scores) if field == "score" else _written_as(field) for field in self._fields]
         expression = "".join(re.escape(text) + number for text, number in zip(texts, [*numbers, ""], strict=True))
         self._pattern = re.compile(rf"(?<=\S){expression}(?=\s|\Z)")  # behind a sentence, and before another or the end
 
@@ -64,7 +66,7 @@ class Inline:
         def written(field: re.Match[str]) -> str:
             if score is not None and field[1] == "score":
                 return self._tags.scale.words[score]
-            return format(confidence, field[1].partition(":")[2] or ".2f")
+            return format(confidence, _format(field[1]))
 
         return _FIELD.sub(written, self._template)
 
@@ -84,3 +86,15 @@ class Inline:
             return f" {self._tags.tag(self._tags.scale.words.index(found[1]))}" if found.groups() else ""
 
         return self._pattern.sub(restore, text)
+
+
+def _format(field: str) -> str:
+    """Return the format of a confidence, as Python writes it."""
+    return field.partition(":")[2] or ".2f"
+
+
+def _written_as(field: str) -> str:
+    """Return a regular expression for confidences in a format."""
+    digits, unit = tuple(_format(field)[1:])
+    fraction = rf"\.[0-9]{{{digits}}}" if digits != "0" else ""
+    return f"(?:100|[0-9]{{1,2}}){fraction}%" if unit == "%" else f"[01]{fraction}"

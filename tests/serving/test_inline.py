@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -205,6 +206,21 @@ def test_scores_are_in_the_words_of_the_scale() -> None:
     shown = f"Ada ran.{inline.tag(2, None)} It rained.{inline.tag(0, 0.5)} It was noon.{inline.tag(None, 0.5)}"
     assert shown == "Ada ran. (very likely) It rained. (unlikely) It was noon."
     assert inline.restored(shown) == f"Ada ran. {tags.tag(2)} It rained. {tags.tag(0)} It was noon."
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("x" + "{score}" * 28, "x" + "10" * 200_000),
+        ("x" + "{confidence}" * 16, "x" + "1.00" * 100_000),
+        (":{confidence:.0%}", "9" * 400_000),
+        ("{score}{confidence:.0f}{score}!", "1" * 400_000),
+    ],
+)
+def test_hostile_texts_take_no_time(template: str, text: str) -> None:
+    begin = time.process_time()
+    assert Inline(template, DEFAULT_TAGS).restored(text) == text
+    assert time.process_time() - begin < 2
 
 
 def test_numbers_inside_a_sentence_are_left() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lovec.imports import without_progress_bars
 from lovec.serving import RequestLimits, make_app
+from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
 from lovec.settings import check_count
 from lovec.taggers import Session, open_session
@@ -59,7 +60,7 @@ def run(words: list[str]) -> None:
         type=str,
         default="",
         metavar="TEMPLATE",
-        help="what stands behind every sentence in the text of a reply, such as ' [{confidence:.0%%}]' or "
+        help="what stands behind every sentence in the text of a reply, such as ' [{confidence:.0%}]' or "
         "' <confidence> {score} </confidence>'; a request may have another; by default nothing",
     )
     parser.add(listen)
@@ -122,8 +123,6 @@ def checked_template(template: str) -> str:
     Raises:
         LovecError: it cannot be used.
     """
-    from lovec.serving.inline import check_template
-
     try:
         return check_template(template)
     except LovecError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -36,12 +36,13 @@ def _ours(annotations: Any) -> Any:
     return [each for each in annotations if isinstance(each, Mapping) and each.get("type") == _CONFIDENCE]
 
 
+_Annotations: TypeAlias = Annotated[list[SentBack], BeforeValidator(_ours, json_schema_input_type=list[dict[str, Any]])]
+
+
 class _Part(Strict, extra="forbid"):
     type: Literal["input_text", "output_text"]
     text: str
-    annotations: Annotated[list[SentBack], BeforeValidator(_ours, json_schema_input_type=list[dict[str, Any]])] = Field(
-        []
-    )
+    annotations: _Annotations = Field([])
     logprobs: list[Any] | None = None
 
 

@@ -46,7 +46,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "calibrate": (
         ("lovec calibrate runs/dpo", "fit to the validation records of the run"),
         ("lovec calibrate runs/dpo --keep_factual 0.9", "and a threshold for a guarantee"),
-        ("lovec calibrate runs/dpo --data labelled.jsonl", "fit to labelled answers of your own"),
         ("lovec calibrate scores.csv --keep_factual 0.9", "scores of any origin, in any file that `lovec score` reads"),
     ),
     "apply": (
@@ -75,7 +74,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "score": (
         ("lovec score results.csv", "columns and layout are recognised"),
         ("lovec score results.csv --confidence verbal --confidence logit --label correct", "two methods side by side"),
-        ("lovec score results.jsonl --confidence score --confidence_scale 10", "confidences from 0 to 10"),
         ("lovec score new.csv --calibration scores.calibration", "before and after a calibration"),
     ),
     "report": (

@@ -63,11 +63,10 @@ def run(words: list[str]) -> None:
     if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
         file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
     methods = chosen_methods(file)
-    uncertain = file.columns.uncertainty
     made, fitted = calibrate_columns(
         [
             Column(method.name, "uncertainty")
-            if method.name in uncertain
+            if method.negated
             else Column(method.name, "confidence", file.columns.confidence_scale)
             for method in methods
         ],

@@ -156,6 +156,9 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
     def keys(kind: str) -> tuple[str, ...]:
         return tuple(column.key for column in calibration.columns if column.kind == kind and column.key)
 
+    if calibration.layout:  # which says itself what its methods give
+        every = tuple(column.key for column in calibration.columns if column.key)
+        return replace(columns, confidence=every, by=calibration.by or None)
     scales = [column.scale for column in calibration.columns if column.scale is not None]
     return replace(
         columns,

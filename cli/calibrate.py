@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from lovec.types import (
 )
 
 from .arguments import add_working_directory, find_recipe
-from .console import locked, quiet, say_next
+from .console import locked, quiet, remark, say_next, warn
 from .errors import UsageError
 from .progress import heartbeat
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
@@ -137,7 +136,7 @@ def run(words: list[str]) -> None:
         records, oracle, names = _labelled(settings, Path(options.source))
     records, notes = unseen(records, run_of(adapter))
     for note in notes:
-        _say(f"warning: {note}")
+        warn(note)
     with quiet(), heartbeat("loading the model"):
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
     with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
@@ -162,7 +161,7 @@ def run(words: list[str]) -> None:
                 if mode == ITERATIVE:
                     raise
                 theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
-                _say(f"warning: answers that the model writes itself {theirs}: {error}")
+                warn(f"answers that the model writes itself {theirs}: {error}")
                 continue
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
@@ -182,7 +181,7 @@ def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibrat
     try:
         return read_calibrations(adapter, provenance)
     except LovecError as error:
-        _say(f"the calibration that is there is replaced: {error}")
+        remark(f"the calibration that is there is replaced: {error}")
         return {}
 
 
@@ -241,24 +240,24 @@ def _tagged(
     likelihoods = any(name.startswith("logp") for name in settings.features or ())
     if mode == ITERATIVE:
         given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
-        _say(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
+        remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
         if (found := scoring_difference(engine, encoder, given)) is not None:
-            _say(found.describe())
+            remark(found.describe())
             if found.is_large:
-                _say(f"warning: {found.advice('--scoring')}")
+                warn(found.advice("--scoring"))
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:
-        _say("answers that the model writes itself get the map of given texts: there is no oracle to label them")
+        remark("answers that the model writes itself get the map of given texts: there is no oracle to label them")
         return None
     if (attach := getattr(oracle, "attach", None)) is not None:
         if session.policy is None:
-            _say(
+            remark(
                 "answers that the model writes itself get the map of given texts: their judge needs the policy in this "
                 "process (--engine transformers)"
             )
             return None
         attach(session.policy, encoder)
-    _say(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
+    remark(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
     sampling = Sampling(settings.max_new_tokens)
     answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
         [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]
@@ -280,7 +279,7 @@ def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
     for guarantee in made.guarantees:
         print(f"  --keep_factual {guarantee.keep_factual:g}: {guarantee.describe()}")
     for warning in fitted.warnings:
-        print(f"lovec: warning: {warning}", file=sys.stderr)
+        warn(warning)
 
 
 def _interval(ends: Sequence[float] | None) -> str:
@@ -288,7 +287,3 @@ def _interval(ends: Sequence[float] | None) -> str:
         return "-"
     value, low, high = (100 * end for end in ends)
     return f"{value:.1f} ({low:.1f} to {high:.1f})"
-
-
-def _say(line: str) -> None:
-    print(f"lovec: {line}", file=sys.stderr, flush=True)

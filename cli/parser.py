@@ -20,6 +20,9 @@ from .examples import examples_of
 _USER_KEYS = (".adapters.",)
 """Behind these stands a name that the user has chosen, which is left as it is."""
 
+QUIET_HELP = "With --quiet, no progress and no notes are printed on standard error, only warnings and errors."
+"""What the help of every command says of the option that ``lovec.cli.main`` reads."""
+
 _RENAMED = {"--force": "--redo", "--min_score": "--min_confidence"}
 """Options by the names that they once had."""
 
@@ -92,7 +95,7 @@ class OneLineErrors(argparse.ArgumentParser):
         """
         text = re.sub(r"\bOptional\[(\w+)\]", r"\1 | null", super().format_help(*args)).replace("None", "null")
         text = re.sub(r"default:\s+(True|False)\b", lambda match: match[0].lower(), text)
-        return text + examples_of(self.prog.removeprefix("lovec "))
+        return f"{text}\n{QUIET_HELP}\n{examples_of(self.prog.removeprefix('lovec '))}"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a one-line ``UsageError``; jsonargparse's parsers inside a parser raise what it expects of them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lovec.datasets.rows import check_rows
 from lovec.files import check_output, check_writable
+from lovec.progress import note
 from lovec.settings import check_count
 from lovec.types import LovecError
 
@@ -65,9 +65,9 @@ def run(words: list[str]) -> None:
     for path in paths:
         files.append(read_scored(path, columns, options.layout))
         if files[-1].said:
-            print(f"{path}: {files[-1].said}", file=sys.stderr)
+            note(f"{path}: {files[-1].said}")
     if options.draws and (most := max(len(method.factuality) for file in files for method in file.methods)) > _MANY:
-        print(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out", file=sys.stderr)
+        note(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out")
     scores = measured_files(files, options.draws)
     print_scores(scores)
     title = options.title or f"lovec score: {', '.join(Path(path).name for path in paths)}"

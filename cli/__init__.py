@@ -43,6 +43,7 @@ _OTHERS = {
     "report": "write tables, plots and one HTML page of what tests measured",
     "curves": "print and plot how trainings went, by step",
     "world": "print where the embedded world's tiny model is; build it where it is missing",
+    "completion": "print a script by which bash, zsh or fish completes commands, options and file names",
     "demo": "train, test and compare on real cities or on the embedded world, offline",
 }
 COMMANDS = _TRAINING | _OTHERS

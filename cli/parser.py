@@ -23,8 +23,23 @@ _USER_KEYS = (".adapters.",)
 QUIET_HELP = "With --quiet, no progress and no notes are printed on standard error, only warnings and errors."
 """What the help of every command says of the option that ``lovec.cli.main`` reads."""
 
+ITSELF = "--parser"
+"""The only word of a command line that asks for the parser, which `Asked` carries, and not for the command."""
+
 _RENAMED = {"--force": "--redo", "--min_score": "--min_confidence"}
 """Options by the names that they once had."""
+
+
+class Asked(Exception):
+    """Raised in place of parsing the word `ITSELF`.
+
+    Args:
+        parser: the parser of the command.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
 
 
 def read_switch(text: str) -> bool:
@@ -73,7 +88,10 @@ class OneLineErrors(argparse.ArgumentParser):
 
         Raises:
             UsageError: an option has another name now.
+            Asked: the words ask for the parser.
         """
+        if list(words) == [ITSELF]:
+            raise Asked(self)
         spelt = []
         for word, after in pairwise([*with_underscores(words), ""]):
             name, equals, value = word.partition("=")

@@ -34,6 +34,7 @@ _LAYOUTS = (
     "halueval",
     "rlcr",
     "conformal",
+    "lm-eval",
 )
 _MARK = "Written by lovec"
 

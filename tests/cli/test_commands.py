@@ -120,7 +120,9 @@ def test_a_class_that_cannot_be_trained_is_one_line(here, capsys):
     assert line.startswith("unknown class for --model: Comparison; known are ")
 
 
-@pytest.mark.parametrize(("logger", "package"), [("WandbLogger", "wandb"), ("TensorBoardLogger", "tensorboard")])
+@pytest.mark.parametrize(
+    ("logger", "package"), [("WandbLogger", "wandb"), ("TensorBoardLogger", "tensorboard"), ("MLFlowLogger", "mlflow")]
+)
 def test_a_missing_logger_names_its_package(here, capsys, logger, package):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")

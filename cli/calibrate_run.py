@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ def run(words: list[str]) -> None:
         records, oracle, names = _labelled(settings, Path(options.source))
     records, notes = unseen(records, run_of(adapter))
     for note in notes:
-        _say(f"warning: {note}")
+        warn(note)
     with quiet(), heartbeat("loading the model"):
         session = parser.call(open_session, options, adapter=str(adapter), raw=True)
     with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
@@ -155,7 +154,7 @@ def run(words: list[str]) -> None:
                 if mode == ITERATIVE:
                     raise
                 theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
-                _say(f"warning: answers that the model writes itself {theirs}: {error}")
+                warn(f"answers that the model writes itself {theirs}: {error}")
                 continue
             _report(mode, made[mode], fitted)
         path = write_calibrations(adapter, {**kept, **made})
@@ -175,7 +174,7 @@ def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibrat
     try:
         return read_calibrations(adapter, provenance)
     except LovecError as error:
-        _say(f"the calibration that is there is replaced: {error}")
+        remark(f"the calibration that is there is replaced: {error}")
         return {}
 
 
@@ -234,24 +233,24 @@ def _tagged(
     likelihoods = any(name.startswith("logp") for name in settings.features or ())
     if mode == ITERATIVE:
         given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
-        _say(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
+        remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
         if (found := scoring_difference(engine, encoder, given)) is not None:
-            _say(found.describe())
+            remark(found.describe())
             if found.is_large:
-                _say(f"warning: {found.advice('--scoring')}")
+                warn(found.advice("--scoring"))
         return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
     if oracle is None:
-        _say("answers that the model writes itself get the map of given texts: there is no oracle to label them")
+        remark("answers that the model writes itself get the map of given texts: there is no oracle to label them")
         return None
     if (attach := getattr(oracle, "attach", None)) is not None:
         if session.policy is None:
-            _say(
+            remark(
                 "answers that the model writes itself get the map of given texts: their judge needs the policy in this "
                 "process (--engine transformers)"
             )
             return None
         attach(session.policy, encoder)
-    _say(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
+    remark(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
     sampling = Sampling(settings.max_new_tokens)
     answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
         [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]

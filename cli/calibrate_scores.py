@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from lovec.notices import counted
 from lovec.settings import check_choice, check_count, check_range
 from lovec.types import LovecError, Promise
 
-from .console import say_next
+from .console import note, say_next, warn
 from .errors import UsageError
 from .parser import OneLineParser
 from .score import add_column_options, beside, check_folder, columns_of, foot
@@ -59,7 +58,7 @@ def run(words: list[str]) -> None:
 
     file = read_scored(options.source, columns, options.layout)
     if file.said:
-        print(f"{options.source}: {file.said}", file=sys.stderr)
+        note(f"{options.source}: {file.said}")
     if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
         file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
     methods = chosen_methods(file)
@@ -156,7 +155,7 @@ def report(title: str, made: FittedMap, fitted: Fitted, guarantees: Sequence[str
     for guarantee, told in zip(made.guarantees, guarantees, strict=True):
         print(f"  --keep_factual {guarantee.keep_factual:g}: {told}")
     for warning in fitted.warnings:
-        print(f"lovec: warning: {warning}", file=sys.stderr)
+        warn(warning)
 
 
 def _interval(ends: Sequence[float] | None) -> str:

@@ -88,6 +88,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec world", "the folder of the world's model"),
         ("lovec world --variant world-small", "that of the smaller one"),
     ),
+    "completion": (
+        ("lovec completion bash", "the script; a line below it says where it belongs"),
+        ("lovec completion zsh", "that for zsh"),
+    ),
     "demo": (
         ("lovec demo --world", "on an embedded world of invented things"),
         ("lovec demo --quick", "on a smaller world: half as long"),

@@ -19,6 +19,7 @@ from lovec.taggers import Session, open_session
 from lovec.types import MODES, LovecError
 
 from .arguments import add_working_directory
+from .console import remark, warn
 from .signatures import SignatureParser
 from .tag_options import check_opening
 
@@ -86,13 +87,13 @@ def run(words: list[str]) -> None:
     address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
-        print(f"lovec: warning: anybody who reaches {host} may ask; set {KEY} to ask for a key", file=sys.stderr)
+        warn(f"anybody who reaches {host} may ask; set {KEY} to ask for a key")
     log_to_stderr(key)
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
-    for note in dict.fromkeys(map(session.deployment.note, MODES)):
-        print(f"lovec: {note}", file=sys.stderr)
+    for line in dict.fromkeys(map(session.deployment.note, MODES)):
+        remark(line)
     print(f"{name} is served. Open {address}/ in a browser to try it; stop with Ctrl-C.")
     print(f"For programs: {address}/v1 ({guard}), {address}/health, {address}/metrics", flush=True)
     try:

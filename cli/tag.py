@@ -26,6 +26,7 @@ from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import input_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of
 from lovec.notices import counted
+from lovec.progress import note
 from lovec.provenance import PROVENANCE, file_digest
 from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
@@ -35,13 +36,13 @@ from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_questio
 from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next
+from .console import locked, log_level, remark, say_next, warn
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
 from .signatures import SignatureParser
 from .tag_options import check_opening, checked, inputs, tag_parser
-from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
+from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines
 
 
 def run(words: list[str]) -> None:
@@ -134,7 +135,7 @@ class TagCommand:
             record.question == silent.question for record in silent.records(0)
         )
         for notice in question_notices(topics, silent.question if unnamed else None, "--about NAME"):
-            print_error(notice)
+            remark(notice)
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return
@@ -151,17 +152,15 @@ class TagCommand:
                     file.write(piece)
                     file.flush()
         if (drift := self.tagger.drift(self.mode)) is not None:
-            print_error(f"warning: {drift}")
+            warn(drift)
         if (limit := self._limit()) is not None:
-            print_error(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
+            remark(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
         if options.out:
-            print(
-                f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}", file=sys.stderr
-            )
+            note(f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}")
             if options.format == "html":
                 say_next((f"python -m webbrowser {shlex.quote(str(options.out))}", "look at the page"))
         elif options.format != "html" and options.doubt is None:
-            print_error(self.tally.summary())
+            remark(self.tally.summary())
 
     @cached_property
     def tagger(self) -> TextTagger:
@@ -171,11 +170,11 @@ class TagCommand:
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
-            print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
+            remark(f"the base model is {session.model}, which the adapter in {session.adapter} names")
         tagger = self.parser.call(TextTagger, options, session=session)
         tagger.whole = True  # the summary, the printer and the page must know of every sentence
         tagger.keeps(self.mode)  # raises an error before anything is tagged
-        print_error(tagger.note(self.mode))
+        remark(tagger.note(self.mode))
         return tagger
 
     def _check_guarantee(self) -> None:
@@ -311,13 +310,13 @@ class TagCommand:
             if "tagger" in vars(self):  # a finished file needs no model
                 self.tagger.session.close()
                 if (drift := self.tagger.drift(self.mode)) is not None:
-                    print_error(f"warning: {drift}")
+                    warn(drift)
         left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
         if compute is not None and (problems := int(counts.get("problems", 0))):
             documents = counted(problems, "document has", "documents have")
-            print_error(f'warning: {documents} problems; the JSONL names them in "meta"')
+            warn(f'{documents} problems; the JSONL names them in "meta"')
         records = counted(int(counts["records"]), "record")
-        print(f"{out}: {records}, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
+        note(f"{out}: {records}, {self.tally.summary(dict(counts))}{left}")
 
     def stage(self, name: str, settings: Mapping[str, Any]) -> Stage:
         """Return the tagging of documents into a JSONL file as a stage; the model is opened at the first chunk."""

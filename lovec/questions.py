@@ -96,7 +96,7 @@ class SentenceQuestion:
         return ids
 
     def score(self, engine: Engine, prompts: Sequence[list[int] | None]) -> list[list[float] | None]:
-        """Return the log-probability of every reply after every prompt: [prompts][replies]; None for a None.
+        """Return the log-probability of every reply after every prompt: ``[prompts][replies]``; None for a None.
 
         Logs the warnings about contexts that were cut and sentences that did not fit, if they are due.
         """
@@ -108,7 +108,7 @@ class SentenceQuestion:
     def score_sentences(
         self, engine: Engine, records: Sequence[Record], contexts: Sequence[str] | None = None
     ) -> list[list[list[float] | None]]:
-        """Return the log-probability of every reply about every sentence: [records][sentences][replies].
+        """Return the log-probability of every reply about every sentence: ``[records][sentences][replies]``.
 
         Args:
             engine: runs the model.

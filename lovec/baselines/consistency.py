@@ -67,7 +67,7 @@ class SampleBaseline(Baseline, ABC):
 
     @abstractmethod
     def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
-        """Return a confidence for every sentence of answers, given samples as [records][samples]."""
+        """Return a confidence for every sentence of answers, given samples as ``[records][samples]``."""
 
 
 class _SampleComparison(SampleBaseline, ABC):
@@ -87,7 +87,7 @@ class _SampleComparison(SampleBaseline, ABC):
     def _mean_support(
         self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[float | None]]:
-        """Return confidences from [records][samples][pieces]; the judge gets all different claims in one call."""
+        """Return confidences from ``[records][samples][pieces]``; the judge gets all different claims in one call."""
         claims: dict[tuple[int, str, str], Claim] = {}
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             for sentence in record.sentences:

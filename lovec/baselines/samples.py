@@ -49,7 +49,7 @@ class Samples:
     def answers(
         self, records: Sequence[Record], n: int, engine: Engine, encoder: Encoder, watch: Stopwatch
     ) -> list[list[str]]:
-        """Return ``n`` other answers to the question of every record, without confidence tags: [records][samples].
+        """Return ``n`` other answers to the question of every record, without confidence tags: ``[records][samples]``.
 
         There are fewer where a record brings fewer, and none where the question leaves no room for an answer; both
         are logged.

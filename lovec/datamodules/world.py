@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +22,7 @@ from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
+from lovec.progress import note
 from lovec.provenance import text_digest
 from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
 from lovec.tags import DEFAULT_TAGS
@@ -154,7 +154,7 @@ class World(RecordsDataModule):
                 with suppress(Timeout), FileLock(folder.with_name(f"{folder.name}.lock"), timeout):
                     if folder.exists():
                         continue
-                    print(f"the model of {self.variant!r} answers questions, once: {name}", file=sys.stderr)
+                    note(f"the model of {self.variant!r} answers questions, once: {name}")
                     with atomic_folder(folder) as staging:
                         write_records(staging / _ANSWERS, self._made(name))
 

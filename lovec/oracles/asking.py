@@ -26,6 +26,7 @@ from lovec.oracles.batches import BatchList, Load
 from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
+from lovec.progress import is_quiet
 from lovec.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
 from lovec.types import LovecError
 
@@ -309,7 +310,7 @@ class _Run(Generic[T]):
     async def ask_all(self) -> None:
         """Ask all questions, or as many as possible before there is a reason to stop."""
         asker = self._asker
-        hidden = not (asker.progress and sys.stderr.isatty())
+        hidden = is_quiet() or not (asker.progress and sys.stderr.isatty())
         with ReplyCache(asker.cache) as cache, Progress(console=Console(stderr=True), disable=hidden) as bar:
             task = bar.add_task(asker.model, total=len(self._names))
 

@@ -13,10 +13,11 @@ from typing import IO, TYPE_CHECKING, Any
 from lovec.datasets.rows import check_rows
 from lovec.files import atomic_file, check_output, check_unused, check_writable
 from lovec.notices import counted, listed
+from lovec.progress import note
 from lovec.settings import check_range
 from lovec.types import LovecError
 
-from .console import locked, note, warn
+from .console import locked, warn
 from .errors import UsageError
 from .parser import OneLineParser
 from .score import beside, named_columns

@@ -35,7 +35,7 @@ from lovec.types import (
 
 from .arguments import add_working_directory, find_recipe
 from .calibrate_scores import check_share, promises, report
-from .console import locked, quiet, say_next
+from .console import locked, quiet, remark, say_next, warn
 from .errors import UsageError
 from .progress import heartbeat
 from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
@@ -263,7 +263,3 @@ def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
     """Print what a map does, before and after, and what is promised."""
     kind = "given texts (iterative tagging)" if mode == ITERATIVE else "answers of the model (free-form tagging)"
     report(f"{kind}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])
-
-
-def _say(line: str) -> None:
-    print(f"lovec: {line}", file=sys.stderr, flush=True)

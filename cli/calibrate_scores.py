@@ -12,10 +12,11 @@ from lovec.datasets.rows import check_rows
 from lovec.files import check_output
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
+from lovec.progress import note
 from lovec.settings import check_choice, check_count, check_range
 from lovec.types import LovecError, Promise
 
-from .console import note, say_next, warn
+from .console import say_next, warn
 from .errors import UsageError
 from .parser import OneLineParser
 from .score import add_column_options, beside, check_folder, columns_of, foot

@@ -21,6 +21,7 @@ langchain = pytest.importorskip("langchain_openai", reason="the extra clients is
 litellm = pytest.importorskip("litellm", reason="the extra clients is not installed")
 
 pytestmark = [
+    pytest.mark.clients,
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # of the type of our annotations
     pytest.mark.filterwarnings("ignore:.*the `ReadOnly` qualifier:UserWarning"),  # of LiteLLM's own types
 ]

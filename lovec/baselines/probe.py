@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
 from lovec.settings import CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
 
@@ -103,6 +103,8 @@ class LinearProbe(Baseline):
             Index of the answer and number of the sentence, [N]; states of the chosen layer, [N, D]; labels, NaN where
             there is none, [N]; and the part of cross-validation that each belongs to, [N].
         """
+        import torch  # here, so that other baselines load none
+
         reader = _reader(self.resources.engine, self.name)
         layers = list(range(1, reader.layers + 1)) if self._layers is None else self._layers
         if wrong := [layer for layer in layers if layer > reader.layers]:

@@ -21,7 +21,7 @@ from lovec.taggers.session import adapter_folder, base_model, prompt_format, ses
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
-from .console import check_folder_name, locked, texts_in
+from .console import check_folder_name, confirm_calls, locked, texts_in
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
@@ -383,11 +383,7 @@ class LabelCommand:
         batch = {"batch": True} if self.options.batch and hasattr(asked, "prefetch") else {}
         estimate = asked.estimate(rest, *how, **batch)
         print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
-        if estimate.calls and not self.options.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
-            if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
-                raise LovecError("no calls were made; what was done so far stays")
+        confirm_calls(estimate.calls, self.options.yes)
         if batch:
             asked.prefetch(rest, *how, notify=lambda line: print(f"{stage}: {line}", file=sys.stderr, flush=True))
 

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
+from lovec.encoding import default_instruction
 from lovec.files import atomic_file, check_output, check_writable
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
@@ -26,6 +27,7 @@ from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import input_digest, select, shard_identity
 from lovec.labelling.stage import manifest_of, read_counts
 from lovec.notices import counted
+from lovec.oracles.chat import address
 from lovec.provenance import PROVENANCE, file_digest
 from lovec.settings import decisive
 from lovec.taggers import open_session
@@ -34,7 +36,10 @@ from lovec.taggers.scoring import ScoredSentence, Tagged
 from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.tagging import (
     DEFAULT_QUESTION,
+    OPENAI,
     SAMPLED,
+    ApiModel,
+    ApiTagger,
     Documents,
     DocumentTagger,
     MethodTagger,
@@ -43,10 +48,12 @@ from lovec.tagging import (
     check_questions,
     question_notices,
 )
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
+from lovec.tagging.apis import api_provenance
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import CALIBRATION_FILE, DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Scale
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next
+from .console import confirm_calls, locked, log_level, say_next
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
@@ -106,7 +113,7 @@ def _documents(options: Any, folder: Path) -> Documents:
     return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 
 
-_LATER = ("doubt", "method", "judge")
+_LATER = ("doubt", "method", "judge", "base_url", "parameters")
 """Options that earlier versions did not have: manifests have them only where they were given."""
 
 
@@ -195,6 +202,11 @@ class TagCommand:
     def _opened(self) -> DocumentTagger:
         self._check_guarantee()
         options = self.parser.instantiate(self.options)
+        if options.engine == OPENAI:
+            asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
+            chosen = options.method, options.samples, options.judge, options.readout
+            limits = options.max_new_tokens, options.min_confidence
+            return ApiTagger(asker, *chosen, *limits, *self._prompting)
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
@@ -208,11 +220,22 @@ class TagCommand:
         """Say what it takes to tag documents."""
         if (cost := self.tagger.cost(records, self.mode)) is not None:
             print_error(cost)
+        if isinstance(self.tagger, ApiTagger):
+            confirm_calls(self.tagger.expected_calls, self.options.yes)
 
     def _say_account(self) -> None:
         """Say what tagging has taken."""
         if (account := self.tagger.account()) is not None:
             print_error(account)
+
+    @property
+    def _prompting(self) -> tuple[str, TagFormat]:
+        """Instruction and tags of a model that no file says them of."""
+        words, scale = self.options.tag_words, self.options.scale
+        levels = DEFAULT_SCALE if scale is None else Scale(tuple(scale))
+        opening, closing = words or (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
+        tags = TagFormat(opening, closing, levels)
+        return self.options.instruction or default_instruction(tags), tags
 
     def _check_guarantee(self) -> None:
         """Refuse a guarantee that there is no threshold for, before the model is loaded.
@@ -383,10 +406,14 @@ class TagCommand:
         settings = self.parser.decisive(self.options) | {name: options[name] for name in ("paragraphs", "asking")}
         settings["judge"] = decisive(settings["judge"])
         settings["calibration"] = _calibration(options)
-        provenance = session_provenance(options)
-        settings["adapter"] = provenance.parts["adapter"].get("weights")
-        settings[PROVENANCE] = provenance.to_dict()
-        settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
+        if self.options.engine == OPENAI:
+            settings[PROVENANCE] = api_provenance(self.options.model, *self._prompting).to_dict()
+            settings["base_url"] = address(self.options.base_url)
+        else:
+            provenance = session_provenance(options)
+            settings["adapter"] = provenance.parts["adapter"].get("weights")
+            settings[PROVENANCE] = provenance.to_dict()
+            settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]

@@ -14,7 +14,8 @@ from lovec.models import NO_MODEL
 from lovec.settings import ELSEWHERE, NO_EFFECT, Count, check_range
 from lovec.settings import checked as checked_settings
 from lovec.taggers import open_session
-from lovec.tagging import SAMPLED, Method, TextTagger
+from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
+from lovec.tagging.apis import check_api
 from lovec.tagging.methods import check_method
 from lovec.types import LovecError, check_confidence
 
@@ -85,6 +86,8 @@ def tag_parser() -> SignatureParser:
     parser.add(RaySettings)
     parser.add(open_session)
     parser.add(TextTagger, "session")
+    parser.add(ApiModel, "model", "progress")
+    parser.add_argument("--yes", action="store_true", help="make the calls of --engine openai without asking")
     return parser
 
 
@@ -97,6 +100,10 @@ def check_opening(options: Any) -> None:
     Raises:
         LovecError: no model is named, or there is no such device, engine or dtype.
     """
+    if options.engine == OPENAI:
+        if options.model is None:
+            raise LovecError(f"--engine {OPENAI} needs --model NAME, the name of a model that the server knows")
+        return
     if options.model is None and options.adapter is None:
         raise LovecError(NO_MODEL)
     if isinstance(options.engine, str):
@@ -118,6 +125,10 @@ def checked(options: Any) -> Any:
         raise UsageError(
             "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
         )
+    if options.engine == OPENAI:
+        _check_api(options)
+    elif options.base_url is not None or options.parameters is not None:
+        raise UsageError(f"--base_url and --parameters are of --engine {OPENAI}, which is not given")
     if options.method is not None:
         _check_method(options)
     elif options.judge is not None:
@@ -157,6 +168,24 @@ def checked(options: Any) -> Any:
         if not options.redo:
             check_unused(options.out, "choose another --out, or replace it with --redo")
     return options
+
+
+_HERE = ("adapter", "chat_template", "dtype", "quantization", "device", "scoring", "keep_factual", "on")
+"""Options that have no effect on a model behind chat completions."""
+
+
+def _check_api(options: Any) -> None:
+    """Refuse what a model behind chat completions has no use for.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if given := [name for name in _HERE if options[name] is not None]:
+        raise UsageError(f"--{given[0]} is of models that lovec runs; --engine {OPENAI} takes none")
+    try:
+        check_api(options.method, options.readout, options.asking)
+    except LovecError as error:
+        raise UsageError(f"{error} (--ask)" if options.method is None else str(error)) from None
 
 
 def _check_method(options: Any) -> None:

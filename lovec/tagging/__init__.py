@@ -1,5 +1,6 @@
 """Tag any text: the work behind ``lovec tag`` and ``lovec.tag``."""
 
+from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger
 from lovec.tagging.base import DocumentTagger, with_unknown_words
 from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
 from lovec.tagging.texts import (
@@ -18,7 +19,10 @@ from lovec.tagging.texts import (
 __all__ = [
     "CUT_OFF",
     "DEFAULT_QUESTION",
+    "OPENAI",
     "SAMPLED",
+    "ApiModel",
+    "ApiTagger",
     "DocumentTagger",
     "Documents",
     "Method",

@@ -26,8 +26,10 @@ from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, 
 from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
+from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
 from lovec.tagging.base import DocumentTagger, SessionTagger, with_problem, with_unknown_words
 from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
+from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
     DEFAULT_SCALE,
     FREE_FORM,
@@ -171,7 +173,8 @@ def tag(
             warning says which question was taken.
         model: as in `lovec.taggers.open_session`, as are adapter and engine.
         adapter: folder of a PEFT adapter, or of the run that wrote it.
-        engine: "transformers", "vllm", the address of a vLLM server, or an engine.
+        engine: "transformers", "vllm", the address of a vLLM server, or an engine; or "openai" for a model behind chat
+            completions, see `ApiModel` and `ApiTagger` for its settings (``base_url``, ``max_cost``, ...).
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
         keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
@@ -222,12 +225,20 @@ def tag(
         check_questions(method, records, DEFAULT_QUESTION)
         if keep_factual is not None:
             raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
-    session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
+    how = samples, judge, readout, max_new_tokens, min_confidence
     tagger: DocumentTagger
-    if method is None:
-        tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
+    if session is None and engine == OPENAI:
+        if adapter is not None or keep_factual is not None:
+            raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
+        check_api(method, readout, asking=text is None)
+        instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
+        tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags)
     else:
-        tagger = MethodTagger(session, method, samples, judge, readout, max_new_tokens, min_confidence)
+        session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
+        if method is None:
+            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
+        else:
+            tagger = MethodTagger(session, method, *how)
     tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]
     for record in tagged:
         if problems := record.meta.get("problems"):

@@ -132,6 +132,25 @@ def remark(line: str) -> None:
     note(f"lovec: {one_line(line)}")
 
 
+def confirm_calls(calls: int, yes: bool) -> None:
+    """Ask whether to make calls that cost money.
+
+    Args:
+        calls: how many; none need no answer.
+        yes: whether the command line says yes.
+
+    Raises:
+        UsageError: nobody is at a terminal.
+        LovecError: the answer is no.
+    """
+    if not calls or yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
+    if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise LovecError("no calls were made; what was done so far stays")
+
+
 def say(line: str) -> None:
     """Announce a stage on standard error."""
     note(f"\n{line}")

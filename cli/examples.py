@@ -55,6 +55,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "tag": (
         ('lovec tag page.txt --adapter runs/dpo --about "Ada Lovelace"', "a confidence for each sentence"),
         ("lovec tag page.txt --adapter runs/dpo --doubt 0.5", "only the sentences below 0.5, with their lines"),
+        ("lovec tag page.txt --model smollm2 --method likelihood", "a baseline, with any model and no adapter"),
+        ("lovec tag --ask_file q.jsonl --model gpt-4o --engine openai --out tags.jsonl", "a model behind an API"),
         ('lovec tag --ask "Who was Ada Lovelace?" --adapter runs/dpo --out answer.html', "let the model write; a page"),
     ),
     "join": (

@@ -22,7 +22,7 @@ from lovec.taggers.session import adapter_folder, base_model, prompt_format, ses
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
-from .console import check_folder_name, locked, texts_in, warn
+from .console import check_folder_name, confirm_calls, locked, texts_in, warn
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
@@ -384,15 +384,11 @@ class LabelCommand:
         batch = {"batch": True} if self.options.batch and hasattr(asked, "prefetch") else {}
         estimate = asked.estimate(rest, *how, **batch)
         asks = estimate.calls and not self.options.yes
-        if asks:
+        if asks:  # what is asked about is said with --quiet, too
             print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
         else:
             note(f"{stage}: {estimate}")
-        if asks:
-            if not sys.stdin.isatty():
-                raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
-            if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
-                raise LovecError("no calls were made; what was done so far stays")
+        confirm_calls(estimate.calls, self.options.yes)
         if batch:
             asked.prefetch(rest, *how, notify=lambda line: note(f"{stage}: {line}"))
 

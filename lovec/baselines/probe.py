@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
 from lovec.settings import Count, CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
 
@@ -97,6 +97,8 @@ class LinearProbe(Baseline):
         Raises:
             LovecError: as for ``fit``.
         """
+        import torch  # here, so that other baselines load none
+
         answers = [record for record in records if _has_labels(record)]
         found, states, labels, parts = self._fit(answers)
         each = [
@@ -117,6 +119,8 @@ class LinearProbe(Baseline):
             Index of the answer and number of the sentence, [N]; states of the chosen layers, [N, layers, D]; labels,
             NaN where there is none, [N]; and the part of cross-validation that each belongs to, [N].
         """
+        import torch  # here, so that other baselines load none
+
         reader = _reader(self.resources.engine, self.name)
         layers = list(range(1, reader.layers + 1)) if self._layers is None else self._layers
         if wrong := [layer for layer in layers if layer > reader.layers]:
@@ -147,6 +151,8 @@ class LinearProbe(Baseline):
         Raises:
             LovecError: the probe is not fitted.
         """
+        import torch  # here, so that other baselines load none
+
         if not self._maps:
             raise LovecError(f"the baseline {self.name!r} is not fitted; call fit(records) with labelled records first")
         rows: list[list[float | None]] = [[None] * len(record.sentences) for record in records]

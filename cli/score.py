@@ -52,7 +52,7 @@ def run(words: list[str]) -> None:
     """
     options = _parser().read(words)
     check_count("--draws", options.draws, at_least=0)
-    columns = columns_of(options)
+    columns = replace(columns_of(options), judge=options.judge)
     paths = list(dict.fromkeys(options.files))
     folder = Path(options.out) if options.out else beside(paths[0], "score")
     check_output(folder, [*paths, options.calibration])
@@ -102,6 +102,12 @@ def _parser() -> OneLineParser:
         "--calibration",
         metavar="FILE",
         help="also measure the confidences that this calibration of `lovec calibrate FILE` gives",
+    )
+    parser.add_argument(
+        "--judge",
+        metavar="COL",
+        help="column of a judge's labels of all rows, of which --label has people's for some: mean factuality, Brier "
+        "score and ECE-M from both, corrected for the judge's errors",
     )
     parser.add_argument("--draws", type=int, default=_DRAWS, help="bootstrap draws behind the intervals; 0 for none")
     parser.add_argument("--out", metavar="DIR", help="folder to write (default: NAME.score beside the first file)")

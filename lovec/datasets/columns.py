@@ -46,6 +46,7 @@ class Columns:
         confidence_scale: highest confidence of the scale, such as 10 or 100; None is 1.
         label_scale: highest label of the scale; None is 1.
         by: column whose values promises are made for, one by one; None is none.
+        judge: column of a judge's labels, beside those of people in ``label``; None is none.
 
     Raises:
         LovecError: a scale is out of range.
@@ -58,6 +59,7 @@ class Columns:
     confidence_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
     label_scale: Annotated[float, Setting(above=0, at_most=_HIGHEST)] | None = None
     by: str | None = None
+    judge: str | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -95,14 +97,15 @@ def guessed(columns: Columns, rows: Sequence[Row], path: str) -> tuple[Columns, 
     said: list[str] = []
     confidence, uncertainty, label, group = columns.confidence, columns.uncertainty, columns.label, columns.group
     if label is None:
-        label = label_column(rows)
+        label = label_column([{name: row[name] for name in row if name != columns.judge} for row in rows])
     if not columns.methods:
-        confidence, uncertainty = _methods({plain: name for plain, name in by_plain.items() if name != label}, rows)
+        taken = (label, columns.judge)
+        confidence, uncertainty = _methods({plain: name for plain, name in by_plain.items() if name not in taken}, rows)
         if not (confidence or uncertainty):
             raise LovecError(_no_column(path, "confidence", names))
         said += [f"confidence = {', '.join(confidence)}"] if confidence else []
         said += [f"uncertainty = {', '.join(uncertainty)}"] if uncertainty else []
-    if label is None or label in columns.methods:
+    if label is None or label in (*columns.methods, columns.judge):
         raise LovecError(_no_column(path, "label", names))
     said += [f"label = {label}"] if columns.label is None else []
     if group is None:
@@ -110,11 +113,14 @@ def guessed(columns: Columns, rows: Sequence[Row], path: str) -> tuple[Columns, 
         said.append(f"group = {group or 'none'}")
     made = replace(columns, confidence=confidence, uncertainty=uncertainty, label=label, group=group)
     lines = [f"columns guessed: {'; '.join(said)}"] if said else []
-    others = [name for name in names if name not in (*made.methods, label, group, columns.by)]
+    others = [name for name in names if name not in (*made.methods, label, group, columns.by, columns.judge)]
     if not columns.methods and (numbers := [name for name in others if _has_numbers(rows, name, fractions=True)]):
         lines.append(f"numbers that are not read: {_listed(numbers)} (--confidence COLUMN or --uncertainty COLUMN)")
-    if says_opposite(label):
-        lines.append(f"labels turned round: by its name, 1 in {label} is wrong and 0 right")
+    lines += [
+        f"labels turned round: by its name, 1 in {label_name} is wrong and 0 right"
+        for label_name in (label, columns.judge)
+        if label_name and says_opposite(label_name)
+    ]
     return made, "; ".join(lines)
 
 

@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from lovec.datasets.layouts import LAYOUTS, OWN, known_layout, layout_of, read_a
 from lovec.datasets.rows import Layout, Row, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
+from lovec.metrics.powered import Judged
 from lovec.types import LovecError, Record
 
 LAYOUT_NAMES = tuple(dict.fromkeys(layout.short for layout in LAYOUTS if layout.short))
@@ -47,6 +48,8 @@ class ScoredMethod:
         unlabelled: number of rows that were left out, because nobody could say whether they are true.
         negated: whether the file has uncertainties, of which ``confidence`` has the negative.
         by: what each row has in the column ``Columns.by``, [N]; "" where it has nothing. None where none was asked for.
+        judged: the rows with and without a label, with the labels of a judge; None where none were asked for. The
+            confidences are those of ``confidence``, of all rows.
     """
 
     name: str
@@ -58,6 +61,7 @@ class ScoredMethod:
     unlabelled: int = 0
     negated: bool = False
     by: tuple[str, ...] | None = None
+    judged: Judged | None = None
 
     @property
     def missing(self) -> int:
@@ -128,6 +132,11 @@ def read_scored(
     name = str(path)
     if layout is not None and layout not in LAYOUT_NAMES:
         raise LovecError(f"unknown layout {layout!r}, expected one of {', '.join(LAYOUT_NAMES)}")
+    if layout is not None and columns.judge:
+        raise LovecError(
+            f"a judge's labels, in the column {columns.judge!r}, are read from tables, and {layout} is a layout; name "
+            "the columns with --confidence and --label instead"
+        )
     rows = read_rows(path)
     first = list(islice(rows, _FIRST))
     if not first:
@@ -137,7 +146,7 @@ def read_scored(
     if layout is not None:
         found: Layout | None = layout_of(first[0][1], f"{name}:{first[0][0]}", layouts)
     else:
-        found = None if columns.methods or columns.label else _recognised(first[0][1])
+        found = None if columns.methods or columns.label or columns.judge else _recognised(first[0][1])
     said = ""
     if found is not None:  # reading logs what it read
         collected: dict[str, _Series] = {}
@@ -220,7 +229,10 @@ def _or_nan(score: float | None) -> float:
 
 @dataclass
 class _Series:
-    """Rows as they are read, with the confidences of all methods that give some to them."""
+    """Rows as they are read, with the confidences of all methods that give some to them.
+
+    Rows without a label are counted; they are kept only where a judge's labels were asked for, with NaN as their own.
+    """
 
     confidences: dict[str, array[float]] = field(default_factory=dict)
     factuality: array[float] = field(default_factory=lambda: array("d"))
@@ -230,6 +242,7 @@ class _Series:
     order_only: set[str] = field(default_factory=set)
     unlabelled: int = 0
     by: list[str] | None = None
+    judge: array[float] | None = None
 
     def add(
         self,
@@ -237,18 +250,22 @@ class _Series:
         factuality: float | None,
         group: str | None,
         by: str = "",
+        judge: float | None = None,
     ) -> None:
         """Add a row; methods that are not named have no confidence there, and None as group is a group of its own."""
         if factuality is None:
             self.unlabelled += 1
-            return
+            if self.judge is None:
+                return
         for name in confidences:
             if name not in self.confidences:
                 self.confidences[name] = array("d", [math.nan]) * len(self.factuality)
         for name, numbers in self.confidences.items():
             confidence = confidences.get(name)
             numbers.append(math.nan if confidence is None else confidence)
-        self.factuality.append(factuality)
+        self.factuality.append(_or_nan(factuality))
+        if self.judge is not None:
+            self.judge.append(_or_nan(judge))
         if self.by is not None:
             self.by.append(by)
         if group is None:
@@ -260,18 +277,22 @@ class _Series:
     def methods(self, series: str) -> Iterator[ScoredMethod]:
         """Yield every method with all rows; where no row has a confidence, one with the name of the series."""
         unknown = {series: array("d", [math.nan]) * len(self.factuality)}
+        factuality = torch.tensor(self.factuality, dtype=torch.float64)
+        group, labelled = torch.tensor(self.group, dtype=torch.int64), ~factuality.isnan()
+        judge = None if self.judge is None else torch.tensor(self.judge, dtype=torch.float64)
         for name, numbers in (self.confidences or unknown).items():
             confidence = torch.tensor(numbers, dtype=torch.float64)
             yield ScoredMethod(
                 name,
-                confidence,
-                torch.tensor(self.factuality, dtype=torch.float64),
-                torch.tensor(self.group, dtype=torch.int64),
+                confidence[labelled],
+                factuality[labelled],
+                torch.unique(group[labelled], return_inverse=True)[1],
                 self.grouped,
                 _order_only(confidence[~confidence.isnan()], name in self.order_only),
                 self.unlabelled,
                 name in self.order_only,
-                None if self.by is None else tuple(self.by),
+                None if self.by is None else tuple(compress(self.by, labelled.tolist())),
+                None if judge is None else Judged(factuality, judge, group, confidence),
             )
 
 
@@ -337,9 +358,14 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         LovecError: no row has one of the columns, or a value is no number or label; the message names the row.
     """
     assert columns.label is not None
-    series = _Series(order_only={*columns.uncertainty}, by=None if columns.by is None else [])
-    names = {*columns.methods, columns.label, columns.group or columns.label, columns.by or columns.label}
-    opposite = says_opposite(columns.label)
+    label, judge = columns.label, columns.judge or columns.label  # without a judge nothing else is read
+    series = _Series(
+        order_only={*columns.uncertainty},
+        by=None if columns.by is None else [],
+        judge=array("d") if columns.judge else None,
+    )
+    names = {*columns.methods, label, judge, columns.group or label, columns.by or label}
+    opposite, judge_opposite = says_opposite(label), says_opposite(judge)
     seen: set[str] = set()
     for number, row in rows:
         values = {name: value_at(row, name) for name in names}
@@ -349,17 +375,20 @@ def _table(rows: Iterator[tuple[int, Row]], columns: Columns, first: Sequence[Ro
         try:
             truths = values[columns.label]
             several = isinstance(truths, list)
-            for truth, given in _cells({n: values[n] for n in columns.methods}, truths if several else None, truths):
-                label = label_of(truth, columns.label_scale, opposite)
-                confidences = {name: _confidence(value, name, columns) for name, value in given.items()}
+            given = {name: values[name] for name in (*columns.methods, judge)}
+            for truth, cells in _cells(given, truths if several else None, truths):
+                factuality = label_of(truth, columns.label_scale, opposite)
+                judged = label_of(cells[judge], columns.label_scale, judge_opposite)
+                confidences = {name: _confidence(cells[name], name, columns) for name in columns.methods}
                 kind = _named(values[columns.by]) if columns.by else ""
-                series.add(confidences, label, group or f"row {number}" if several else group, kind)
+                series.add(confidences, factuality, group or f"row {number}" if several else group, kind, judged)
         except LovecError as error:
             raise LovecError(f"{path}:{number}: {error}") from None
     for what, name in (
         ("label", columns.label),
         ("group", columns.group),
         ("kind", columns.by),
+        ("judge's label", columns.judge),
         *(("confidence", method) for method in columns.methods),
     ):
         if name and name not in seen:

@@ -8,16 +8,22 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean
+from typing import TypeAlias
 
 import torch
 
 from lovec.metrics.functional import spearman
+from lovec.metrics.powered import Judged
 from lovec.types import LovecError, Record, to_rating
 
 BANDS = ("0", "1-3", "4-6", "7-9", "10")
 """The ranges of ratings 0..10 that the fact-checking prompt gives a meaning to."""
 _BAND_ENDS = (0, 3, 6, 9, 10)
+
+_Labels: TypeAlias = Mapping[str, Mapping[str, Sequence[float | None]]]
+"""Labels of the sentences of a file, by record id and text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Matched:
         only_second: ids of records that only the second file has.
         differing: ids of records in both files that have a sentence in one of them only.
         sentences: number of these sentences, over both files.
+        judged: every sentence of the second file, labelled or not, beside its label in the first file.
     """
 
     pairs: Mapping[str, Sequence[tuple[float, float]]]
@@ -66,6 +73,7 @@ class Matched:
     only_second: tuple[str, ...]
     differing: tuple[str, ...]
     sentences: int
+    judged: Judged
 
 
 def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
@@ -90,7 +98,20 @@ def match(first: Iterable[Record], second: Iterable[Record]) -> Matched:
     only_first = tuple(record_id for record_id in first_by_id if record_id not in second_by_id)
     only_second = tuple(record_id for record_id in second_by_id if record_id not in first_by_id)
     differing = tuple(record_id for record_id, sentences in unmatched.items() if sentences)
-    return Matched(pairs, unlabelled, only_first, only_second, differing, unmatched.total())
+    judged = _judged(first_by_id, second_by_id)
+    return Matched(pairs, unlabelled, only_first, only_second, differing, unmatched.total(), judged)
+
+
+def _judged(people: _Labels, judge: _Labels) -> Judged:
+    """Return the sentences that the judge's file has, with people's labels where these have one; records are groups."""
+    rows = [
+        (math.nan if f is None else f, math.nan if g is None else g, number)
+        for number, (record_id, labels) in enumerate(judge.items())
+        for text, theirs in labels.items()
+        for f, g in zip_longest(people.get(record_id, {}).get(text, [])[: len(theirs)], theirs)
+    ]
+    f, g, number = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).unbind(1)
+    return Judged(f, g, number.long())
 
 
 def agreement(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Agreement:

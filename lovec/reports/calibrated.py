@@ -63,9 +63,12 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
     directed = torch.stack([method.confidence for method in methods], 1).numpy()
     first = methods[0]
     groups = first.group.tolist()
-    added = replace(
-        first, name=CALIBRATED, confidence=torch.from_numpy(calibration.confidences(directed)), order_only=""
-    )
+    judged = first.judged
+    if judged is not None:
+        of_all = torch.stack([m.judged.confidence for m in methods if m.judged and m.judged.confidence is not None], 1)
+        judged = replace(judged, confidence=torch.from_numpy(calibration.confidences(of_all.numpy())))
+    confidence = torch.from_numpy(calibration.confidences(directed))
+    added = replace(first, name=CALIBRATED, confidence=confidence, order_only="", judged=judged)
     notes = [f"{CALIBRATED}: {calibration.describe()}."]
     if Path(file.path).is_file() and file_digest(file.path) in calibration.sources:
         notes.append(

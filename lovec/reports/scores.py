@@ -18,6 +18,7 @@ from lovec.metrics.bootstrap import Interval, draws_of, measure
 from lovec.metrics.grouped import GroupedPairs, group_means, ranks
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
+from lovec.reports.judged import JudgedScores, judged_scores, judged_table
 from lovec.reports.page import page
 from lovec.reports.reliability import reliability, reliability_diagram
 from lovec.reports.risk_coverage import risk_coverage_curves
@@ -74,6 +75,7 @@ class Scores:
         orders: the pairs of all methods with confidences; of some only the order counts.
         notes: a sentence per thing that a reader has to know.
         draws: number of bootstrap draws behind the intervals.
+        judged: what a judge's labels say beside people's, by method.
     """
 
     files: tuple[str, ...]
@@ -82,6 +84,7 @@ class Scores:
     orders: Mapping[str, GroupedPairs]
     notes: tuple[str, ...]
     draws: int
+    judged: Mapping[str, JudgedScores]
 
 
 def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
@@ -98,12 +101,15 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
     notes: list[str] = []
     probabilities: dict[str, GroupedPairs] = {}
     orders: dict[str, GroupedPairs] = {}
+    judged: dict[str, JudgedScores] = {}
     used = draws
     for name, method in _named(files).items():
         pairs, uses = _pairs(method)
         notes += _notes(name, method, pairs)
         used = min(used, draws_of(pairs, draws))
         values = measure(pairs, uses, draws)
+        if method.judged is not None:
+            judged[name] = judged_scores(method.judged, "probability" in uses, draws)
         if "order" in uses:
             missing = method.missing / len(method.factuality)
             values["malformed"] = Interval(missing, math.nan, math.nan)
@@ -116,7 +122,7 @@ def measured_files(files: Sequence[ScoredFile], draws: int = 1000) -> Scores:
             rows.append(Measured(name, "passage", len(means.factuality), measure(means, uses, draws)))
     if used < draws:
         notes.append(f"So many rows are drawn {used} times for an interval, not {draws} times.")
-    return Scores(tuple(file.path for file in files), tuple(rows), probabilities, orders, tuple(notes), used)
+    return Scores(tuple(file.path for file in files), tuple(rows), probabilities, orders, tuple(notes), used, judged)
 
 
 def scores_table(scores: Scores) -> Table:
@@ -159,6 +165,9 @@ def print_scores(scores: Scores, console: Console | None = None) -> None:
     """
     console = console or Console()
     print_table(transposed(scores_table(scores), "metric"), console, intervals=True)
+    if scores.judged:
+        console.print()
+        print_table(judged_table(scores.judged), console, intervals=True)
     for note in scores.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -180,19 +189,22 @@ def write_scores(scores: Scores, folder: Path, title: str, foot: str, others: Ma
         OSError: the folder cannot be written.
     """
     table = scores_table(scores)
+    tables = [table, *([judged_table(scores.judged)] if scores.judged else [])]
     with atomic_folder(folder) as fresh:
         write_results(fresh / "results.json", list(_result_rows(scores)))
-        write_table(table, fresh / "tables")
+        for one in tables:
+            write_table(one, fresh / "tables")
         pictures = list(_plots(scores, fresh / "plots"))
-        shown = transposed(table, "metric")
+        shown = [transposed(table, "metric"), *tables[1:]]
         names = [Path(file).name for file in scores.files]
-        html = page(title, names, [shown], pictures, (), scores.notes, foot, written=[table])
+        html = page(title, names, shown, pictures, (), scores.notes, foot, written=tables)
         write_text(fresh / "index.html", html, errors="replace")
         for name, content in (others or {}).items():
             write_text(fresh / name, content)
     plots = f", {counted(len(pictures), 'plot')} (svg, pdf, png)" if pictures else ""
     files = ", ".join([*(others or {}), "index.html", "results.json"])
-    return f"written to {folder}: {files}, the table (csv, json, md, tex){plots}"
+    of_tables = "the table" if len(tables) == 1 else "the tables"
+    return f"written to {folder}: {files}, {of_tables} (csv, json, md, tex){plots}"
 
 
 def _plots(scores: Scores, folder: Path) -> Iterable[Picture]:

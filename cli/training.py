@@ -448,4 +448,5 @@ def _one_line_warning(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_NOISE)
+    silent = is_quiet() and record.levelno < logging.WARNING
+    return not silent and not record.getMessage().startswith(_NOISE)

@@ -119,9 +119,7 @@ def true_values(every: Judged) -> dict[str, float]:
 def verdicts(every: Judged) -> dict[str, Any]:
     """Return how often each verdict of the judge is given, and the share of these claims that people found true."""
     kinds = {"true": every.judge == 1, "false": every.judge == 0, "unknown": every.judge.isnan()}
-    return {
-        name: {"claims": int(rows.sum()), "true": float(every.people[rows].mean())} for name, rows in kinds.items()
-    }
+    return {name: {"claims": int(rows.sum()), "true": float(every.people[rows].mean())} for name, rows in kinds.items()}
 
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:

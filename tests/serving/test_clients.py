@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pages import DOCS, blocks
 from served import KEY, NAME, Server, running
-from tinyrun import tiny
-from writer import Scripted
+from writer import Scripted, scripted
 
-from lovec.taggers import Session, open_session
+from lovec.taggers import Session
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks the network for prices of models otherwise
 langchain = pytest.importorskip("langchain_openai", reason="the extra clients is not installed")
@@ -33,11 +32,7 @@ TEXT = "Ada ran.\n\nShe wrote a note."
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        engine.answer = ANSWER
+    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
         yield session
 
 

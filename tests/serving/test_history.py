@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 from served import KEY, NAME, Server, post, running, until
-from tinyrun import tiny
-from writer import Scripted
+from writer import Scripted, scripted
 
 from lovec.serving import service
 from lovec.serving.history import pieces_of
 from lovec.serving.inline import Inline
 from lovec.serving.wire import SentBack, Turn
-from lovec.taggers import IterativeTagger, Session, open_session
+from lovec.taggers import IterativeTagger, Session
 from lovec.tags import DEFAULT_TAGS, parse
 from lovec.types import Record, Sentence
 
@@ -31,11 +30,7 @@ PLAINLY = Inline("", DEFAULT_TAGS)
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        engine.answer = ANSWER
+    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
         yield session
 
 

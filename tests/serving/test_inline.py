@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 from served import KEY, NAME, Server, chat, post, running, streamed
-from tinyrun import tiny
-from writer import Scripted
+from writer import Scripted, scripted
 
 from lovec.serving.inline import Inline, check_template
-from lovec.taggers import Session, open_session
+from lovec.taggers import Session
 from lovec.tags import DEFAULT_TAGS, TagFormat
 from lovec.types import LovecError, Scale
 
@@ -40,11 +39,7 @@ SHOWN = "Ada ran. [9]\n\nShe wrote a note. [10] It rained. And then"
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        engine.answer = ANSWER
+    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
         yield session
 
 

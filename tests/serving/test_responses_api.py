@@ -12,10 +12,9 @@ from openai import APIError, BadRequestError, OpenAI
 from openai.types import responses as types
 from pydantic import TypeAdapter
 from served import KEY, NAME, Server, chat, post, running, streamed
-from tinyrun import tiny
-from writer import Scripted
+from writer import Scripted, scripted
 
-from lovec.taggers import Session, open_session
+from lovec.taggers import Session
 
 # OpenAI has no such annotations, of which the client warns where it writes them as JSON.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -26,11 +25,7 @@ TEXT = "Ada ran.\n\nShe wrote a note. And then"
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        engine.answer = ANSWER
+    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
         yield session
 
 

@@ -234,6 +234,8 @@ def test_what_was_broken_off_goes_on_without_asking_again(
     server.calls.clear()
     assert run(*words, "--method", "luq")[0] == 2 and run(*words, "--instruction", "Rate.")[0] == 1
     assert run(*words, yes=False)[0] == 0 and server.calls == []  # finished
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    assert main(["tag", *words, "--model", "gpt", "--engine", "openai"]) == 0  # the same server, named elsewhere
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     assert main(["tag", *words, "--model", "gpt", "--engine", "openai"]) == 1
     assert "base_url was" in capsys.readouterr().err

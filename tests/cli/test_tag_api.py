@@ -186,6 +186,8 @@ def test_given_texts_are_compared_with_samples(run: Any, server: ChatServer, met
     per_sentence = 1 if method == "luq" else 4  # a sample is taken to have as many sentences as the text
     expected = 3 + 3 * 4 * per_sentence
     assert code == 0 and f"gpt: {expected} questions: 0 answered by the cache, {expected} calls" in err
+    tokens = int(re.search(r"about ([\d,]+) tokens in", err)[1].replace(",", ""))
+    assert 12 * per_sentence * (512 if method == "luq" else 25) < tokens < 12 * per_sentence * 700
     known = [support("life.md", text, 3, method != "luq") for text in TEXTS]
     assert [s["confidence"] for s in statements(line)] == pytest.approx(known) and len(set(known)) > 1
     asked = [call.body for call in server.calls if call.prompt == QUESTION.format("Ada")]
@@ -213,7 +215,9 @@ def test_a_reply_that_is_no_number_is_asked_for_again(run: Any, server: ChatServ
 # Resuming
 
 
-def test_what_was_broken_off_goes_on_without_asking_again(run: Any, server: ChatServer) -> None:
+def test_what_was_broken_off_goes_on_without_asking_again(
+    run: Any, server: ChatServer, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     rows = [{"id": f"q{i}", "question": f"Who was number {i}?"} for i in range(12)]
     Path("many.jsonl").write_text("\n".join(map(json.dumps, rows)))
     server.faults = {"7": ["401"]}
@@ -229,8 +233,12 @@ def test_what_was_broken_off_goes_on_without_asking_again(run: Any, server: Chat
     assert len(list(read_records("tags.jsonl"))) == 12
     server.calls.clear()
     assert run(*words, "--method", "luq")[0] == 2 and run(*words, "--instruction", "Rate.")[0] == 1
-    code, _, err = run(*words, "--base_url", "http://127.0.0.1:1/v1")
     assert run(*words, yes=False)[0] == 0 and server.calls == []  # finished
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    assert main(["tag", *words, "--model", "gpt", "--engine", "openai"]) == 0  # the same server, named elsewhere
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert main(["tag", *words, "--model", "gpt", "--engine", "openai"]) == 1
+    assert "base_url was" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -99,6 +99,16 @@ def test_the_cost_is_said_before_and_after(run: Any, session: Session, method: M
             assert int(took[3].replace(",", "")) == pytest.approx(tokens, rel=0.4)
 
 
+def test_the_rest_takes_as_long_a_sentence_as_the_first_text(session: Session) -> None:
+    tagger = MethodTagger(session, "likelihood")
+    records = [Record(str(i), QUESTION, sentences=tuple(map(Sentence, PROSE))) for i in range(3)]
+    tagger.cost(records, "iterative")
+    assert tagger.left() is None
+    tagger.cost(records, "iterative")
+    tagger.sentences, tagger.seconds = 4, 10.0
+    assert "about 20 s for the other 8 sentences" in tagger.left() and tagger.left() is None
+
+
 def test_a_finished_file_is_not_continued_by_another_method(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("life.md", "--out", "tags.jsonl")
     assert run(*words, "--method", "likelihood")[0] == 0

@@ -21,7 +21,7 @@ VLLM_PYTHON = $(CURDIR)/$(VLLM_VENV)/bin/python
 VLLM_ENV = $(VLLM_READY)
 endif
 
-.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray test-real vllm-env lint types wheel house models results plots clean
+.PHONY: help demo test test-slow first-hour fuzz planted newest bench bench-gpu test-gpu test-vllm test-ray test-real vllm-env lint types wheel docs house models results plots clean
 
 # The first target is the one of `make` alone, which must install and train nothing.
 help:  ## these targets, and what each is for
@@ -89,6 +89,12 @@ wheel: $(READY)  ## dist/*.whl
 	rm -rf build
 	$(VENV)/bin/python -m build --wheel
 
+# Material for MkDocs tells of its successor at every start; the variable leaves that out.
+docs: $(READY)  ## site/, the documentation as a site, with a reference of the code; installs the extra docs
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[dev,docs]"
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build
+	@echo "to read it with a search: $(VENV)/bin/python -m http.server -d site"
+
 house: $(READY)  ## docs/house.svg, drawn from the table in tests/test_house.py
 	$(VENV)/bin/python docs/house.py
 
@@ -102,7 +108,7 @@ plots: $(READY)  ## docs/rewards.svg, the rewards of the paper
 	$(VENV)/bin/python docs/rewards.py
 
 clean:  ## what builds and caches leave behind; the environment stays
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Compiled here, on all cores: pip would use one, and where Python writes no bytecode (a container that sets
 # PYTHONDONTWRITEBYTECODE, a folder that others own) every command would compile what it imports, for 7 CPU-seconds.

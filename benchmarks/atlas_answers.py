@@ -1,6 +1,6 @@
 """Lets SmolLM2 write the answers of Atlas, which come with the package.
 
-    python benchmarks/atlas_answers.py --work FOLDER       # about two hours on one core; goes on where it was stopped
+    python benchmarks/atlas_answers.py --work FOLDER       # less than an hour on one core; goes on where it was stopped
     python benchmarks/atlas_answers.py --work FOLDER --more  # only those of the part "more"; the others are kept
 
 The model sees plain text, four worked examples and the question, and completes it until the end of the line. Which

@@ -38,6 +38,8 @@ LABELS = "LOVEC_SHARED_DATA"
 """Environment variable with the folder of people's labels."""
 NOTE = "real.json"
 """File in the folder of a run that says how it was trained and tested."""
+ATLAS = ("atlas", "atlas-larger")
+"""The data sets of Atlas: the same questions to test, after training on few and on more answers."""
 CONSTANT = "Best constant"
 ANSWERS = "Answers"
 """What times call the plain answers of the bare model, which have no rows."""
@@ -90,8 +92,8 @@ class Benchmark:
     """The runs on one data set.
 
     Args:
-        data: "atlas", a name in ``real_data.SETS`` (folds), or two of these with a colon: trained on the first, tested
-            on the second.
+        data: a name in ``ATLAS``, one in ``real_data.SETS`` (folds), or two of the latter with a colon: trained on the
+            first, tested on the second.
         settings: content of benchmarks/real.yaml.
         out: folder of all runs.
         labels: folder with the files of people's labels.
@@ -103,12 +105,12 @@ class Benchmark:
     def __init__(self, data: str, settings: Mapping[str, Any], out: Path, labels: Path | None) -> None:
         self.data = data
         self.train, _, self.other = data.partition(":")
-        if self.train not in settings or not {self.train, self.other or self.train} <= {"atlas", *SETS}:
-            known = ", ".join(name for name in ("atlas", *SETS) if name in settings)
+        if self.train not in settings or not {self.train, self.other or self.train} <= {*ATLAS, *SETS}:
+            known = ", ".join(name for name in (*ATLAS, *SETS) if name in settings)
             raise LovecError(
                 f"--data is {data!r}, expected one of {known}, or TRAIN:TEST with TEST of {', '.join(SETS)}"
             )
-        if self.other and "atlas" in (self.train, self.other):
+        if self.other and {*ATLAS} & {self.train, self.other}:
             raise LovecError(f"--data is {data!r}, but atlas is not tested with other sets; give --data atlas")
         if self.train in SETS and labels is None:
             raise LovecError(f"--data {data} reads people's labels: give their folder with --labels, or as {LABELS}")
@@ -276,7 +278,9 @@ def _note(folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help=f"atlas, one of {', '.join(SETS)}, or two with a colon: TRAIN:TEST")
+    parser.add_argument(
+        "--data", help=f"atlas, atlas-larger, one of {', '.join(SETS)}, or two with a colon: TRAIN:TEST"
+    )
     parser.add_argument("--seeds", help="seeds, or folds of people's labels, such as 0,1,2; default: 0, or all folds")
     parser.add_argument("--methods", help="runs of the settings, such as words,sft; default: all of them")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "real", help="folder of the runs")

@@ -43,7 +43,10 @@ ORDER = (
     "Distil",
 )
 """Methods in the order of tables: what needs no training first."""
-TITLES = {"atlas": "Atlas"} | {name: chosen.title for name, chosen in SETS.items()}
+TITLES = {
+    "atlas-larger": "Atlas, trained on 1,005 answers",
+    "atlas": "Atlas, trained on 405 answers",
+} | {name: chosen.title for name, chosen in SETS.items()}
 ABOUT = (
     "Atlas asks about real cities; what the model answers is compared with the tables of GeoNames. No answer that "
     "training saw is about a test city. **Order** among equal claims is the share of pairs of sentences of the same "
@@ -52,9 +55,14 @@ ABOUT = (
     "the sentence, its place and the thing that the answer names, without any model: what another method adds to it is "
     "what the model knows."
 )
+_SHORT_ATLAS = (
+    "SmolLM2-135M-Instruct on Atlas, questions about real cities, trained on {answers} answers. *Words* uses no model, "
+    "only the words of the sentence; *order* compares sentences that claim the same of different cities, where words "
+    "tell nothing:"
+)
 SHORT = {
-    "atlas": "SmolLM2-135M-Instruct on Atlas, questions about real cities. *Words* uses no model, only the words of "
-    "the sentence; *order* compares sentences that claim the same of different cities, where words tell nothing:",
+    "atlas-larger": _SHORT_ATLAS.format(answers="1,005"),
+    "atlas": _SHORT_ATLAS.format(answers=405),
     "bios": "SmolLM2-135M-Instruct on FActScore's biographies, which three other systems wrote and people judged. "
     "*Words* uses no model, only the words of the sentence:",
 }
@@ -71,13 +79,13 @@ def write_pages(results: Mapping[str, Any]) -> None:
     PAGE.write_text(page(results), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     README.write_text(replace_between(text, BEGIN, END, readme_table(results)), encoding="utf-8")
-    if drawn := [entry for entry in results["population"] if entry["mode"] == "iterative"]:
+    if drawn := _drawn(results):
         draw(drawn, PICTURE)
 
 
 def readme_table(results: Mapping[str, Any]) -> str:
     """Return README's table: stated scores per sentence, in domain, of Atlas, or of Bios where Atlas was not run."""
-    data = next((name for name in ("atlas", "bios") if _entries(results, name)), None)
+    data = next((name for name in SHORT if _entries(results, name)), None)
     if data is None:
         return "Nothing has been run yet."
     metrics = _metrics(results, data)
@@ -289,7 +297,7 @@ def _population_section(results: Mapping[str, Any], data: str) -> list[str]:
     if not entries:
         return []
     lines = ["", "### By population", "", "Test cities in ten equal parts by their inhabitants, smallest first.", ""]
-    if any(entry["mode"] == "iterative" for entry in entries):
+    if any(entry in entries for entry in _drawn(results)):
         lines += [f"![Mean truth and mean stated confidence by population, in tenths](../{PICTURE.name})", ""]
     lines += ["| Method | Mode | | " + " | ".join(str(part) for part in range(1, 11)) + " |", "|---" * 13 + "|"]
     for entry in entries:
@@ -297,6 +305,13 @@ def _population_section(results: Mapping[str, Any], data: str) -> list[str]:
             cells = [f"{100 * tenth[name]:.0f}" if name in tenth else "-" for tenth in entry["tenths"]]
             lines.append(f"| {' | '.join([entry['method'], MODES[entry['mode']], name, *cells])} |")
     return lines
+
+
+def _drawn(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what the picture shows: text given, of the first data set that has it."""
+    given = [entry for entry in results["population"] if entry["mode"] == "iterative"]
+    data = next((name for name in SHORT if any(entry["data"] == name for entry in given)), None)
+    return [entry for entry in given if entry["data"] == data]
 
 
 def _seconds(results: Mapping[str, Any], data: str) -> list[str]:

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from itertools import pairwise
 from signal import SIGINT, Signals
 
 from lovec.imports import without_collection
-from lovec.progress import EVERY, Heartbeat
+from lovec.progress import EVERY, Heartbeat, quiet
 from lovec.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
 
@@ -43,6 +44,7 @@ _OTHERS = {
     "report": "write tables, plots and one HTML page of what tests measured",
     "curves": "print and plot how trainings went, by step",
     "world": "print where the embedded world's tiny model is; build it where it is missing",
+    "completion": "print a script by which bash, zsh or fish completes commands, options and file names",
     "demo": "train, test and compare on real cities or on the embedded world, offline",
 }
 COMMANDS = _TRAINING | _OTHERS
@@ -64,9 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:  # at the end of this process, no search for garbage among all that was imported
         atexit.register(gc.freeze)
-    with terminating() as signals:
+    words, silent = without_quiet(sys.argv[1:] if argv is None else argv)
+    with terminating() as signals, quiet() if silent else nullcontext():
         try:
-            return run(sys.argv[1:] if argv is None else list(argv), alone=argv is None)
+            return run(words, alone=argv is None)
         except (LovecError, OSError) as error:
             if os.environ.get("LOVEC_DEBUG"):
                 raise
@@ -80,6 +83,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(stop.__context__, KeyboardInterrupt):
                 return _ended(signals)
             return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def without_quiet(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the words of a command line without ``--quiet``, which every command takes, and whether it is given.
+
+    Like other options that are true or false, it may be followed by one of these.
+    """
+    rest, silent, skip = [], False, False
+    for word, after in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if skip:
+            skip = False
+        elif name == "--quiet" and (value.lower() in ("true", "false") if equals else True):
+            skip = not equals and after.lower() in ("true", "false")
+            silent = (value if equals else after).lower() != "false"
+        else:
+            rest.append(word)
+    return rest, silent
 
 
 def run(args: list[str], alone: bool = False) -> int:
@@ -150,4 +171,5 @@ commands:
 {commands}
 
 `lovec COMMAND --help` lists the options of a command, with examples; `lovec --version` prints the version.
+With --quiet, a command prints its result, warnings and errors, and nothing else.
 """

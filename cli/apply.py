@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,10 +13,11 @@ from typing import IO, TYPE_CHECKING, Any
 from lovec.datasets.rows import check_rows
 from lovec.files import atomic_file, check_output, check_unused, check_writable
 from lovec.notices import counted, listed
+from lovec.progress import note
 from lovec.settings import check_range
 from lovec.types import LovecError
 
-from .console import locked
+from .console import locked, warn
 from .errors import UsageError
 from .parser import OneLineParser
 from .score import beside, named_columns
@@ -88,9 +88,9 @@ def run(words: list[str]) -> None:
             for row in applied.rows(batch):
                 write(row)
     for line in applied.summary():
-        print(f"{out}: {line}", file=sys.stderr)
-    if (drift := applied.drift()) is not None:
-        print(f"lovec: warning: {drift}", file=sys.stderr)
+        note(f"{out}: {line}")
+    for line in applied.warnings():
+        warn(line)
 
 
 class _Applied:
@@ -159,10 +159,15 @@ class _Applied:
         if self.promised is not None:
             each = f" for each {self.calibration.by} by itself" if self.calibration.by else ""
             yield f"promised{each}: {self.promised.promise('row', 'group')}"
-        if self.unknown:
-            yield f"warning: nothing is kept of what the calibration has not seen: {listed(sorted(self.unknown))}"
 
-    def drift(self) -> str | None:
+    def warnings(self) -> Iterator[str]:
+        """Yield what speaks against trusting it, a sentence each."""
+        if self.unknown:
+            yield f"nothing is kept of what the calibration has not seen: {listed(sorted(self.unknown))}"
+        if (drift := self._drift()) is not None:
+            yield drift
+
+    def _drift(self) -> str | None:
         """Return how the rows differ from those that the calibration was fitted to."""
         import numpy as np
 

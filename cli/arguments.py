@@ -20,7 +20,7 @@ import yaml
 
 from lovec.notices import nearest
 
-from .console import is_first_process
+from .console import is_first_process, remark
 from .errors import UsageError, one_line
 from .parser import with_underscores
 from .resume import find_checkpoint, is_name
@@ -273,7 +273,7 @@ def saved_recipe(checkpoint: Path, command: str, recipes: Sequence[Recipe], flag
             "or a --config of your own"
         )
     if is_first_process():
-        print(f"lovec: {_summary(checkpoint, recipe, left_out)}", file=sys.stderr)
+        remark(_summary(checkpoint, recipe, left_out))
     return recipe
 
 

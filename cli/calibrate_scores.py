@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,35 +12,20 @@ from lovec.datasets.rows import check_rows
 from lovec.files import check_output
 from lovec.metrics.table import METRICS
 from lovec.notices import counted
+from lovec.progress import note
 from lovec.settings import check_choice, check_count, check_range
 from lovec.types import LovecError, Promise
 
-from .console import say_next
+from .console import say_next, warn
 from .errors import UsageError
-from .parser import OneLineParser, with_underscores
+from .parser import OneLineParser
 from .score import add_column_options, beside, check_folder, columns_of, foot
 
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
     from lovec.calibration.calibration import FittedMap
 
-_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-_SWITCHES = ("--redo", "--help", "-h")
 _DRAWS = 2000
-
-
-def scores_file(words: Sequence[str]) -> str | None:
-    """Return the file with scores that a command line of ``lovec calibrate`` begins with or names; None for a run.
-
-    Args:
-        words: the command line after ``calibrate``.
-    """
-    for before, word in pairwise(["", *with_underscores(words)]):
-        is_value = before.startswith("-") and "=" not in before and before not in _SWITCHES
-        if not word.startswith("-") and not is_value:
-            missing = not os.path.exists(word) and word.removesuffix(".gz").endswith(_ENDINGS)
-            return word if os.path.isfile(word) or missing else None
-    return None
 
 
 def run(words: list[str]) -> None:
@@ -77,15 +59,14 @@ def run(words: list[str]) -> None:
 
     file = read_scored(options.source, columns, options.layout)
     if file.said:
-        print(f"{options.source}: {file.said}", file=sys.stderr)
+        note(f"{options.source}: {file.said}")
     if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
         file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
     methods = chosen_methods(file)
-    uncertain = file.columns.uncertainty
     made, fitted = calibrate_columns(
         [
             Column(method.name, "uncertainty")
-            if method.name in uncertain
+            if method.negated
             else Column(method.name, "confidence", file.columns.confidence_scale)
             for method in methods
         ],
@@ -112,8 +93,8 @@ def run(words: list[str]) -> None:
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
     notes = [
         f"{made.describe()}.",
-        *kinds,
         *(f"--keep_factual {g.keep_factual:g}: {t}." for g, t in zip(made.guarantees, told, strict=True)),
+        *(f"{line}." for line in kinds),
     ]
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
     title = options.title or f"lovec calibrate: {Path(options.source).name}"
@@ -131,9 +112,10 @@ def _by_kind(made: ScoreCalibration, probability: float) -> str:
     """Return in words what the promises for each kind of rows keep."""
     parts = []
     for value, found in made.thresholds_by_kind(probability).items():
-        kept = "nothing, too few or too many errors" if found.keeps_nothing else f"{100 * found.kept:.0f} %"
-        parts.append(f"{value or '(none)'} {kept} of {counted(found.sentences, 'row')} of {found.passages}")
-    return f"--keep_factual {probability:g}, each {made.by} by itself: kept of {'; '.join(parts)} groups"
+        kept = "nothing (too few, or too many errors)" if found.keeps_nothing else f"{100 * found.kept:.0f} %"
+        counts = f"{counted(found.sentences, 'row')} of {counted(found.passages, 'group')}"
+        parts.append(f"{value or '(none)'} keeps {kept} of {counts}")
+    return f"--keep_factual {probability:g} for each {made.by} by itself: {'; '.join(parts)}"
 
 
 def promises(probabilities: Sequence[float], kind: Promise, share: float) -> list[Promised]:
@@ -174,7 +156,7 @@ def report(title: str, made: FittedMap, fitted: Fitted, guarantees: Sequence[str
     for guarantee, told in zip(made.guarantees, guarantees, strict=True):
         print(f"  --keep_factual {guarantee.keep_factual:g}: {told}")
     for warning in fitted.warnings:
-        print(f"lovec: warning: {warning}", file=sys.stderr)
+        warn(warning)
 
 
 def _interval(ends: Sequence[float] | None) -> str:

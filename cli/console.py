@@ -13,9 +13,10 @@ from typing import Any
 
 from lovec.files import remove_leftovers
 from lovec.imports import without_collection, without_progress_bars
+from lovec.progress import note
 from lovec.types import LovecError
 
-from .errors import UsageError
+from .errors import UsageError, one_line
 
 _FILES = {".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".pdf", ".png", ".svg", ".tex", ".txt"}
 _PROCESS = "process "  # begins the note in the file of a lock
@@ -87,7 +88,7 @@ def locked(output: Path, folder: bool = False) -> Iterator[None]:
             ) from None
         except (OSError, NotImplementedError) as error:  # not every network file system has locks
             reason = f"{home} has no locks ({getattr(error, 'strerror', None) or error})"
-            print(f"lovec: warning: {reason}; start no second run that writes {output}", file=sys.stderr)
+            warn(f"{reason}; start no second run that writes {output}")
         if not _note(path) or _note(path).startswith(_PROCESS):  # where there are no locks, filelock keeps its own note
             path.write_text(f"{_PROCESS}{os.getpid()} on {platform.node()}", encoding="utf-8")
         remove_leftovers(home)
@@ -113,9 +114,46 @@ def texts_in(settings: Any) -> Iterator[str]:
             yield from texts_in(value)
 
 
+def warn(line: str) -> None:
+    """Print a warning on standard error, which ``--quiet`` does not leave out.
+
+    Args:
+        line: what is to be known; runs of white space become one space.
+    """
+    print(f"lovec: warning: {one_line(line)}", file=sys.stderr, flush=True)
+
+
+def remark(line: str) -> None:
+    """Print on standard error what is good to know; ``--quiet`` leaves it out.
+
+    Args:
+        line: the line; runs of white space become one space.
+    """
+    note(f"lovec: {one_line(line)}")
+
+
+def confirm_calls(calls: int, yes: bool) -> None:
+    """Ask whether to make calls that cost money.
+
+    Args:
+        calls: how many; none need no answer.
+        yes: whether the command line says yes.
+
+    Raises:
+        UsageError: nobody is at a terminal.
+        LovecError: the answer is no.
+    """
+    if not calls or yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
+    if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise LovecError("no calls were made; what was done so far stays")
+
+
 def say(line: str) -> None:
     """Announce a stage on standard error."""
-    print(f"\n{line}", file=sys.stderr, flush=True)
+    note(f"\n{line}")
 
 
 def say_next(*steps: tuple[str, str]) -> None:
@@ -128,4 +166,4 @@ def say_next(*steps: tuple[str, str]) -> None:
         return
     for number, (command, purpose) in enumerate(steps):
         gap = f"{command:<{_COMMAND}}  # {purpose}" if len(command) <= _COMMAND else f"{command}  # {purpose}"
-        print(f"{'next:' if number == 0 else '':6}{gap}", file=sys.stderr, flush=True)
+        note(f"{'next:' if number == 0 else '':6}{gap}")

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lovec.progress import note
 from lovec.provenance import changes
 from lovec.settings import check_count, check_seed
 from lovec.types import ITERATIVE, LovecError
@@ -393,7 +393,7 @@ def _resumed(folder: Path) -> list[str]:
 
 
 def _note(line: str) -> None:
-    print(f"     {line}", file=sys.stderr, flush=True)
+    note(f"     {line}")
 
 
 def _report(folder: Path) -> Path:

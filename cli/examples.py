@@ -50,7 +50,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "calibrate": (
         ("lovec calibrate runs/dpo", "fit to the validation records of the run"),
         ("lovec calibrate runs/dpo --keep_factual 0.9", "and a threshold for a guarantee"),
-        ("lovec calibrate runs/dpo --data labelled.jsonl", "fit to labelled answers of your own"),
         ("lovec calibrate scores.csv --keep_factual 0.9", "scores of any origin, in any file that `lovec score` reads"),
     ),
     "apply": (
@@ -60,6 +59,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "tag": (
         ('lovec tag page.txt --adapter runs/dpo --about "Ada Lovelace"', "a confidence for each sentence"),
         ("lovec tag page.txt --adapter runs/dpo --doubt 0.5", "only the sentences below 0.5, with their lines"),
+        ("lovec tag page.txt --model smollm2 --method likelihood", "a baseline, with any model and no adapter"),
+        ("lovec tag --ask_file q.jsonl --model gpt-4o --engine openai --out tags.jsonl", "a model behind an API"),
         ('lovec tag --ask "Who was Ada Lovelace?" --adapter runs/dpo --out answer.html', "let the model write; a page"),
     ),
     "join": (
@@ -79,7 +80,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "score": (
         ("lovec score results.csv", "columns and layout are recognised"),
         ("lovec score results.csv --confidence verbal --confidence logit --label correct", "two methods side by side"),
-        ("lovec score results.jsonl --confidence score --confidence_scale 10", "confidences from 0 to 10"),
         ("lovec score new.csv --calibration scores.calibration", "before and after a calibration"),
         ("lovec score results.csv --label human --judge gpt", "few labels of people, and a judge's of all rows"),
     ),
@@ -94,6 +94,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "world": (
         ("lovec world", "the folder of the world's model"),
         ("lovec world --variant world-small", "that of the smaller one"),
+    ),
+    "completion": (
+        ("lovec completion bash", "the script; a line below it says where it belongs"),
+        ("lovec completion zsh", "that for zsh"),
     ),
     "demo": (
         ("lovec demo --world", "on an embedded world of invented things"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from lovec.files import check_adapter_folder, check_output
 from lovec.hub import HubName, adapter_folder
 from lovec.types import LovecError
 
-from .console import say_next
+from .console import say_next, warn
 from .errors import UsageError
 from .parser import OneLineParser
 
@@ -70,7 +69,7 @@ def run(words: list[str]) -> None:
         print(changed)
     if name is not None:
         if not options.merged and Path(base).exists():
-            print(f"lovec: warning: the base model is {base}, which others do not have", file=sys.stderr)
+            warn(f"the base model is {base}, which others do not have")
         try:
             address = upload(options.out, name, options.public)
         except LovecError as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from lovec.notices import counted
+from lovec.progress import note
 
 from .console import locked
 from .errors import UsageError
@@ -39,4 +39,4 @@ def run(words: list[str]) -> None:
     else:
         raise UsageError(f"{out} is neither a name that ends in .jsonl nor a folder; give the --out of the shards")
     written, shards = int(counts["written"]), int(counts["shards"])
-    print(f"{out}: {counted(written, 'record')} of {counted(shards, 'shard')}", file=sys.stderr)
+    note(f"{out}: {counted(written, 'record')} of {counted(shards, 'shard')}")

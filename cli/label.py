@@ -14,6 +14,7 @@ from lovec.files import check_output
 from lovec.imports import import_function
 from lovec.labelling import STAGES, Counts, OnRay, RaySettings, Shard, Source, Stage
 from lovec.labelling.stage import FAILURES
+from lovec.progress import note
 from lovec.provenance import PROVENANCE
 from lovec.settings import decisive
 from lovec.taggers import Session, open_session
@@ -21,7 +22,7 @@ from lovec.taggers.session import adapter_folder, base_model, prompt_format, ses
 from lovec.types import LovecError, Sampling
 
 from .arguments import add_working_directory, value_of
-from .console import check_folder_name, locked, texts_in
+from .console import check_folder_name, confirm_calls, locked, texts_in, warn
 from .errors import UsageError, unknown
 from .label_options import LabelSettings, label_parser
 from .parser import with_underscores
@@ -208,7 +209,7 @@ class LabelCommand:
         except labelling.TooFewEntities as error:
             if self.options.stages is not None:
                 raise
-            print(f"lovec: no files to train, develop and test on are made: {error}", file=sys.stderr)
+            warn(f"no files to train, develop and test on are made: {error}")
             return
         labelling.write_recipe(self.out, self._trained, self._is_offline, self._trained_instruction)
 
@@ -382,14 +383,14 @@ class LabelCommand:
         rest = labelling.stage_file(self._input(stage)).after(done)
         batch = {"batch": True} if self.options.batch and hasattr(asked, "prefetch") else {}
         estimate = asked.estimate(rest, *how, **batch)
-        print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
-        if estimate.calls and not self.options.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("nobody is at a terminal to be asked whether to make these calls; give --yes")
-            if input("make these calls? [y/N] ").strip().lower() not in ("y", "yes"):
-                raise LovecError("no calls were made; what was done so far stays")
+        asks = estimate.calls and not self.options.yes
+        if asks:  # what is asked about is said with --quiet, too
+            print(f"{stage}: {estimate}", file=sys.stderr, flush=True)
+        else:
+            note(f"{stage}: {estimate}")
+        confirm_calls(estimate.calls, self.options.yes)
         if batch:
-            asked.prefetch(rest, *how, notify=lambda line: print(f"{stage}: {line}", file=sys.stderr, flush=True))
+            asked.prefetch(rest, *how, notify=lambda line: note(f"{stage}: {line}"))
 
     @cached_property
     def _session(self) -> Session:

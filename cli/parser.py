@@ -20,8 +20,26 @@ from .examples import examples_of
 _USER_KEYS = (".adapters.",)
 """Behind these stands a name that the user has chosen, which is left as it is."""
 
+QUIET_HELP = "With --quiet, no progress and no notes are printed on standard error, only warnings and errors."
+"""What the help of every command says of the option that ``lovec.cli.main`` reads."""
+
+ITSELF = "--parser"
+"""The only word of a command line that asks for the parser, which `Asked` carries, and not for the command."""
+
 _RENAMED = {"--force": "--redo", "--min_score": "--min_confidence"}
 """Options by the names that they once had."""
+
+
+class Asked(Exception):
+    """Raised in place of parsing the word `ITSELF`.
+
+    Args:
+        parser: the parser of the command.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
 
 
 def read_switch(text: str) -> bool:
@@ -70,7 +88,10 @@ class OneLineErrors(argparse.ArgumentParser):
 
         Raises:
             UsageError: an option has another name now.
+            Asked: the words ask for the parser.
         """
+        if list(words) == [ITSELF]:
+            raise Asked(self)
         spelt = []
         for word, after in pairwise([*with_underscores(words), ""]):
             name, equals, value = word.partition("=")
@@ -92,7 +113,7 @@ class OneLineErrors(argparse.ArgumentParser):
         """
         text = re.sub(r"\bOptional\[(\w+)\]", r"\1 | null", super().format_help(*args)).replace("None", "null")
         text = re.sub(r"default:\s+(True|False)\b", lambda match: match[0].lower(), text)
-        return text + examples_of(self.prog.removeprefix("lovec "))
+        return f"{text}\n{QUIET_HELP}\n{examples_of(self.prog.removeprefix('lovec '))}"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a one-line ``UsageError``; jsonargparse's parsers inside a parser raise what it expects of them."""

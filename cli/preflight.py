@@ -88,8 +88,9 @@ def check_words(command: str, words: Sequence[str]) -> None:
     elif (adapter := value_of(words, "--adapter")) and HubName.parse(adapter) is None:
         check_adapter_folder(adapter_folder(adapter))
     policy = ("--model.policy.model", "--model.init_args.policy.model") if command in _TRAINER else ("--model",)
-    # The later stages of labelling run no model.
+    # The later stages of labelling run no model, and a model behind an API has any name.
     without = command == "label" and "answers" not in (value_of(words, "--stages") or "answers")
+    without = without or value_of(words, "--engine") == "openai"
     if (model := value_of(words, *policy)) and model not in ("null", "~") and not without:
         check_model(model)
     for name in _FILES:

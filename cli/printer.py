@@ -105,16 +105,17 @@ def with_tag(sentence: Sentence, tags: TagFormat, stated: bool = False) -> str:
     """Return a sentence and its confidence between the tag words, as ``It rained. <confidence> 0.64 </confidence>``.
 
     Args:
-        sentence: the sentence. There is no tag where it has no score, or where its text would break the tag.
+        sentence: the sentence. There is no tag where it has no confidence, or where its text would break the tag.
         tags: the tag words, and the words of the scale.
         stated: whether the tag is the model's own, with the score that it has stated.
     """
-    if sentence.score is None or sentence.confidence is None:
+    if sentence.confidence is None or (stated and sentence.score is None):
         return sentence.text
+    score = sentence.score or 0  # any score shows whether the text would break a tag
     try:
-        tagged = render([(sentence.text, sentence.score)], tags)
+        tagged = render([(sentence.text, score)], tags)
     except LovecError:
         return sentence.text
     if stated:
         return tagged
-    return f"{tagged.removesuffix(tags.tag(sentence.score))}{tags.open} {passages.number(sentence)} {tags.close}"
+    return f"{tagged.removesuffix(tags.tag(score))}{tags.open} {passages.number(sentence)} {tags.close}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from lovec.labelling import Counts, Progress
 from lovec.notices import counted
-from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing
+from lovec.progress import EVERY, EVERY_ON_TERMINAL, LINES, Heartbeat, doing, note
 
 _COUNTS = ("labelled", "labelled in part", "not labelled", "abstained", "failed", "left out")
 
@@ -55,7 +55,7 @@ class ProgressLines:
         self._printed, self._begun = time.monotonic(), True
         LINES.restart()
         line = self._line()
-        print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
+        note(f"\r{line}\033[K" if self._terminal else line, end=end)
 
     def _line(self) -> str:
         now, seconds = self._now, max(time.monotonic() - self._begin, 1e-9)

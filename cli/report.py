@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lovec.files import check_run_folder, check_unused, write_text
 from lovec.notices import counted
+from lovec.progress import note
 from lovec.settings import check_count
 from lovec.types import LovecError
 
@@ -101,7 +102,7 @@ class _Steps:
 
     def __exit__(self, *error: object) -> None:
         if self._terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            note("\r\033[K", end="")
 
     def _step(self, name: str) -> None:
         now = time.monotonic()
@@ -109,8 +110,7 @@ class _Steps:
             return
         self._said = now
         line = f"report: {name} ({now - self._begin:.0f} s)"
-        print(f"\r{line[:79]}\033[K" if self._terminal else line, end="" if self._terminal else "\n", file=sys.stderr)
-        sys.stderr.flush()
+        note(f"\r{line[:79]}\033[K" if self._terminal else line, end="" if self._terminal else "\n")
 
 
 @dataclass(frozen=True)

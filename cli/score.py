@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lovec.datasets.rows import check_rows
 from lovec.files import check_output, check_writable
+from lovec.progress import note
 from lovec.settings import check_count
 from lovec.types import LovecError
 
@@ -36,6 +36,7 @@ _LAYOUTS = (
     "halueval",
     "rlcr",
     "conformal",
+    "lm-eval",
 )
 _MARK = "Written by lovec"
 
@@ -73,13 +74,13 @@ def run(words: list[str]) -> None:
     for path in paths:
         file = read_scored(path, columns, options.layout)
         if file.said:
-            print(f"{path}: {file.said}", file=sys.stderr)
+            note(f"{path}: {file.said}")
         if calibration is not None:
             file, said = with_calibrated(file, calibration)
             notes += said
         files.append(file)
     if options.draws and (most := max(len(method.factuality) for file in files for method in file.methods)) > _MANY:
-        print(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out", file=sys.stderr)
+        note(f"drawing from {most} rows takes minutes; --draws 0 leaves the intervals out")
     scores = measured_files(files, options.draws)
     scores = replace(scores, notes=(*notes, *scores.notes))
     print_scores(scores)
@@ -162,6 +163,9 @@ def named_columns(calibration: ScoreCalibration, columns: Columns) -> Columns:
     def keys(kind: str) -> tuple[str, ...]:
         return tuple(column.key for column in calibration.columns if column.kind == kind and column.key)
 
+    if calibration.layout:  # which says itself what its methods give
+        every = tuple(column.key for column in calibration.columns if column.key)
+        return replace(columns, confidence=every, by=calibration.by or None)
     scales = [column.scale for column in calibration.columns if column.scale is not None]
     return replace(
         columns,

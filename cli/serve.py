@@ -12,12 +12,14 @@ from pathlib import Path
 
 from lovec.imports import without_progress_bars
 from lovec.serving import RequestLimits, make_app
+from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
 from lovec.settings import check_count
 from lovec.taggers import Session, open_session
 from lovec.types import MODES, LovecError
 
 from .arguments import add_working_directory
+from .console import remark, warn
 from .signatures import SignatureParser
 from .tag_options import check_opening
 
@@ -54,6 +56,14 @@ def run(words: list[str]) -> None:
         metavar="ORIGIN",
         help="origin whose pages may ask from a browser, such as https://example.org; * is any; may be repeated",
     )
+    parser.add_argument(
+        "--inline",
+        type=str,
+        default="",
+        metavar="TEMPLATE",
+        help="what stands behind every sentence in the text of a reply, such as ' [{confidence:.0%}]' or "
+        "' <confidence> {score} </confidence>'; a request may have another; by default nothing",
+    )
     parser.add(listen)
     parser.add(RequestLimits)
     config = parser.parse_args(words)
@@ -65,24 +75,25 @@ def run(words: list[str]) -> None:
     options = parser.instantiate(config)
     limits = parser.call(RequestLimits, options)
     cors = [checked_origin(origin) for origin in options.cors or ()]
+    inline = checked_template(options.inline)
     listener = parser.call(listen, options)  # before a model is loaded in vain
     with without_progress_bars():
         session = parser.call(open_session, options)
     name = options.name or served_name(session)
     key = os.environ.get(KEY) or None
-    app = make_app(session, name, limits, key, cors)
+    app = make_app(session, name, limits, key, cors, inline)
     host, port = listener.getsockname()[:2]
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # "all addresses of this machine" cannot be opened
     address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
-        print(f"lovec: warning: anybody who reaches {host} may ask; set {KEY} to ask for a key", file=sys.stderr)
+        warn(f"anybody who reaches {host} may ask; set {KEY} to ask for a key")
     log_to_stderr(key)
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
-    for note in dict.fromkeys(map(session.deployment.note, MODES)):
-        print(f"lovec: {note}", file=sys.stderr)
+    for line in dict.fromkeys(map(session.deployment.note, MODES)):
+        remark(line)
     print(f"{name} is served. Open {address}/ in a browser to try it; stop with Ctrl-C.")
     print(f"For programs: {address}/v1 ({guard}), {address}/health, {address}/metrics", flush=True)
     try:
@@ -105,6 +116,18 @@ def checked_origin(origin: str) -> str:
         f"--cors is {origin!r}, expected an origin as browsers send it, such as https://example.org or "
         "http://localhost:3000 (no path, no / at the end), or * for any"
     )
+
+
+def checked_template(template: str) -> str:
+    """Return a template of confidences in texts.
+
+    Raises:
+        LovecError: it cannot be used.
+    """
+    try:
+        return check_template(template)
+    except LovecError as error:
+        raise LovecError(f"--inline: {error}") from None
 
 
 def served_name(session: Session) -> str:

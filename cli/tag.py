@@ -19,29 +19,48 @@ from typing import Any, TextIO
 from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
+from lovec.encoding import default_instruction
 from lovec.files import atomic_file, check_output, check_writable
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
 from lovec.labelling.joining import shard_file
 from lovec.labelling.sources import input_digest, select, shard_identity
-from lovec.labelling.stage import manifest_of
+from lovec.labelling.stage import manifest_of, read_counts
 from lovec.notices import counted
+from lovec.oracles.chat import address
+from lovec.progress import note
 from lovec.provenance import PROVENANCE, file_digest
+from lovec.settings import decisive
 from lovec.taggers import open_session
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring import ScoredSentence, Tagged
 from lovec.taggers.session import adapter_folder, session_provenance
-from lovec.tagging import DEFAULT_QUESTION, Documents, TextTagger, about_question, question_notices
-from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
+from lovec.tagging import (
+    DEFAULT_QUESTION,
+    OPENAI,
+    SAMPLED,
+    ApiModel,
+    ApiTagger,
+    Documents,
+    DocumentTagger,
+    MethodTagger,
+    TextTagger,
+    about_question,
+    check_questions,
+    question_notices,
+)
+from lovec.tagging.apis import api_provenance
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import CALIBRATION_FILE, DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Scale
 
 from .arguments import add_working_directory
-from .console import locked, log_level, say_next
+from .console import confirm_calls, locked, log_level, remark, say_next, warn
 from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
 from .signatures import SignatureParser
 from .tag_options import check_opening, checked, inputs, tag_parser
-from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines, print_error
+from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines
 
 
 def run(words: list[str]) -> None:
@@ -95,6 +114,10 @@ def _documents(options: Any, folder: Path) -> Documents:
     return Documents(files, question, options.paragraphs, options.asking, not (options.about or options.question))
 
 
+_LATER = ("doubt", "method", "judge", "base_url", "parameters")
+"""Options that earlier versions did not have: manifests have them only where they were given."""
+
+
 class TagCommand:
     """One run of the command.
 
@@ -113,6 +136,7 @@ class TagCommand:
         self.options = options
         self.words = list(words)
         self._lines: ProgressLines | None = None
+        self._rest: Iterable[Record] | None = None  # what a run into a JSONL file has left to do
         whole = not (options.paragraphs or options.asking)
         self.problems = Problems(" (--paragraphs tags every paragraph by itself)" if whole else "")
         self.documents = replace(documents, on_error=self.problems.unreadable)
@@ -129,18 +153,21 @@ class TagCommand:
             unit = "question" if options.asking else "sentence"
             raise LovecError(f"there is nothing to tag in {names}; give at least one {unit}")
         check_opening(options)
+        if options.method is not None:
+            check_questions(options.method, silent.records(0), DEFAULT_QUESTION)
         topics = silent.topics()
         unnamed = not (options.asking or options.about or options.question) and any(
             record.question == silent.question for record in silent.records(0)
         )
         for notice in question_notices(topics, silent.question if unnamed else None, "--about NAME"):
-            print_error(notice)
+            remark(notice)
         if options.out and options.format == "jsonl":
             self._continue_jsonl()
             return
         if options.out:
             check_writable(options.out.parent)
-        with self.tagger.session, _open_output(options.out) as file:
+        with self.tagger, _open_output(options.out) as file:
+            self._say_cost(silent.records(0))
             if options.doubt is not None and options.format == "text":
                 self._print_doubtful(file)
             elif options.format == "text":
@@ -150,33 +177,64 @@ class TagCommand:
                 for piece in _json_lines(tagged) if options.format == "jsonl" else self._html(tagged):
                     file.write(piece)
                     file.flush()
+            self._say_account()
         if (drift := self.tagger.drift(self.mode)) is not None:
-            print_error(f"warning: {drift}")
+            warn(drift)
         if (limit := self._limit()) is not None:
-            print_error(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
+            remark(f"{counted(self.problems.left_out, 'sentence')} {limit} left out")
         if options.out:
-            print(
-                f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}", file=sys.stderr
-            )
+            note(f"{options.out}: {counted(self.tally.documents, 'document')}, {self.tally.summary()}")
             if options.format == "html":
                 say_next((f"python -m webbrowser {shlex.quote(str(options.out))}", "look at the page"))
         elif options.format != "html" and options.doubt is None:
-            print_error(self.tally.summary())
+            remark(self.tally.summary())
 
     @cached_property
-    def tagger(self) -> TextTagger:
+    def tagger(self) -> DocumentTagger:
         """The model, opened when it is first needed."""
+        tagger = self._opened()
+        tagger.whole = True  # the summary, the printer and the page must know of every sentence
+        tagger.keeps(self.mode)  # raises an error before anything is tagged
+        remark(tagger.note(self.mode))
+        return tagger
+
+    def _opened(self) -> DocumentTagger:
         self._check_guarantee()
         options = self.parser.instantiate(self.options)
+        if options.engine == OPENAI:
+            asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
+            chosen = options.method, options.samples, options.judge, options.readout
+            limits = options.max_new_tokens, options.min_confidence
+            return ApiTagger(asker, *chosen, *limits, *self._prompting)
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
-            print_error(f"the base model is {session.model}, which the adapter in {session.adapter} names")
-        tagger = self.parser.call(TextTagger, options, session=session)
-        tagger.whole = True  # the summary, the printer and the page must know of every sentence
-        tagger.keeps(self.mode)  # raises an error before anything is tagged
-        print_error(tagger.note(self.mode))
-        return tagger
+            remark(f"the base model is {session.model}, which the adapter in {session.adapter} names")
+        if options.method is None:
+            return self.parser.call(TextTagger, options, session=session)
+        how = options.readout, options.max_new_tokens, options.min_confidence
+        return MethodTagger(session, options.method, options.samples, options.judge, *how)
+
+    def _say_cost(self, records: Iterable[Record]) -> None:
+        """Say what it takes to tag documents."""
+        if (cost := self.tagger.cost(records, self.mode)) is not None:
+            remark(cost)
+        if isinstance(self.tagger, ApiTagger):
+            confirm_calls(self.tagger.expected_calls, self.options.yes)
+
+    def _say_account(self) -> None:
+        """Say what tagging has taken."""
+        if (account := self.tagger.account()) is not None:
+            remark(account)
+
+    @property
+    def _prompting(self) -> tuple[str, TagFormat]:
+        """Instruction and tags of a model that no file says them of."""
+        words, scale = self.options.tag_words, self.options.scale
+        levels = DEFAULT_SCALE if scale is None else Scale(tuple(scale))
+        opening, closing = words or (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
+        tags = TagFormat(opening, closing, levels)
+        return self.options.instruction or default_instruction(tags), tags
 
     def _check_guarantee(self) -> None:
         """Refuse a guarantee that there is no threshold for, before the model is loaded.
@@ -225,6 +283,8 @@ class TagCommand:
             elif printer is not None:
                 printer.add(item)
             if isinstance(item, Record):
+                if (left := self.tagger.left()) is not None and (printer is None or not sys.stdout.isatty()):
+                    remark(left)
                 yield item
 
     def _tagged(self) -> Iterator[Record]:
@@ -270,7 +330,7 @@ class TagCommand:
         """Tag and print, sentence by sentence."""
         tagger, options = self.tagger, self.options
         stated = options.readout == "stated"
-        printer = Printer(file, tagger.session.encoder.tags, headings, options.asking, tagger.keeps(self.mode), stated)
+        printer = Printer(file, tagger.tags, headings, options.asking, tagger.keeps(self.mode), stated)
         for records in self._chunks(report=not file.isatty()):
             printer.begin(records)
             for record in list(self._tag(records, printer)):
@@ -279,10 +339,10 @@ class TagCommand:
 
     def _html(self, tagged: Iterator[Record]) -> Iterator[str]:
         """Yield a page of HTML, piece by piece."""
-        tagger, session, limit = self.tagger, self.tagger.session, self._limit()
-        adapter = f", adapter {_last_parts(session.adapter)}" if session.adapter else ""
+        tagger, limit = self.tagger, self._limit()
+        adapter = f", adapter {_last_parts(tagger.adapter)}" if tagger.adapter else ""
         records = list(tagged)  # the summary comes first
-        notes = [self.tally.summary(), f"Model: {_last_parts(session.model)}{adapter}.", tagger.note(self.mode)]
+        notes = [self.tally.summary(), f"Model: {_last_parts(tagger.model)}{adapter}.", tagger.note(self.mode)]
         notes += [f"Sentences {limit} are left out."] if limit is not None else []
         share = self.options.keep_factual
         notes += [tagger.deployment.promise(self.mode, share)] if share is not None else []
@@ -290,40 +350,47 @@ class TagCommand:
 
     def _continue_jsonl(self) -> None:
         """Tag into a JSONL file, chunk by chunk, from where an earlier run was stopped."""
-        joined: Path = self.options.out
-        shard = None if self.options.shard is None else Shard.parse(self.options.shard)
+        options = self.options
+        joined: Path = options.out
+        shard = None if options.shard is None else Shard.parse(options.shard)
         out = joined if shard is None else shard_file(joined, shard)
         for path in [*self.stage(out.stem, {}).files(out.parent), joined, manifest_of(joined)]:
-            check_output(path, inputs(self.options))
+            check_output(path, inputs(options))
         stage = self.stage(out.stem, self._settings())
-        ray = self.parser.call(RaySettings, self.options)
+        ray = self.parser.call(RaySettings, options)
         compute = None
         if ray.on is not None:
-            compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), self.options.redo)
+            compute = OnRay(ray, stage, out.parent, partial(_stage_of, self.words), options.redo)
         files = [input_digest(path) for _, path in self.documents.files]
         source = Source(
             lambda skip: select(self.documents.records(0), shard, skip), {"files": files, **shard_identity(shard)}
         )
+        done = 0 if options.redo else int((read_counts(out.stem, out.parent) or {}).get("records", 0))
+        self._rest = source.after(done)
         try:
             with locked(out), progress("tag", None) as self._lines:
-                counts = run_stage(stage, source, out.parent, self.options.redo, self._lines, compute)
+                counts = run_stage(stage, source, out.parent, options.redo, self._lines, compute)
         finally:
             if "tagger" in vars(self):  # a finished file needs no model
-                self.tagger.session.close()
+                self._say_account()
+                self.tagger.close()
                 if (drift := self.tagger.drift(self.mode)) is not None:
-                    print_error(f"warning: {drift}")
+                    warn(drift)
         left = f", {int(counts['left out'])} left out" if counts.get("left out") else ""
         if compute is not None and (problems := int(counts.get("problems", 0))):
             documents = counted(problems, "document has", "documents have")
-            print_error(f'warning: {documents} problems; the JSONL names them in "meta"')
+            warn(f'{documents} problems; the JSONL names them in "meta"')
         records = counted(int(counts["records"]), "record")
-        print(f"{out}: {records}, {self.tally.summary(dict(counts))}{left}", file=sys.stderr)
+        note(f"{out}: {records}, {self.tally.summary(dict(counts))}{left}")
 
     def stage(self, name: str, settings: Mapping[str, Any]) -> Stage:
         """Return the tagging of documents into a JSONL file as a stage; the model is opened at the first chunk."""
         return Stage(name, self._outcomes, settings, chunk=self.options.rows)
 
     def _outcomes(self, records: Sequence[Record]) -> list[Outcome]:
+        if self._rest is not None:
+            self._say_cost(self._rest)
+            self._rest = None
         outcomes = []
         for record in self._tag(records):
             counts = self.tally.add(record)
@@ -336,18 +403,26 @@ class TagCommand:
         """Return what the JSONL file depends on beside its input."""
         options = self.options.as_dict()
         settings = self.parser.decisive(self.options) | {name: options[name] for name in ("paragraphs", "asking")}
+        settings["judge"] = decisive(settings["judge"])
         settings["calibration"] = _calibration(options)
-        provenance = session_provenance(options)
-        settings["adapter"] = provenance.parts["adapter"].get("weights")
-        settings[PROVENANCE] = provenance.to_dict()
-        settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
+        if self.options.engine == OPENAI:
+            settings[PROVENANCE] = api_provenance(self.options.model, *self._prompting).to_dict()
+            settings["base_url"] = address(self.options.base_url)
+        else:
+            provenance = session_provenance(options)
+            settings["adapter"] = provenance.parts["adapter"].get("weights")
+            settings[PROVENANCE] = provenance.to_dict()
+            settings["scoring"] = provenance.parts["computing"]["scoring"]  # manifests before provenance had it
         settings["question"] = None if options["asking"] else self.documents.question
         if topics := self.documents.topics():
             settings["topics"] = [topic for topic, _ in topics.values()]
-        if options["doubt"] is None:
-            del settings["doubt"]  # manifests have it only where it was given
-        if not options["asking"]:
-            settings["max_new_tokens"] = None
+        for name in _LATER:
+            if settings[name] is None:
+                del settings[name]
+        if options["method"] not in SAMPLED:
+            del settings["samples"]
+            if not options["asking"]:
+                settings["max_new_tokens"] = None
         return settings
 
 

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from lovec.baselines import Judge
 from lovec.devices import check_device_name, check_dtype_name, check_engine_name
 from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
-from lovec.settings import ELSEWHERE, NO_EFFECT, check_range
+from lovec.settings import ELSEWHERE, NO_EFFECT, Count, check_range
+from lovec.settings import checked as checked_settings
 from lovec.taggers import open_session
-from lovec.tagging import TextTagger
+from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
+from lovec.tagging.apis import check_api
+from lovec.tagging.methods import check_method
 from lovec.types import LovecError, check_confidence
 
 from .errors import UsageError
@@ -47,6 +51,24 @@ class TagSettings:
     shard: Annotated[str | None, ELSEWHERE] = None
 
 
+@checked_settings("--{}")
+@dataclass
+class MethodSettings:
+    """Methods that give a text's sentences a confidence with any model, and no adapter.
+
+    Attributes:
+        method: likelihood, p_true, verbal, self_consistency or luq, see the page on baselines; null asks the model for
+            tags, as an adapter was trained to give.
+        samples: other answers to the question of a text, for self_consistency and luq.
+        judge: what tells them whether a text supports a sentence: YesNoJudge, NLIJudge, FactsJudge, or a class of your
+            own such as my_file.MyJudge; its options are --judge.NAME. Null asks the model itself.
+    """
+
+    method: Method | None = None
+    samples: Count = 10
+    judge: Judge | None = None
+
+
 def tag_parser() -> SignatureParser:
     """Return the parser of the command."""
     parser = SignatureParser(
@@ -60,9 +82,12 @@ def tag_parser() -> SignatureParser:
     parser.add_argument("--paragraphs", action="store_true", help="tag every paragraph as a text of its own")
     parser.add_argument("--redo", action="store_true", help="write --out anew; JSONL is continued without it")
     parser.add(TagSettings)
+    parser.add(MethodSettings)
     parser.add(RaySettings)
     parser.add(open_session)
     parser.add(TextTagger, "session")
+    parser.add(ApiModel, "model", "progress")
+    parser.add_argument("--yes", action="store_true", help="make the calls of --engine openai without asking")
     return parser
 
 
@@ -75,6 +100,10 @@ def check_opening(options: Any) -> None:
     Raises:
         LovecError: no model is named, or there is no such device, engine or dtype.
     """
+    if options.engine == OPENAI:
+        if options.model is None:
+            raise LovecError(f"--engine {OPENAI} needs --model NAME, the name of a model that the server knows")
+        return
     if options.model is None and options.adapter is None:
         raise LovecError(NO_MODEL)
     if isinstance(options.engine, str):
@@ -96,6 +125,14 @@ def checked(options: Any) -> Any:
         raise UsageError(
             "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
         )
+    if options.engine == OPENAI:
+        _check_api(options)
+    elif options.base_url is not None or options.parameters is not None:
+        raise UsageError(f"--base_url and --parameters are of --engine {OPENAI}, which is not given")
+    if options.method is not None:
+        _check_method(options)
+    elif options.judge is not None:
+        raise UsageError(f"--judge is of --method {' and '.join(SAMPLED)}, which are not given")
     if options.about and options.question:
         raise UsageError("--about and --question both say what the text answers; give one of them")
     ending = _FORMATS.get(options.out.suffix.lower()) if options.out else "text"
@@ -131,6 +168,47 @@ def checked(options: Any) -> Any:
         if not options.redo:
             check_unused(options.out, "choose another --out, or replace it with --redo")
     return options
+
+
+_HERE = ("adapter", "chat_template", "dtype", "quantization", "device", "scoring", "keep_factual", "on")
+"""Options that have no effect on a model behind chat completions."""
+
+
+def _check_api(options: Any) -> None:
+    """Refuse what a model behind chat completions has no use for.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if given := [name for name in _HERE if options[name] is not None]:
+        raise UsageError(f"--{given[0]} is of models that lovec runs; --engine {OPENAI} takes none")
+    try:
+        check_api(options.method, options.readout, options.asking)
+    except LovecError as error:
+        raise UsageError(f"{error} (--ask)" if options.method is None else str(error)) from None
+
+
+def _check_method(options: Any) -> None:
+    """Refuse what does not go together with a method.
+
+    Raises:
+        UsageError: so it is.
+    """
+    given = f"--method {options.method}"
+    if options.asking:
+        raise UsageError(
+            f"{given} is of given texts; have the questions answered first, with lovec label --questions FILE --stages "
+            "answers, and tag the file that it writes"
+        )
+    if options.keep_factual is not None:
+        raise UsageError(f"--keep_factual needs a threshold, and there is none for {given}; use --min_confidence")
+    if options.judge is not None and options.method not in SAMPLED:
+        raise UsageError(f"--judge is of --method {' and '.join(SAMPLED)}; {given} asks no judge")
+    try:
+        check_method(options.method, options.readout)
+    except LovecError as error:
+        raise UsageError(f"--{error}") from None
+    options.raw = True  # a calibration is of stated scores
 
 
 def inputs(options: Any) -> list[str | None]:

@@ -12,7 +12,7 @@ from lovec.passages import number
 from lovec.passages import one_line as shortened
 from lovec.types import LovecError, Record, Sentence
 
-from .errors import one_line
+from .console import warn
 
 MOST = 3
 """Documents that are reported on one by one."""
@@ -23,11 +23,6 @@ _PLACE = re.compile(r"^\S.*?:\d+: |\d+")  # of a line in its file, and numbers w
 
 DOUBT = 0.5
 """Confidence below which sentences are counted where ``--doubt`` names no other."""
-
-
-def print_error(line: str) -> None:
-    """Print a line on standard error."""
-    print(f"lovec: {one_line(line)}", file=sys.stderr, flush=True)
 
 
 class Tally:
@@ -128,17 +123,17 @@ class Problems:
             more = f"; and {counted(len(problems) - 1, 'problem')} more" if len(problems) > 1 else ""
             hint = self._hint if any("context holds" in problem for problem in problems) else ""
             if self._records <= MOST:
-                print_error(f"warning: {record.id}: {problems[0]}{more}{hint}")
+                warn(f"{record.id}: {problems[0]}{more}{hint}")
         return record
 
     def close(self) -> None:
         """Report what could not be read, each kind once with its first example, and how many more have problems."""
         for first, count in [*self._unread.values()][:MOST]:
             more = f", and {count - 1} more lines or files like it" if count > 1 else ""
-            print_error(f"warning: {first}; left out{more}")
+            warn(f"{first}; left out{more}")
         if len(self._unread) > MOST:
             rest = sum(count for _, count in [*self._unread.values()][MOST:])
-            print_error(f"warning: {rest} lines or files more are left out for other reasons")
+            warn(f"{rest} lines or files more are left out for other reasons")
         if self._records > MOST:
             more = counted(self._records - MOST, "document more has", "documents more have")
-            print_error(f'warning: {more} problems; JSONL names them in "meta"')
+            warn(f'{more} problems; JSONL names them in "meta"')

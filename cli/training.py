@@ -36,14 +36,14 @@ from lovec.imports import without_progress_bars
 from lovec.modules import PolicyModule
 from lovec.notices import counted
 from lovec.policy.fingerprint import PARTS, settings_part
-from lovec.progress import Heartbeat, clock
+from lovec.progress import Heartbeat, clock, is_quiet
 from lovec.reports import print_results
 from lovec.settings import check_count, check_seed
 from lovec.types import CALIBRATION_FILE, LovecError, ResultRow
 
 from . import at_work
 from .arguments import NO_OPTIONS, arrange, find_recipe, recipe_names, with_place
-from .console import is_first_process, locked, say_next, texts_in
+from .console import is_first_process, locked, remark, say_next, texts_in
 from .errors import UsageError, one_line, unknown
 from .parser import with_underscores
 from .resume import mention_earlier_run, parts_of
@@ -236,7 +236,7 @@ class TrainingCLI(LightningCLI):
             arguments["verbose"] = (
                 verbose and self.command == "validate"
             )  # a test ends with a table that says it better
-        loading = nullcontext() if sys.stderr.isatty() else without_progress_bars()
+        loading = nullcontext() if sys.stderr.isatty() and not is_quiet() else without_progress_bars()
         with self._folder(), loading, self._heartbeat():
             try:
                 getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, **arguments)
@@ -374,10 +374,7 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
     runs = shlex.quote(str(home))
     if cli.command == "fit":
         last = "".join(f", last {part}" for part in learned(cli.trainer))
-        print(
-            f"lovec: {counted(cli.trainer.global_step, 'step')} in {clock(seconds)}{last}; logs: {_log_dir(cli)}",
-            file=sys.stderr,
-        )
+        remark(f"{counted(cli.trainer.global_step, 'step')} in {clock(seconds)}{last}; logs: {_log_dir(cli)}")
         say_next(
             (_test_command(cli, words), "measure it on the test split"),
             (f"lovec tag page.txt --adapter {runs}", "a confidence for each sentence of a text"),
@@ -385,13 +382,13 @@ def _end(cli: TrainingCLI, words: Sequence[str], seconds: float) -> None:
         )
     elif cli.command == "test":
         data = folder_name(cli.datamodule)
-        print(f"lovec: measured in {clock(seconds)}; rows and tagged records: {home / 'test' / data}", file=sys.stderr)
+        remark(f"measured in {clock(seconds)}; rows and tagged records: {home / 'test' / data}")
         calibrate = [(f"lovec calibrate {runs}", "fit confidences to how often sentences are true")]
         fitted = (home / "adapter").is_dir() and not (home / "adapter" / CALIBRATION_FILE).exists()
         say_next((f"lovec report {runs}", "tables, plots and one page"), *(calibrate if fitted else []))
     elif cli.command == "predict":
         path = predictions_file(home, cli.datamodule)
-        print(f"lovec: tagged in {clock(seconds)}: {path}", file=sys.stderr)
+        remark(f"tagged in {clock(seconds)}: {path}")
         say_next((f"lovec score {shlex.quote(str(path))}", "its metrics, where the records have labels"))
 
 
@@ -451,4 +448,5 @@ def _one_line_warning(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_NOISE)
+    silent = is_quiet() and record.levelno < logging.WARNING
+    return not silent and not record.getMessage().startswith(_NOISE)

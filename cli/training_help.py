@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import yaml
 
 from .arguments import BASE, RECIPES
+from .parser import QUIET_HELP
 
 _PURPOSE = {
     "fit": "Train a model to state confidences.",
@@ -102,6 +103,8 @@ more:
   lovec {command} --model.help DPO           the options of an objective
   lovec {command} --data.help Preferences    the options of a data set
   lovec {command} --help all                 every option, those of Lightning's trainer among them
+
+{QUIET_HELP}
 """
 
 

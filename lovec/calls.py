@@ -27,6 +27,10 @@ class CallFailed(Exception):
     """A call got no usable reply; other calls to the same server may."""
 
 
+class CallRefused(CallFailed):
+    """A call was refused as it is (400, 422, ...): one with other parameters may be accepted."""
+
+
 class ServerRefused(Exception):
     """No call to this server will succeed: the key, the account, the model or the address is wrong."""
 
@@ -90,7 +94,8 @@ class ApiClient:
             retries: how often the call is repeated; None takes the client's ``retries``.
 
         Raises:
-            CallFailed: there is no usable reply; the message says why, in one line.
+            CallFailed: there is no usable reply; the message says why, in one line. `CallRefused` where the server
+                refuses the call as it is.
             ServerRefused: no call to this server will succeed.
         """
 
@@ -151,7 +156,7 @@ class ApiClient:
                 if status in self.advice:
                     raise ServerRefused(f"{problem}; {self.advice[status]}") from None
                 if error.status_code not in _TRANSIENT and error.status_code < 500:
-                    raise CallFailed(problem) from None
+                    raise CallRefused(problem) from None
                 wait = _retry_after(error.response.headers)
             except openai.OpenAIError as error:
                 problem = self._line(f"broken connection: {error.__cause__ or error}")

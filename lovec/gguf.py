@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -15,6 +14,7 @@ from typing import Any
 
 from lovec.files import atomic_folder, cache_folder, ensure_folder
 from lovec.imports import without_progress_bars
+from lovec.progress import note
 from lovec.provenance import SOURCE, file_digest, source_note
 from lovec.types import LovecError
 
@@ -162,7 +162,7 @@ def _dequantise(file: Path, target: Path, digest: str, dtype: str) -> None:
     if find_spec("gguf") is None:
         raise LovecError('reading GGUF files needs the package gguf; install the extra: pip install "lovec[real]"')
     size = file.stat().st_size / 1e6
-    print(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}", file=sys.stderr)
+    note(f"{file.name} ({size:,.0f} MB): dequantised once, to {dtype}, into {target}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

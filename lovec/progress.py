@@ -1,7 +1,8 @@
-"""What a process is doing, how much of it is done, and lines that say so while it does it."""
+"""What a process is doing, how much of it is done, and lines that say so while it does it; and notes beside them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -16,9 +17,42 @@ EVERY = 10.0
 EVERY_ON_TERMINAL = 0.2
 """The same on a terminal, whose line is replaced."""
 
+QUIET = "LOVEC_QUIET"
+"""Environment variable that, unless empty, leaves out progress and notes; processes that are started have it, too."""
+
 _NARROWEST = 80
 _BEAT = 0.2  # seconds from one look at what is done to the next
 _SHORTEST = 2.0  # seconds; of what has taken less, no line says how long the rest takes
+
+
+def is_quiet() -> bool:
+    """Return whether progress and notes are left out."""
+    return bool(os.environ.get(QUIET))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out progress and notes inside the block, also those of processes that are started there."""
+    before = os.environ.get(QUIET)
+    os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[QUIET]
+        else:
+            os.environ[QUIET] = before
+
+
+def note(line: str, end: str = "\n") -> None:
+    """Print a line on standard error that is neither a result nor a warning nor an error; none of it where quiet.
+
+    Args:
+        line: the line.
+        end: what follows it.
+    """
+    if not is_quiet():
+        print(f"{line}{end}", end="", file=sys.stderr, flush=True)
 
 
 class Activity:
@@ -141,15 +175,15 @@ class Lines:
             self._written = time.monotonic()
             if sys.stderr.isatty():  # the cursor goes back to the beginning, so that a warning replaces the line
                 line = line[: max(_NARROWEST, shutil.get_terminal_size().columns) - 1]
-                print(f"\r{line}\033[K\r", end="", file=sys.stderr, flush=True)
+                note(f"\r{line}\033[K", end="\r")
             else:
-                print(f"lovec: {line}\n", end="", file=sys.stderr, flush=True)
+                note(f"lovec: {line}")
 
     def clear(self) -> None:
         """Remove the line of a terminal."""
         if sys.stderr.isatty():
             with self._lock:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
+                note("\r\033[K", end="")
 
     def restart(self) -> None:
         """Count the time to the next line from now on."""

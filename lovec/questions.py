@@ -96,7 +96,7 @@ class SentenceQuestion:
         return ids
 
     def score(self, engine: Engine, prompts: Sequence[list[int] | None]) -> list[list[float] | None]:
-        """Return the log-probability of every reply after every prompt: [prompts][replies]; None for a None.
+        """Return the log-probability of every reply after every prompt: ``[prompts][replies]``; None for a None.
 
         Logs the warnings about contexts that were cut and sentences that did not fit, if they are due.
         """
@@ -108,7 +108,7 @@ class SentenceQuestion:
     def score_sentences(
         self, engine: Engine, records: Sequence[Record], contexts: Sequence[str] | None = None
     ) -> list[list[list[float] | None]]:
-        """Return the log-probability of every reply about every sentence: [records][sentences][replies].
+        """Return the log-probability of every reply about every sentence: ``[records][sentences][replies]``.
 
         Args:
             engine: runs the model.
@@ -126,6 +126,25 @@ class SentenceQuestion:
         ]
         logps = iter(self.score(engine, prompts))
         return [[next(logps) for _ in record.sentences] for record in records]
+
+    def tokens(self, engine: Engine, records: Sequence[Record]) -> int:
+        """Return how many tokens the prompts about all sentences have; what those of one record share counts once.
+
+        Args:
+            engine: runs the model, and says how long its context is.
+            records: the answers, sentence by sentence.
+        """
+        total = 0
+        for record in records:
+            before: list[int] = []
+            for sentence in record.sentences:
+                ids = self.prompt_ids(record, sentence.text, engine.context_length) or []
+                shared = next(
+                    (at for at, pair in enumerate(zip(before, ids, strict=False)) if len(set(pair)) > 1), None
+                )
+                total += len(ids) - (min(len(before), len(ids)) if shared is None else shared)
+                before = ids
+        return total
 
     def warn(self) -> None:
         """Log which contexts were cut and which sentences did not fit, if there are twice as many as last time."""

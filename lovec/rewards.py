@@ -257,7 +257,7 @@ def answer_reward(reward: AnswerReward, answer: Record) -> float:
 
 
 def reward_table(reward: Reward, scale: Scale = DEFAULT_SCALE) -> list[list[float]]:
-    """Compute the rewards of all scores for all ratings of a confidence scale, [score][rating].
+    """Compute the rewards of all scores for all ratings of a confidence scale, ``[score][rating]``.
 
     Args:
         reward: the reward of one sentence; it is adapted to the scale, see ``with_scale``.

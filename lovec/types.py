@@ -123,8 +123,8 @@ _PLAIN = str.maketrans({**_QUOTES, **dict.fromkeys("\u200b\u2060\ufeff", "")})
 def comparable(text: str) -> str:
     """Return a sentence as sentences are compared: two files write the same one in different ways.
 
-    Citation marks ([1], [1][2], [1, 2], [1-3], [^1], superscripts), the style of quotation marks, characters without
-    width and the kind and amount of white space do not count; capitals do.
+    Citation marks (``[1]``, ``[1][2]``, ``[1, 2]``, ``[1-3]``, ``[^1]``, superscripts), the style of quotation marks,
+    characters without width and the kind and amount of white space do not count; capitals do.
     """
     plain = text.translate(_PLAIN)
     return " ".join(_CITATION.sub("", plain).split()) or " ".join(plain.split())
@@ -358,7 +358,7 @@ class Engine(Protocol):
         """
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Exact log-probability of every whole choice after every context: [contexts][choices].
+        """Exact log-probability of every whole choice after every context: ``[contexts][choices]``.
 
         A context that extends one of the previous call is not computed again, as long as there are no more than
         ``max_rows`` of them. A call without contexts frees what was kept.

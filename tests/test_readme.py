@@ -30,7 +30,9 @@ from lovec.labelling import write_recipe
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
 EXTENDING = DOCS / "extending.md"
-PLAIN = set("label agreement calibrate sweep curves world demo report score tag join serve export".split())
+PLAIN = set(
+    "label agreement calibrate apply sweep curves world demo report score tag join serve export completion".split()
+)
 """Commands with a parser of their own."""
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import lovec
-from lovec.cli.calibrate import CalibrateSettings
+from lovec.cli.calibrate_run import CalibrateSettings
 from lovec.cli.label import LabelSettings
+from lovec.cli.tag_options import MethodSettings
 from lovec.labelling import RaySettings
 from lovec.modules import SFT, Distil, PolicyConfig
 from lovec.oracles import OpenAIOracle
@@ -46,10 +47,19 @@ ROOMS = tuple(
 )
 """Packages whose classes recipes name."""
 
-COMMANDS = (open_session, TextTagger, RaySettings, RequestLimits, Sampling, LabelSettings, CalibrateSettings)
+COMMANDS = (
+    open_session,
+    TextTagger,
+    MethodSettings,
+    RaySettings,
+    RequestLimits,
+    Sampling,
+    LabelSettings,
+    CalibrateSettings,
+)
 """What commands take their options from."""
 
-INNER = {"ConstantTagger", "CalibratedStack", "Evaluator", "Example", "TeacherResources"}
+INNER = {"ConstantTagger", "CalibratedStack", "Evaluator", "Example", "TeacherResources", "Work"}
 """Classes of these packages that are made by others: no option sets their numbers."""
 
 CHECKED_BY_A_FUNCTION = {"TextTagger.min_confidence"}
@@ -134,6 +144,7 @@ class Number:
 class Session:
     """What ``TextTagger`` reads of a session before it tags."""
 
+    model, adapter = "model", None
     deployment = Deployment()
 
     class engine:

@@ -431,7 +431,7 @@ def test_wrong_calls_are_refused(session: Session) -> None:
 def test_the_model_stays_open_while_the_settings_are_the_same(model: str, adapter: str, tmp_path: Path) -> None:
     import shutil
 
-    import lovec.tagging as tagging
+    import lovec.tagging.texts as tagging
 
     copy = tmp_path / "adapter"
     shutil.copytree(adapter, copy)
@@ -587,7 +587,7 @@ def test_blank_lines_separate_paragraphs_in_linear_time(tmp_path: Path) -> None:
 def closed() -> Iterator[None]:
     """Close the shared model after each test."""
     yield
-    import lovec.tagging as tagging
+    import lovec.tagging.texts as tagging
 
     tagging._last = None
 

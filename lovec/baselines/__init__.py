@@ -1,6 +1,6 @@
 """Baselines: other ways to give the sentences of an answer a confidence, with the interface of the trained taggers."""
 
-from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Wording
+from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Wording, Work
 from lovec.baselines.claims import ClaimConditioned
 from lovec.baselines.consistency import LUQ, SelfConsistency
 from lovec.baselines.constant import ConstantTagger, best_constant
@@ -15,9 +15,11 @@ from lovec.baselines.recalibration import recalibrate
 from lovec.baselines.samples import Samples
 from lovec.baselines.verbal import VerbalConfidence
 from lovec.baselines.words import Words
+from lovec.baselines.world import WORLD_WORDING
 
 __all__ = [
     "LUQ",
+    "WORLD_WORDING",
     "Baseline",
     "BaselineResources",
     "Claim",
@@ -35,6 +37,7 @@ __all__ = [
     "VerbalConfidence",
     "Wording",
     "Words",
+    "Work",
     "YesNoJudge",
     "average_confidences",
     "best_constant",

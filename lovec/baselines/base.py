@@ -137,6 +137,27 @@ class BaselineResources:
     judge: Judge | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What it takes to judge some answers, as far as it is known before it is done.
+
+    Attributes:
+        sentences: number of sentences that are judged.
+        tokens: number of tokens that the model reads, equal beginnings of the prompts of one answer counted once.
+        samples: number of other answers that are written.
+        judgements: number of times that a judge is asked about a sentence and a text; where sentences are compared with
+            the sentences of samples, whose number is not known, that of sentences and samples.
+    """
+
+    sentences: int = 0
+    tokens: int = 0
+    samples: int = 0
+    judgements: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Work)))
+
+
 def with_confidences(record: Record, confidences: Iterable[float | None]) -> Record:
     """Return a record with one confidence per sentence, and without all else that a model has said of it."""
     cleared = partial(replace, score=None, distribution=None, token_logps=None)
@@ -204,6 +225,10 @@ class Baseline(CheckedSettings):
         for confidence in (c for row in rows for c in row):
             check_range(f"a confidence of the baseline {self.name!r}", confidence, at_least=0, at_most=1)
         return [with_confidences(record, row) for record, row in zip(records, rows, strict=True)]
+
+    def work(self, records: Sequence[Record]) -> Work:
+        """Return what it takes to judge these answers; the resources are attached already."""
+        return Work(sum(len(record.sentences) for record in records))
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return a confidence in [0, 1] for every sentence of every record; None where there is none.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge
+from lovec.baselines.base import Baseline, BaselineResources, Claim, Judge, Work
 from lovec.baselines.judges import YesNoJudge
+from lovec.baselines.samples import brought_samples
 from lovec.sentences import split_sentences
 from lovec.settings import Count, PlainWord, check_range
 from lovec.types import LovecError, Record
@@ -53,8 +55,23 @@ class SampleBaseline(Baseline, ABC):
     def attach(self, resources: BaselineResources) -> None:
         """Use these resources, and the judge they have where none was passed, from now on."""
         super().attach(resources)
-        self._attached_judge = self.judge or resources.judge or YesNoJudge()
-        self._attached_judge.attach(resources)
+        judge = self.judge or resources.judge or YesNoJudge()
+        judge.attach(resources)
+        self.judge_by(judge)
+
+    def judge_by(self, judge: Judge) -> None:
+        """Use a judge, which is attached already, from now on; it is all that :meth:`compare` needs."""
+        self._attached_judge = judge
+
+    def work(self, records: Sequence[Record]) -> Work:
+        """Return what it takes; samples that a record brings are not written."""
+        brought = [len(brought_samples(record)[: self.samples]) for record in records]
+        compared = [number or self.samples for number in brought]
+        return replace(
+            super().work(records),
+            samples=sum(self.samples for record, n in zip(records, brought, strict=True) if record.sentences and not n),
+            judgements=sum(n * len(record.sentences) for record, n in zip(records, compared, strict=True)),
+        )
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the confidence of every sentence; None where there are no samples."""
@@ -67,7 +84,7 @@ class SampleBaseline(Baseline, ABC):
 
     @abstractmethod
     def compare(self, records: Sequence[Record], samples: Sequence[Sequence[str]]) -> list[list[float | None]]:
-        """Return a confidence for every sentence of answers, given samples as [records][samples]."""
+        """Return a confidence for every sentence of answers, given samples as ``[records][samples]``."""
 
 
 class _SampleComparison(SampleBaseline, ABC):
@@ -87,7 +104,7 @@ class _SampleComparison(SampleBaseline, ABC):
     def _mean_support(
         self, records: Sequence[Record], samples: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[float | None]]:
-        """Return confidences from [records][samples][pieces]; the judge gets all different claims in one call."""
+        """Return confidences from ``[records][samples][pieces]``; the judge gets all different claims in one call."""
         claims: dict[tuple[int, str, str], Claim] = {}
         for number, (record, texts) in enumerate(zip(records, samples, strict=True)):
             for sentence in record.sentences:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from lovec.baselines.base import Baseline
+from lovec.baselines.base import Baseline, Work
 from lovec.baselines.plain import plain_texts
 from lovec.settings import PlainWord
 from lovec.types import Record, token_scorer
@@ -40,6 +41,11 @@ class SentenceLikelihood(Baseline):
     def __init__(self, how: How = "mean", name: PlainWord | None = None) -> None:
         super().__init__(name or ("Likelihood" if how == "mean" else f"Likelihood-{how}"))
         self.how = how
+
+    def work(self, records: Sequence[Record]) -> Work:
+        """Return what it takes: every text is read once."""
+        texts = plain_texts(records, self.resources.engine, self.resources.encoder)
+        return replace(super().work(records), tokens=sum(len(text.ids) for text in texts))
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the probability of every sentence; None where it does not fit the context."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakValueDictionary
 
 from lovec.baselines.base import BaselineResources, Claim, Judge, Relation
 from lovec.hub import HubName, hub_errors
 from lovec.imports import without_progress_bars
 from lovec.notices import DoublingWarning
-from lovec.settings import Count, checked
+from lovec.settings import NO_EFFECT, Count, checked
 from lovec.types import LovecError
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,11 @@ class NLIJudge(Judge):
     """
 
     def __init__(
-        self, model: str, batch_size: Count = 64, device: str | None = None, max_length: Count | None = None
+        self,
+        model: str,
+        batch_size: Annotated[Count, NO_EFFECT] = 64,
+        device: Annotated[str | None, NO_EFFECT] = None,
+        max_length: Count | None = None,
     ) -> None:
         self.model = model
         self.batch_size = batch_size

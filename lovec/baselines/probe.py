@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.plain import plain_texts
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
-from lovec.settings import CountFromTwo, PlainWord, check_count
+from lovec.settings import Count, CountFromTwo, PlainWord, check_count
 from lovec.types import Engine, LovecError, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # per sentence, of standardised states
 
@@ -34,7 +34,8 @@ class LinearProbe(Baseline):
 
     The model reads the question and the answer up to the sentence, without tags. The probe is fitted on labelled
     training records; its squared error is the Brier score, and labels need not be 0 or 1. Layer and penalty are those
-    with the lowest Brier score in cross-validation over questions: all answers to a question are in the same part.
+    with the lowest Brier score in cross-validation over questions: all answers to a question are in the same part. The
+    values of several layers can be averaged, each by a map of its own, which is a little better than the best of them.
 
     It needs the engine that runs the policy's own model; vLLM gives no hidden states.
 
@@ -43,11 +44,11 @@ class LinearProbe(Baseline):
             states of all training sentences are kept in memory, and every layer takes several decompositions of a
             matrix as wide as the model.
         folds: number of parts in cross-validation.
+        average: number of layers, the best ones, whose values are averaged.
         name: its name in tables.
 
     Attributes:
-        layer: the layer that was chosen; None before ``fit``.
-        penalty: the penalty that was chosen.
+        chosen: the layers that were chosen, the best first, and the penalty of each; none before ``fit``.
         errors: Brier score in cross-validation by layer, with the best penalty of each.
 
     Raises:
@@ -57,16 +58,26 @@ class LinearProbe(Baseline):
 
     needs_labels: ClassVar[bool] = True
 
-    def __init__(self, layers: list[int] | None = None, folds: CountFromTwo = 5, name: PlainWord = "Probe") -> None:
+    def __init__(
+        self,
+        layers: list[int] | None = None,
+        folds: CountFromTwo = 5,
+        average: Count = 1,
+        name: PlainWord = "Probe",
+    ) -> None:
         super().__init__(name)
         for layer in layers or ():
             check_count("a layer of the probe", layer)
         self._layers = None if layers is None else sorted(set(layers))
+        if self._layers is not None and average > len(self._layers):
+            raise LovecError(
+                f"the probe is to average {average} layers, expected at most the {len(self._layers)} to choose from"
+            )
         self.folds = folds
-        self.layer: int | None = None
-        self.penalty: float | None = None
+        self.average = average
+        self.chosen: dict[int, float] = {}
         self.errors: dict[int, float] = {}
-        self._map: Ridge | None = None
+        self._maps: list[Ridge] = []
 
     def fit(self, records: Sequence[Record]) -> None:
         """Fit the probe to the labelled sentences of records.
@@ -79,16 +90,21 @@ class LinearProbe(Baseline):
     def held_out(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Fit the probe, and return values of the same records that their own labels have no part in.
 
-        The value of a sentence is that of a map of the chosen layer and penalty, fitted to the answers to questions of
-        other parts; of an answer without any label it is that of the probe. Only the choice of layer and penalty has
-        seen all labels.
+        The value of a sentence is that of maps of the chosen layers and penalties, fitted to the answers to questions
+        of other parts; of an answer without any label it is that of the probe. Only the choice of layers and penalties
+        has seen all labels.
 
         Raises:
             LovecError: as for ``fit``.
         """
+        import torch  # here, so that other baselines load none
+
         answers = [record for record in records if _has_labels(record)]
         found, states, labels, parts = self._fit(answers)
-        values = held_out_values(states, labels, parts, self.penalty or 0.0)
+        each = [
+            held_out_values(states[:, at], labels, parts, penalty) for at, penalty in enumerate(self.chosen.values())
+        ]
+        values = torch.stack(each).mean(0)
         held: list[list[float | None]] = [[None] * len(answer.sentences) for answer in answers]
         for (at, i), value in zip(found, values.tolist(), strict=True):
             held[at][i] = value
@@ -100,9 +116,11 @@ class LinearProbe(Baseline):
         """Fit the probe to answers of which each has labels.
 
         Returns:
-            Index of the answer and number of the sentence, [N]; states of the chosen layer, [N, D]; labels, NaN where
-            there is none, [N]; and the part of cross-validation that each belongs to, [N].
+            Index of the answer and number of the sentence, [N]; states of the chosen layers, [N, layers, D]; labels,
+            NaN where there is none, [N]; and the part of cross-validation that each belongs to, [N].
         """
+        import torch  # here, so that other baselines load none
+
         reader = _reader(self.resources.engine, self.name)
         layers = list(range(1, reader.layers + 1)) if self._layers is None else self._layers
         if wrong := [layer for layer in layers if layer > reader.layers]:
@@ -119,10 +137,12 @@ class LinearProbe(Baseline):
         for column, layer in enumerate(layers):
             errors = cross_validated(x[known, column], y[known], parts[known], _PENALTIES)
             best.append((min(errors), layer, _PENALTIES[errors.index(min(errors))]))
-        _, self.layer, self.penalty = min(best)
+        self.chosen = {layer: penalty for _, layer, penalty in sorted(best)[: self.average]}
         self.errors = {layer: error for error, layer, _ in best}
-        chosen = x[:, layers.index(self.layer)]
-        [self._map] = Ridge.path(chosen[known], y[known], [self.penalty])
+        chosen = x[:, [layers.index(layer) for layer in self.chosen]]
+        self._maps = []
+        for at, penalty in enumerate(self.chosen.values()):
+            self._maps += Ridge.path(chosen[known, at], y[known], [penalty])
         return [(at, i) for at, i, _ in found], chosen, y, parts
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
@@ -131,12 +151,15 @@ class LinearProbe(Baseline):
         Raises:
             LovecError: the probe is not fitted.
         """
-        if self._map is None or self.layer is None:
+        import torch  # here, so that other baselines load none
+
+        if not self._maps:
             raise LovecError(f"the baseline {self.name!r} is not fitted; call fit(records) with labelled records first")
         rows: list[list[float | None]] = [[None] * len(record.sentences) for record in records]
         with self.watch.phase("scoring"):
-            for at, i, state in self._states(records, [self.layer]):
-                rows[at][i] = float(self._map(state)[0])
+            for at, i, state in self._states(records, list(self.chosen)):
+                values = [found(state[[layer]]) for layer, found in enumerate(self._maps)]
+                rows[at][i] = float(torch.cat(values).mean())
         return rows
 
     def _states(self, records: Sequence[Record], layers: list[int]) -> list[tuple[int, int, Tensor]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from lovec.baselines.base import Baseline, BaselineResources, Wording
+from lovec.baselines.base import Baseline, BaselineResources, Wording, Work
 from lovec.encoding import Encoder
 from lovec.questions import SentenceQuestion, first_reply_probability
 from lovec.settings import PlainWord
@@ -36,6 +37,10 @@ class PTrue(Baseline):
         """Ask the model of these resources from now on."""
         super().attach(resources)
         self._question = self.question(resources.encoder, resources.wording, self.name)
+
+    def work(self, records: Sequence[Record]) -> Work:
+        """Return what it takes: the prompts of an answer's sentences are read, what they share once."""
+        return replace(super().work(records), tokens=self._question.tokens(self.resources.engine, records))
 
     def confidences(self, records: Sequence[Record]) -> list[list[float | None]]:
         """Return the probability of True among the two replies; None where the prompt does not fit the context."""

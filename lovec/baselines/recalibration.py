@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lovec.baselines.base import with_confidences
-from lovec.calibration.maps import Calibrator
-from lovec.metrics.records import confidence_of
 from lovec.types import Readout, Record, Sentence
+
+if TYPE_CHECKING:
+    from lovec.calibration.maps import Calibrator
 
 
 def recalibrate(records: Sequence[Record], calibrator: Calibrator, readout: Readout) -> list[Record]:
@@ -29,5 +31,7 @@ def recalibrate(records: Sequence[Record], calibrator: Calibrator, readout: Read
 
 
 def _mapped(sentence: Sentence, calibrator: Calibrator, readout: Readout) -> float | None:
+    from lovec.metrics.records import confidence_of  # here, since it loads torch
+
     confidence = confidence_of(sentence, readout)
     return None if confidence is None else float(calibrator([confidence])[0])

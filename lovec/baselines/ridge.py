@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from lovec.types import LovecError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Ridge:
             penalties: of the squared weights, per row.
             scaled: whether the penalty is that of columns scaled to a standard deviation of 1.
         """
+        import torch  # here, so that other baselines load none
+
         x, y = x.double(), y.double()
         mean, centre = x.mean(0), y.mean()
         scale = x.std(0, correction=0)
@@ -63,6 +66,8 @@ def cross_validated(
         penalties: see ``Ridge.path``.
         scaled: see ``Ridge.path``.
     """
+    import torch  # here, so that other baselines load none
+
     errors = torch.zeros(len(penalties), dtype=torch.float64)
     for part in sorted(set(parts.tolist())):
         held = parts == part
@@ -82,6 +87,8 @@ def held_out_values(x: Tensor, y: Tensor, parts: Tensor, penalty: float, scaled:
         penalty: see ``Ridge.path``.
         scaled: see ``Ridge.path``.
     """
+    import torch  # here, so that other baselines load none
+
     values, known = torch.zeros_like(y), ~y.isnan()
     for part in sorted(set(parts[known].tolist())):
         other = known & (parts != part)
@@ -104,6 +111,8 @@ def parts_by_question(questions: Sequence[str], labelled: Tensor, folds: int, na
     Raises:
         LovecError: the labelled sentences belong to fewer than two questions.
     """
+    import torch  # here, so that other baselines load none
+
     distinct = list(dict.fromkeys(question for question, has in zip(questions, labelled.tolist(), strict=True) if has))
     if len(distinct) < 2:
         raise LovecError(

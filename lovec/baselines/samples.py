@@ -29,6 +29,9 @@ class Samples:
         max_new_tokens: longest sample, in tokens.
         seed: seed of the random streams.
 
+    Attributes:
+        tokens: number of tokens of all samples that were written so far.
+
     Raises:
         LovecError: the temperature is not above 0 (all samples would be equal), or the length or the seed is out of
             range.
@@ -38,6 +41,7 @@ class Samples:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
         self.seed = seed
+        self.tokens = 0
         self._cache: dict[tuple[str, int], tuple[list[str], float, float]] = {}
         self._fewer = DoublingWarning(
             log, "%d records so far bring fewer samples than a baseline asks for, and are compared with those: %s"
@@ -49,7 +53,7 @@ class Samples:
     def answers(
         self, records: Sequence[Record], n: int, engine: Engine, encoder: Encoder, watch: Stopwatch
     ) -> list[list[str]]:
-        """Return ``n`` other answers to the question of every record, without confidence tags: [records][samples].
+        """Return ``n`` other answers to the question of every record, without confidence tags: ``[records][samples]``.
 
         There are fewer where a record brings fewer, and none where the question leaves no room for an answer; both
         are logged.
@@ -65,7 +69,7 @@ class Samples:
         Raises:
             LovecError: ``meta["samples"]`` is not a list of texts.
         """
-        brought = {record.id: texts for record in records if (texts := _brought_samples(record))}
+        brought = {record.id: texts for record in records if (texts := brought_samples(record))}
         missing = {r.id: r for r in records if r.id not in brought and (r.id, n) not in self._cache}
         if missing:
             self._draw(list(missing.values()), n, engine, encoder)
@@ -84,6 +88,10 @@ class Samples:
             answers.append([strip(text, encoder.tags) for text in texts])
         return answers
 
+    def forget(self) -> None:
+        """Forget the answers so far, where nobody will ask for them again."""
+        self._cache.clear()
+
     def _draw(self, records: list[Record], n: int, engine: Engine, encoder: Encoder) -> None:
         """Sample ``n`` answers per record; each record is charged an equal share of the time."""
         watch = Stopwatch()
@@ -94,6 +102,7 @@ class Samples:
             sampling = Sampling(self.max_new_tokens, self.temperature, n, self.seed)
             keys = [f"sample\x1f{record_id}" for record_id in prompts]
             completions = engine.generate(list(prompts.values()), sampling, encoder.stop_ids, keys=keys)
+            self.tokens += sum(len(completion.ids) for samples in completions for completion in samples)
             texts = {
                 record_id: [encoder.written(completion.ids, completion.finished).strip() for completion in samples]
                 for record_id, samples in zip(prompts, completions, strict=True)
@@ -105,7 +114,7 @@ class Samples:
                 self._no_room.add(record.id)
 
 
-def _brought_samples(record: Record) -> list[str]:
+def brought_samples(record: Record) -> list[str]:
     """Return the samples that a record brings; [] where it brings none."""
     texts = record.meta.get("samples")
     if texts is None:

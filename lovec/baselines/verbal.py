@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lovec.baselines.base import Baseline, BaselineResources
+from lovec.baselines.base import Baseline, BaselineResources, Work
 from lovec.questions import SentenceQuestion
 from lovec.settings import PlainWord
 from lovec.types import DEFAULT_SCALE, Record, Sentence
@@ -33,6 +33,10 @@ class VerbalConfidence(Baseline):
         wording = resources.wording
         replies = [wording.score.format(score=word) for word in DEFAULT_SCALE.words]
         self._question = SentenceQuestion(resources.encoder, wording.verbal, replies, self.name)
+
+    def work(self, records: Sequence[Record]) -> Work:
+        """Return what it takes: the prompts of an answer's sentences are read, what they share once."""
+        return replace(super().work(records), tokens=self._question.tokens(self.resources.engine, records))
 
     def tag(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with score, confidence and distribution of every sentence.

@@ -6,15 +6,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from lovec.baselines.base import Baseline
 from lovec.baselines.ridge import Ridge, cross_validated, held_out_values, parts_by_question
 from lovec.settings import Count, CountFromTwo, PlainWord
 from lovec.types import LovecError, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PENALTIES = tuple(10.0**power for power in (-6, -5.5, -5, -4.5, -4, -3.5, -3, -2.5, -2, -1.5, -1))  # per sentence
 _PLACES = 10  # that are told apart: first, second, ... sentence of an answer
@@ -78,6 +78,8 @@ class Words(Baseline):
             Of every sentence of the records: its words, [N, D]; its label, NaN where there is none, [N]; and the part
             of cross-validation that it belongs to, [N].
         """
+        import torch  # here, so that other baselines load none
+
         names = [found for record in records for found in _features(record)]
         sentences = [sentence for record in records for sentence in record.sentences]
         labels = [math.nan if sentence.factuality is None else sentence.factuality for sentence in sentences]
@@ -108,6 +110,8 @@ class Words(Baseline):
 
     def _matrix(self, rows: Sequence[set[str]]) -> Tensor:
         """Return which words every sentence has, [N, D], float64."""
+        import torch  # here, so that other baselines load none
+
         x = torch.zeros(len(rows), len(self._columns), dtype=torch.float64)
         for row, names in enumerate(rows):
             x[row, [self._columns[name] for name in names if name in self._columns]] = 1.0

@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
 from lovec.metrics.table import metric_info
-from lovec.progress import EVERY, LINES, Heartbeat, clock, doing
+from lovec.progress import EVERY, LINES, Heartbeat, clock, doing, is_quiet
 from lovec.settings import NonNegative, checked
 
 _WORTH_SAYING = 20.0  # seconds; how long a shorter training takes is not said
@@ -56,7 +56,7 @@ class ProgressLine(ProgressBar):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print something on standard error, on a line of its own."""
-        if self._shown:
+        if self._shown and not is_quiet():
             LINES.clear()
             print(*args, **{"file": sys.stderr, **kwargs})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,16 +12,16 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lovec.baselines import FactsJudge, Wording
+from lovec.baselines import WORLD_WORDING, FactsJudge, Wording
 from lovec.datamodules.base import RecordsDataModule
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.datasets.world import EmbeddedWorld, ensure_world, grading, text
 from lovec.datasets.world.cache import code_of
-from lovec.datasets.world.text import INSTRUCTION
 from lovec.encoding import Encoder
 from lovec.files import atomic_folder
 from lovec.imports import without_progress_bars
 from lovec.oracles.world import WorldOracle
+from lovec.progress import note
 from lovec.provenance import text_digest
 from lovec.settings import NO_EFFECT, CountFromZero, PlainWord, Positive, check_choice
 from lovec.tags import DEFAULT_TAGS
@@ -36,17 +35,6 @@ _ROWS = 256  # answers that are written together; the model is so small that few
 _SAMPLED, _UNLABELLED = "sampled answers", "answers without labels"  # beside the splits of the world
 _ANSWERS = "answers.jsonl"
 _TAG_WORDS = (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
-WORDING = Wording(
-    p_true=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
-    true=" 10",
-    false=" 0",
-    verbal=f"{INSTRUCTION} {{question}} {{context}} {{sentence}}",
-    score=" {score}",
-    support=f"{INSTRUCTION} {{context}} {{sentence}}",
-    yes=" 10",
-    no=" 0",
-)
-"""Prompts of the baselines in the words of the world's model, which does not know "True" or "Yes", but scores."""
 
 
 class World(RecordsDataModule):
@@ -121,7 +109,7 @@ class World(RecordsDataModule):
     @property
     def wording(self) -> Wording:
         """Prompts and replies in the few words that the world's model knows."""
-        return WORDING
+        return WORLD_WORDING
 
     @property
     def judge(self) -> FactsJudge:
@@ -154,7 +142,7 @@ class World(RecordsDataModule):
                 with suppress(Timeout), FileLock(folder.with_name(f"{folder.name}.lock"), timeout):
                     if folder.exists():
                         continue
-                    print(f"the model of {self.variant!r} answers questions, once: {name}", file=sys.stderr)
+                    note(f"the model of {self.variant!r} answers questions, once: {name}")
                     with atomic_folder(folder) as staging:
                         write_records(staging / _ANSWERS, self._made(name))
 

@@ -117,7 +117,7 @@ def cut(
 
 
 def bm25(passages: Sequence[str], queries: Sequence[str]) -> list[list[float]]:
-    """Compute Okapi BM25 with Lucene's idf, k1 = 1.5, b = 0.75 (Robertson and Zaragoza 2009): [queries][passages].
+    """Compute Okapi BM25 with Lucene's idf, k1 = 1.5, b = 0.75 (Robertson and Zaragoza 2009): ``[queries][passages]``.
 
     It is implemented here because the passages of one question are a few hundred at most, for which building the sparse
     index of a library takes longer than the arithmetic.

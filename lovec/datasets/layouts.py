@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 
-from lovec.datasets import authors, checkers, conversations, factscore, triviaqa, uncertainty, wikibio
+from lovec.datasets import authors, checkers, conversations, factscore, harness, triviaqa, uncertainty, wikibio
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
 from lovec.notices import listed
+from lovec.progress import is_quiet
 from lovec.types import LovecError, Record
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ LAYOUTS = (
     uncertainty.rlcr,
     uncertainty.rlcr_numbers,
     uncertainty.subclaim_numbers,
+    harness.choices,
     conversations.answered,
     conversations.asked,
     conversations.chat,
@@ -177,4 +179,5 @@ def _share(layout: Layout, row: Row) -> float:
 @cache
 def _say(line: str) -> None:
     """Log a line once, since a file may be read several times."""
-    log.warning("%s", line)
+    if not is_quiet():
+        log.warning("%s", line)

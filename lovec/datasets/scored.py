@@ -46,6 +46,7 @@ class ScoredMethod:
         grouped: whether the file says what belongs together; otherwise every row is a group of its own.
         order_only: why only the order of the confidences counts; "" where they are numbers in [0, 1].
         unlabelled: number of rows that were left out, because nobody could say whether they are true.
+        negated: whether the file has uncertainties, of which ``confidence`` has the negative.
         by: what each row has in the column ``Columns.by``, [N]; "" where it has nothing. None where none was asked for.
         judged: the rows with and without a label, with the labels of a judge; None where none were asked for. The
             confidences are those of ``confidence``, of all rows.
@@ -58,6 +59,7 @@ class ScoredMethod:
     grouped: bool
     order_only: str = ""
     unlabelled: int = 0
+    negated: bool = False
     by: tuple[str, ...] | None = None
     judged: Judged | None = None
 
@@ -288,6 +290,7 @@ class _Series:
                 self.grouped,
                 _order_only(confidence[~confidence.isnan()], name in self.order_only),
                 self.unlabelled,
+                name in self.order_only,
                 None if self.by is None else tuple(compress(self.by, labelled.tolist())),
                 None if judge is None else Judged(factuality, judge, group, confidence),
             )

@@ -78,7 +78,7 @@ def score_by_paths(contexts: Sequence[tuple[int, ...]], tree: ChoiceTree, ask: P
         ask: called twice at most.
 
     Returns:
-        Log-probability of every whole choice after every context: [contexts][choices].
+        Log-probability of every whole choice after every context: ``[contexts][choices]``.
     """
     edges = _TreeLogps(contexts, tree)
     inner = {node[:-1] for node in edges.nodes if node}

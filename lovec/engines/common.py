@@ -89,7 +89,7 @@ def sample_rows(
 
 
 def by_prompt(completions: Sequence[Completion], sampling: Sampling) -> list[list[Completion]]:
-    """Return the completions of ``sample_rows`` as [prompts][n]."""
+    """Return the completions of ``sample_rows`` as ``[prompts][n]``."""
     return [list(completions[start : start + sampling.n]) for start in range(0, len(completions), sampling.n)]
 
 

@@ -159,7 +159,7 @@ class VllmServer:
                 exception ends all calls and is raised here.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            ``[prompts][n]`` completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
             renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
@@ -175,7 +175,7 @@ class VllmServer:
         return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: ``[contexts][choices]``.
 
         The server continues the context, and then those beginnings of choices that its text did not pass, and returns
         at every step the log-probabilities of the tokens of the choices. What is kept for later calls is up to the

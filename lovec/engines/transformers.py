@@ -94,7 +94,7 @@ class TransformersEngine:
                 completions are not affected.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            ``[prompts][n]`` completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
             renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
@@ -115,7 +115,7 @@ class TransformersEngine:
         return by_prompt([completions[at] for at in range(len(rows))], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: ``[contexts][choices]``.
 
         Log-softmax values are float32, their sums float64. A context, or the beginning of one, that was part of the
         previous call is not computed again, as long as that call had no more than ``max_rows`` contexts and the

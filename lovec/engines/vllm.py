@@ -187,7 +187,7 @@ class VllmEngine:
             on_token: called with every token when it is drawn; returns False to end that completion after it.
 
         Returns:
-            [prompts][n] completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
+            ``[prompts][n]`` completions; ``logps`` are of logits / temperature (temperature 0: of the plain logits),
             renormalised over the tokens that ``top_p`` leaves.
 
         Raises:
@@ -208,7 +208,7 @@ class VllmEngine:
         return by_prompt([reply.completion(stop_ids, sampling) for reply in replies], sampling)
 
     def score(self, contexts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the exact log-probability of every whole choice after every context: [contexts][choices].
+        """Return the exact log-probability of every whole choice after every context: ``[contexts][choices]``.
 
         There is about one request per choice, for the log-probabilities of the tokens along the choice and of its last
         one. Blocks of a context that are in vLLM's cache, from this call or an earlier one, are not computed again. A

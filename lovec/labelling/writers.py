@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
-from lovec.encoding import without_half_character
 from lovec.labelling.steps import Answer, Writer
+from lovec.oracles.answers import longest_reply, read_answer, sampling_parameters
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply
-from lovec.oracles.chat import NO_MESSAGE
 from lovec.oracles.costs import Estimate
 from lovec.oracles.prefetching import prefetch
-from lovec.thoughts import without_thoughts
 from lovec.types import LovecError, Record, Sampling
-
-_LIMITS = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI refuse the first
 
 
 class OpenAIWriter(Asker, Writer):
@@ -84,29 +78,12 @@ class OpenAIWriter(Asker, Writer):
     def _prompts(self, record: Record, sampling: Sampling) -> Iterator[tuple[str, partial[Prompt[Answer]]]]:
         """Yield the name of every sample of a record's answer, and what returns its question to the server."""
         for number in range(1, sampling.n + 1):
-            sent = self._sent(sampling, f"{sampling.seed}/{record.id}/{number}")
-            longest = next((sent[name] for name in _LIMITS if type(sent.get(name)) is int), sampling.max_new_tokens)
+            sent = sampling_parameters(sampling, f"{sampling.seed}/{record.id}/{number}", self.parameters)
+            longest = longest_reply(sent, sampling)
             yield f"{record.id}/sample-{number}", partial(Prompt, record.question, longest, sent, _read)
-
-    def _sent(self, sampling: Sampling, key: str) -> Mapping[str, Any]:
-        """Return the parameters of a call."""
-        own: dict[str, Any] = {"temperature": sampling.temperature}
-        if not any(name in self.parameters for name in _LIMITS):
-            own["max_tokens"] = sampling.max_new_tokens
-        if sampling.temperature > 0:
-            own["seed"] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1
-        return {name: value for name, value in {**own, **self.parameters}.items() if value is not None}
 
 
 def _read(reply: ChatReply) -> Answer | str:
-    """Return the answer in a reply, without thoughts, or why it cannot be used."""
-    if reply.finish == "content_filter":
-        return f"cut off ({reply.finish})"
-    if reply.finish == NO_MESSAGE:
-        return f"no message in {reply.text[:100]}"
-    text = without_thoughts(reply.text)
-    if text is None:
-        return "cut off before the answer began; give more tokens with --max_new_tokens"
-    finished = reply.finish != "length"
-    text = text.strip() if finished else without_half_character(text).strip()
-    return Answer(text, finished) if text else "an empty reply"
+    """Return the answer in a reply, or why it cannot be used."""
+    read = read_answer(reply)
+    return read if isinstance(read, str) else Answer(*read)

@@ -185,7 +185,7 @@ def _curvature(reward: Reward, table: Sequence[Sequence[float]]) -> float:
 
     Args:
         reward: the reward, for its name.
-        table: its values, [score][rating].
+        table: its values, ``[score][rating]``.
 
     Raises:
         LovecError: the reward does not have this form with an a above 0, or the scale has fewer than three scores, so

@@ -13,19 +13,20 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Annotated, Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
 
-from lovec.calls import CallFailed, ServerRefused
+from lovec.calls import CallFailed, CallRefused, ServerRefused
 from lovec.notices import DoublingWarning, counted
 from lovec.oracles.batches import BatchList, Load
-from lovec.oracles.cache import ChatReply, ReplyCache, reply_key
+from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken, reply_key
 from lovec.oracles.chat import Chat, address, encodable
 from lovec.oracles.costs import BATCH_SHARE, Estimate, Prices, count_tokens
+from lovec.progress import is_quiet
 from lovec.settings import NO_EFFECT, Count, CountFromZero, NonNegative, Positive, checked
 from lovec.types import LovecError
 
@@ -50,33 +51,52 @@ class Prompt(Generic[T]):
         reply_tokens: tokens that the reply is expected to have.
         sent: parameters of the call, such as ``{"temperature": 0}``.
         read: returns what a reply says, or why it cannot be used, as a text.
+        instruction: the system turn; "" for none.
+        attempts: replies that are paid for before a record fails.
+        settle: reads the last of these replies, where less is asked of it; None reads it like the others.
+        wishes: further parameters, of which the server may refuse some: the first ones that it accepts are sent.
+        kept: returns the tokens of a reply whose log-probabilities are stored; None stores them all.
     """
 
     text: str
     reply_tokens: int
     sent: Mapping[str, Any]
     read: Callable[[ChatReply], T | str]
+    instruction: str = ""
+    attempts: int = _ATTEMPTS
+    settle: Callable[[ChatReply], T | str] | None = None
+    wishes: Sequence[Mapping[str, Any]] = ({},)
+    kept: Callable[[ChatReply], tuple[ReplyToken, ...]] | None = None
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The chat that is sent."""
-        return [{"role": "user", "content": encodable(self.text)}]
+        turns = {"system": self.instruction, "user": self.text}
+        return [{"role": role, "content": encodable(text)} for role, text in turns.items() if text or role == "user"]
 
     @property
     def tokens(self) -> int:
         """Tokens of the prompt, estimated."""
-        return count_tokens(encodable(self.text))
+        return sum(count_tokens(message["content"]) for message in self.messages)
 
     @property
     def load(self) -> Load:
         """What asking is expected to take."""
         return Load(1, self.tokens, self.reply_tokens)
 
-    def parameters(self, attempt: int) -> Mapping[str, Any]:
-        """Return the parameters of a call; attempts after the first one do not use temperature 0."""
-        if attempt and self.sent.get("temperature") == 0:
-            return {**self.sent, "temperature": _RETRY_TEMPERATURE}
-        return self.sent
+    def parameters(self, attempt: int, wish: int = 0) -> Mapping[str, Any]:
+        """Return the parameters of a call; attempts after the first one do not use temperature 0.
+
+        Args:
+            attempt: which attempt it is, from 0.
+            wish: which of the wishes is sent.
+        """
+        sent = {**self.sent, **self.wishes[wish]}
+        return {**sent, "temperature": _RETRY_TEMPERATURE} if attempt and sent.get("temperature") == 0 else sent
+
+    def value(self, reply: ChatReply, attempt: int) -> T | str:
+        """Return what the reply to an attempt says, or why it cannot be used, as a text."""
+        return (self.settle if self.settle and attempt + 1 >= self.attempts else self.read)(reply)
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,7 @@ class Asker:
         cached: number of replies found in the cache, those that ``prefetch`` has put there included.
         tokens_in: tokens of the prompts of the replies paid for, as the server counted them.
         tokens_out: tokens of these replies, likewise.
+        unusable: number of replies that could not be used, so that the same was asked again where it could be.
 
     Raises:
         LovecError: an option is out of range.
@@ -170,9 +191,10 @@ class Asker:
         self.ask_again = ask_again
         self.progress = progress
         self.failures: dict[str, str] = {}
-        self.calls = self.cached = self.tokens_in = self.tokens_out = 0
+        self.calls = self.cached = self.tokens_in = self.tokens_out = self.unusable = 0
         self.batched = Load()
         self._failed_in_a_row = 0  # over all calls of `_ask`
+        self._accepted = 0  # the first of a prompt's wishes that the server has not refused
         self._failure_warning = DoublingWarning(log, "%d records failed so far: %s")
 
     @property
@@ -266,16 +288,25 @@ class Asker:
         return Asked(run.values, missing, run.stop_reason, run.gave_up)
 
     def key(self, prompt: Prompt[Any], attempt: int) -> str:
-        """Return the key of an attempt's reply in the cache."""
+        """Return the key of an attempt's reply in the cache: what was wished for, whatever the server has granted."""
         return reply_key(self.model, address(self.base_url), prompt.messages, prompt.parameters(attempt), attempt)
+
+    def stored_value(self, prompt: Prompt[T], cache: ReplyCache) -> T | None:
+        """Return what the first usable reply in the cache says; None without one."""
+        for attempt in count():
+            reply = cache.get(self.key(prompt, attempt))
+            value = "" if reply is None else prompt.value(reply, attempt)
+            if reply is None or not isinstance(value, str):
+                return None if isinstance(value, str) else value
+        raise AssertionError("count() does not end")
 
     def _is_answered(self, prompt: Prompt[Any], cache: ReplyCache) -> bool:
         """Return whether the cache has a usable reply, or all the unusable ones that are asked for."""
         for attempt in count():
             reply = cache.get(self.key(prompt, attempt))
             if reply is None:
-                return attempt >= _ATTEMPTS and not self.ask_again
-            if not isinstance(prompt.read(reply), str):
+                return attempt >= prompt.attempts and not self.ask_again
+            if not isinstance(prompt.value(reply, attempt), str):
                 return True
         raise AssertionError("count() does not end")
 
@@ -309,7 +340,7 @@ class _Run(Generic[T]):
     async def ask_all(self) -> None:
         """Ask all questions, or as many as possible before there is a reason to stop."""
         asker = self._asker
-        hidden = not (asker.progress and sys.stderr.isatty())
+        hidden = is_quiet() or not (asker.progress and sys.stderr.isatty())
         with ReplyCache(asker.cache) as cache, Progress(console=Console(stderr=True), disable=hidden) as bar:
             task = bar.add_task(asker.model, total=len(self._names))
 
@@ -364,7 +395,7 @@ class _Run(Generic[T]):
         for attempt in count():
             reply = self._cached_reply(asker.key(prompt, attempt), cache)
             if reply is None:
-                if paid == _ATTEMPTS or (attempt >= _ATTEMPTS and not (asker.ask_again or paid)):
+                if paid == prompt.attempts or (attempt >= prompt.attempts and not (asker.ask_again or paid)):
                     break
                 reply = await self._paid_reply(prompt, attempt, chat)
                 paid += 1
@@ -372,11 +403,12 @@ class _Run(Generic[T]):
                     cache.put(asker.key(prompt, attempt), reply)
                 except LovecError as error:  # pay for no further reply, but use this one
                     self._make_no_more_calls(str(error))
-            value = prompt.read(reply)
+            value = prompt.value(reply, attempt)
             if not isinstance(value, str):
                 asker._failed_in_a_row = 0 if paid else asker._failed_in_a_row
                 return value
             problem = value
+            asker.unusable += 1
         problem = f"{counted(attempt, 'reply', 'replies')} could not be used, the last one: {problem}"
         if paid:  # what the cache holds says nothing about the server
             self._count_failure(problem)
@@ -408,7 +440,7 @@ class _Run(Generic[T]):
             raise _NoMoreCalls
         self._reserved_cost += expected
         try:
-            reply = await chat.ask(prompt.messages, prompt.parameters(attempt))
+            reply = await self._granted_reply(prompt, attempt, chat)
         except ServerRefused as error:
             self._make_no_more_calls(f"the server refuses every call: {error}")
             raise _NoMoreCalls from None
@@ -420,7 +452,26 @@ class _Run(Generic[T]):
         asker.calls += 1
         asker.tokens_in += prompt.tokens if reply.tokens_in is None else reply.tokens_in
         asker.tokens_out += count_tokens(reply.text) if reply.tokens_out is None else reply.tokens_out
-        return reply
+        return reply if prompt.kept is None else replace(reply, tokens=prompt.kept(reply))
+
+    async def _granted_reply(self, prompt: Prompt[T], attempt: int, chat: Chat) -> ChatReply:
+        """Return the reply to a call with the first of the prompt's wishes that the server does not refuse."""
+        asker, last = self._asker, len(prompt.wishes) - 1
+        for wish in range(min(asker._accepted, last), last + 1):
+            try:
+                reply = await chat.ask(prompt.messages, prompt.parameters(attempt, wish))
+            except CallRefused as error:
+                if wish == last:  # it is not the wishes that are refused
+                    raise
+                refusal = error
+                continue
+            if wish > asker._accepted:
+                asker._accepted = wish
+                names = [name for name in prompt.wishes[0] if name not in prompt.wishes[wish]]
+                if names:
+                    log.warning("the server refuses %s, so calls are made without: %s", " and ".join(names), refusal)
+            return reply
+        raise AssertionError("there is at least one wish")
 
 
 def run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:

@@ -15,6 +15,21 @@ from lovec.provenance import text_digest
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyToken:
+    """A token of a reply, and what the model might have written in its place.
+
+    Attributes:
+        begin: number of characters of the reply before it.
+        text: its text.
+        logps: log-probabilities of the most probable tokens in its place, by their texts; its own is among them.
+    """
+
+    begin: int
+    text: str
+    logps: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ChatReply:
     """The reply of a server to a chat.
 
@@ -23,12 +38,19 @@ class ChatReply:
         finish: why it ended ("stop", "length", ...); "" where the server does not say.
         tokens_in: tokens of the prompt as the server counted them; None where it does not say.
         tokens_out: tokens of the reply, likewise.
+        tokens: tokens with log-probabilities, in their order; empty where they were not asked for, or not given.
     """
 
     text: str
     finish: str = ""
     tokens_in: int | None = None
     tokens_out: int | None = None
+    tokens: tuple[ReplyToken, ...] = ()
+
+    def token_at(self, place: int) -> int | None:
+        """Return the index of the token that holds the character at a place; None where it is not known."""
+        holds = (at for at, token in enumerate(self.tokens) if token.begin <= place < token.begin + len(token.text))
+        return next(holds, None)
 
 
 def reply_key(
@@ -77,7 +99,7 @@ class ReplyCache(SqliteFile):
     APPLICATION_ID = 0x4C6F5665  # "LoVe"
     TABLES: ClassVar[Mapping[str, str]] = {
         "replies": "(key TEXT PRIMARY KEY, text TEXT NOT NULL, finish TEXT NOT NULL, tokens_in INTEGER, "
-        "tokens_out INTEGER) WITHOUT ROWID"
+        "tokens_out INTEGER, tokens TEXT) WITHOUT ROWID"
     }
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -91,9 +113,9 @@ class ReplyCache(SqliteFile):
         """
         with self._clear_errors():
             row = self._db.execute(
-                "SELECT text, finish, tokens_in, tokens_out FROM replies WHERE key = ?", (key,)
+                "SELECT text, finish, tokens_in, tokens_out, tokens FROM replies WHERE key = ?", (key,)
             ).fetchone()
-        return None if row is None else ChatReply(*row)
+        return None if row is None else ChatReply(row[0], row[1], row[2], row[3], _read_tokens(row[4]))
 
     def put(self, key: str, reply: ChatReply) -> None:
         """Store a reply, unless there is one with this key already. Raises the error of ``put_all``."""
@@ -105,10 +127,31 @@ class ReplyCache(SqliteFile):
         Raises:
             LovecError: the file cannot be written, for example because the disk is full.
         """
-        rows = [(key, reply.text, reply.finish, reply.tokens_in, reply.tokens_out) for key, reply in replies.items()]
+        rows = [
+            (key, reply.text, reply.finish, reply.tokens_in, reply.tokens_out, _written_tokens(reply.tokens))
+            for key, reply in replies.items()
+        ]
+        columns = "key, text, finish, tokens_in, tokens_out, tokens"
         with self._transaction():
-            self._db.executemany("INSERT OR IGNORE INTO replies VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.executemany(f"INSERT OR IGNORE INTO replies ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def _open(self) -> None:
+        super()._open()
+        self._db.execute("BEGIN IMMEDIATE")
+        if "tokens" not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(replies)")]:
+            self._db.execute("ALTER TABLE replies ADD COLUMN tokens TEXT")  # an earlier version has made the file
+        self._db.execute("COMMIT")
 
     def __len__(self) -> int:
         with self._clear_errors():
             return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+
+def _written_tokens(tokens: Sequence[ReplyToken]) -> str | None:
+    """Return tokens as JSON; None without any."""
+    return json.dumps([[token.begin, token.text, dict(token.logps)] for token in tokens]) if tokens else None
+
+
+def _read_tokens(text: str | None) -> tuple[ReplyToken, ...]:
+    """Return the tokens that `_written_tokens` has written."""
+    return () if text is None else tuple(ReplyToken(*token) for token in json.loads(text))

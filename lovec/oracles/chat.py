@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lovec import calls
 from lovec.calls import ApiClient, MalformedReply, read_key
-from lovec.oracles.cache import ChatReply
+from lovec.oracles.cache import ChatReply, ReplyToken
 from lovec.types import LovecError
 
 KEY = "OPENAI_API_KEY"
@@ -100,4 +101,42 @@ def read_reply(body: str) -> ChatReply:
     if not isinstance(text, str | None):
         return ChatReply(encodable(body), NO_MESSAGE, tokens_in, tokens_out)
     finish = encodable(finish) if isinstance(finish, str) else ""
-    return ChatReply(encodable(text or ""), finish, tokens_in, tokens_out)
+    text = encodable(text or "")
+    return ChatReply(text, finish, tokens_in, tokens_out, _tokens(choices[0], text))
+
+
+def _tokens(choice: Mapping[str, Any], text: str) -> tuple[ReplyToken, ...]:
+    """Return the tokens of a text with their log-probabilities; none where the server gives none that fit the text.
+
+    Args:
+        choice: a choice of a chat completion.
+        text: its text; tokens before and after it are left out, such as those of a thought that is told apart.
+    """
+    try:
+        items = choice["logprobs"]["content"]
+        pieces = [_bytes(item) for item in items]
+        names = [item["token"] for item in items]
+        found = [{alike["token"]: alike["logprob"] for alike in (*item["top_logprobs"], item)} for item in items]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return ()
+    pairs = [pair for logps in found for pair in logps.items()]
+    if not all(isinstance(name, str) and type(logp) in (int, float) and math.isfinite(logp) for name, logp in pairs):
+        return ()
+    whole, written = b"".join(pieces), text.encode()
+    start = whole.rfind(written)
+    if start < 0:
+        return ()
+    tokens: list[ReplyToken] = []
+    at = -start  # bytes of the text before a token
+    for piece, name, logps in zip(pieces, names, found, strict=True):
+        if 0 <= at and at + len(piece) <= len(written):
+            begin = len(written[:at].decode(errors="ignore"))
+            tokens.append(ReplyToken(begin, encodable(name), {encodable(t): float(p) for t, p in logps.items()}))
+        at += len(piece)
+    return tuple(tokens)
+
+
+def _bytes(item: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a token: those that the server names, since it may be a part of a character."""
+    named = item.get("bytes")
+    return bytes(named) if isinstance(named, list) else str(item["token"]).encode(errors="replace")

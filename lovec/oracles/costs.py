@@ -63,6 +63,7 @@ class Estimate:
         tokens_out: approximate number of tokens of the replies.
         cost: approximate cost in US dollars; None where the prices are unknown. Second calls, after a reply that
             cannot be used, are not counted.
+        unit: what a record is called.
     """
 
     records: int
@@ -73,13 +74,14 @@ class Estimate:
     cost: float | None
     submitted: int = 0
     batched: int = 0
+    unit: str = "record"
 
     def __str__(self) -> str:
         price = "prices unknown, give price_in and price_out" if self.cost is None else f"about ${self.cost:.2f}"
         submitted = f"{self.submitted} in batches submitted before, " if self.submitted else ""
         batched = f" ({self.batched} in batches, at half the price)" if self.batched else ""
         return (
-            f"{counted(self.records, 'record')}: {self.cached} answered by the cache, "
+            f"{counted(self.records, self.unit)}: {self.cached} answered by the cache, "
             f"{submitted}{counted(self.calls, 'call')}{batched}, "
             f"about {self.tokens_in:,} tokens in and {self.tokens_out:,} out, {price}"
         )

@@ -168,7 +168,7 @@ class Policy(nn.Module):
 
         Args:
             batch: the sequences.
-            starts: for every sequence, the indices into its completion at which choices begin, [N][places].
+            starts: for every sequence, the indices into its completion at which choices begin, ``[N][places]``.
             choices: token ids of each choice, the same at every place, at least one each.
 
         Returns:

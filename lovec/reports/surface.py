@@ -84,7 +84,7 @@ def draw(rewards: Mapping[str, Reward], title: str, scale: Scale = DEFAULT_SCALE
 
 
 def _draw_map(ax: Any, bar: Any, table: Sequence[Sequence[float]]) -> None:
-    """Draw the rewards [score][rating] as colours, a colour bar above, and a dot on the best score of every rating."""
+    """Draw the rewards ``[score][rating]`` as colours, a colour bar above, a dot on the best score of every rating."""
     from matplotlib.colors import LinearSegmentedColormap
 
     by_rating = list(zip(*table, strict=True))

@@ -1,4 +1,4 @@
-"""The server: chat completions, tagging of given text, models, health and metrics, and a page to try it."""
+"""The server: answers by two APIs of OpenAI, tagging of given text, what describes it, and a page to try it."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def make_app(
     limits: RequestLimits | None = None,
     key: str | None = None,
     cors: Sequence[str] = (),
+    inline: str = "",
 ) -> Starlette:
     """Return the application; it starts the engine's thread when it starts, and closes the session when it ends.
 
@@ -64,12 +65,14 @@ def make_app(
         limits: limits on requests; None takes the defaults.
         key: the bearer token that requests under /v1 must have; None asks for none.
         cors: origins such as "https://example.org" whose pages may read the answers in a browser; "*" is all of them.
+        inline: template of what stands behind every sentence in texts, see ``lovec.serving.inline.Inline``, where a
+            request has no other.
 
     Returns:
         The application; ``state.service`` is its ``Service``.
 
     Raises:
-        LovecError: the extra ``serve`` is not installed.
+        LovecError: the extra ``serve`` is not installed, or ``inline`` is no such template.
     """
     try:
         from starlette.applications import Starlette
@@ -80,14 +83,16 @@ def make_app(
         from starlette.routing import Route
 
         from lovec.serving.counters import Counters
+        from lovec.serving.openapi import describe
     except ImportError as error:
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
     limits = limits or RequestLimits()
     worker = _make_worker(session, limits)
     counters = Counters(worker)
-    service = Service(session, worker, counters, limits, name)
+    service = Service(session, worker, counters, limits, name, inline)
     document, policy = render_page(name, guarded=key is not None)
+    description = describe(name, guarded=key is not None)
     started = int(time.time())
 
     @asynccontextmanager
@@ -111,6 +116,9 @@ def make_app(
     async def metrics(_: Request) -> Response:
         text, media_type = counters.text()
         return Response(text, media_type=media_type)
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(description)
 
     def card() -> dict[str, Any]:
         notes = {mode: session.deployment.note(mode) for mode in MODES}
@@ -166,9 +174,11 @@ def make_app(
         Route("/", page),
         Route("/health", health),
         Route("/metrics", metrics),
+        Route("/openapi.json", openapi),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),  # names may have slashes
-        Route("/v1/chat/completions", answering(service.start_answers), methods=["POST"]),
+        Route("/v1/chat/completions", answering(service.start_chat), methods=["POST"]),
+        Route("/v1/responses", answering(service.start_items), methods=["POST"]),
         Route("/v1/tag", answering(service.start_text), methods=["POST"]),
     ]
     paths = [route.path for route in routes if ":" not in route.path]

@@ -13,6 +13,7 @@ from itertools import pairwise
 from lovec.documents import kind_of
 from lovec.encoding import Encoder
 from lovec.sentences import spans
+from lovec.serving.inline import Inline
 from lovec.serving.wire import Turn
 from lovec.taggers.scoring import Passage, Requests, Step, score_requests
 from lovec.tags import TagFormat
@@ -40,18 +41,19 @@ class Piece:
         return self.text if self.score is None else f"{self.text} {tags.tag(self.score)}"
 
 
-def pieces_of(turn: Turn, tags: TagFormat) -> list[Piece]:
+def pieces_of(turn: Turn, tags: TagFormat, inline: Inline) -> list[Piece]:
     """Return the parts of a turn, which together are its text; one part where it is not an answer.
 
-    The scores of sentences are those that the client has sent back with the answer. Others are not known: of sentences
-    that had no valid tag, of all if the client has sent back the text alone, and from where it has changed the text. A
-    text that holds tags is left as it is.
+    Confidences in the text are removed, and scores in it become tags. The scores of sentences are those that the client
+    has sent back with the answer. Others are not known: of sentences that had no valid tag, of all if the client has
+    sent back the text alone, and from where it has changed the text. A text that holds tags is left as it is.
 
     Args:
         turn: the turn.
         tags: the tag words.
+        inline: how confidences stand in the text.
     """
-    text = turn.text
+    text = inline.restored(turn.text) if turn.role == "assistant" else turn.text
     if turn.role != "assistant" or tags.open in text or tags.close in text:
         return [Piece(text)]
     pieces: list[Piece] = []
@@ -87,12 +89,13 @@ class History:
     Args:
         turns: the messages, in order.
         tags: the tag words and the scale.
+        inline: how confidences stand in the text of earlier answers.
     """
 
-    def __init__(self, turns: Sequence[Turn], tags: TagFormat) -> None:
+    def __init__(self, turns: Sequence[Turn], tags: TagFormat, inline: Inline) -> None:
         # The instruction, which holds the texts of the system, is the same before every answer.
         ordered = sorted(turns, key=lambda turn: turn.role != "system")
-        self._turns = [(turn.role, pieces_of(turn, tags)) for turn in ordered]
+        self._turns = [(turn.role, pieces_of(turn, tags, inline)) for turn in ordered]
         self._tags = tags
 
     @property

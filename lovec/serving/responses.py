@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from lovec.passages import Breaks
 from lovec.serving.history import History
-from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
+from lovec.serving.inline import Inline
+from lovec.serving.wire import AnswerRequest, ChatRequest, RequestRefused, TagRequest, error_body
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
@@ -30,6 +31,7 @@ class Response(ABC):
         deployment: tells which sentences stay.
         mode: how the sentences are tagged.
         name: name of the model.
+        inline: writes confidences into the text.
 
     Attributes:
         request: as given.
@@ -43,9 +45,11 @@ class Response(ABC):
     prompt: Sequence[int] = ()
     parts = 1
 
-    def __init__(self, request: ChatRequest | TagRequest, deployment: Deployment, mode: str, name: str) -> None:
-        self.request: ChatRequest | TagRequest = request
-        self._name = name
+    def __init__(
+        self, request: AnswerRequest | TagRequest, deployment: Deployment, mode: str, name: str, inline: Inline
+    ) -> None:
+        self.request: AnswerRequest | TagRequest = request
+        self._name, self._inline = name, inline
         try:
             self._keeps = deployment.keeps(mode, request.min_confidence, request.keep_factual)
         except LovecError as error:
@@ -56,8 +60,8 @@ class Response(ABC):
         return []
 
     @abstractmethod
-    def add(self, part: int, item: Any) -> Chunk:
-        """Add what has become known, and return its chunk.
+    def add(self, part: int, item: Any) -> list[Chunk]:
+        """Add what has become known, and return its chunks.
 
         Args:
             part: number of the part.
@@ -67,6 +71,10 @@ class Response(ABC):
     def last(self) -> list[Chunk]:
         """Return the chunks behind everything else."""
         return []
+
+    def failed(self, error: RequestRefused) -> Chunk:
+        """Return the chunk that ends a stream with an error."""
+        return error_body(error)
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
@@ -83,71 +91,113 @@ class Response(ABC):
         entry |= {"kept": self._keeps(sentence)} | ({} if problem is None else {"problem": problem})
         return entry | ({} if sentence.is_statement else {"kind": sentence.kind})
 
+    def _shown(self, entry: Mapping[str, Any]) -> str:
+        """Return what the text has of the sentence of an entry: with its confidence, where that is asked for."""
+        return f"{entry['text']}{self._inline.tag(entry['score'], entry['confidence'])}" if entry["kept"] else ""
 
-class ChatResponse(Response):
-    """The response to a chat request, with an id of its own.
+
+@dataclass(slots=True)
+class Answer:
+    """An answer, as far as it is known.
+
+    Attributes:
+        text: what its readers see.
+        entries: its sentences, see ``Response._entry``.
+        places: where they begin and end in the text; a sentence that was left out has no length.
+        problems: what is wrong with it, at its end.
+        is_cut: whether a limit of tokens has ended it; None before its end.
+    """
+
+    text: str = ""
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    is_cut: bool | None = None
+
+
+class AnswerResponse(Response):
+    """The response to a request for answers.
 
     Args:
         request: the request.
         history: the conversation so far.
         prompt: its token ids; they change where earlier answers have to be scored first.
-        deployment: see ``Response``, as for ``name``.
+        deployment: see ``Response``, as for ``name`` and ``inline``.
         name: name of the model.
+        inline: writes confidences into the text.
         problems: what is wrong with the question.
+
+    Attributes:
+        answers: the answers.
+        tokens: number of tokens of the answers that have ended.
+        key: a name of its own.
+        created: seconds since 1970.
     """
 
-    request: ChatRequest
+    request: AnswerRequest
 
     def __init__(
         self,
-        request: ChatRequest,
+        request: AnswerRequest,
         history: History,
         prompt: Sequence[int],
         deployment: Deployment,
         name: str,
+        inline: Inline,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__(request, deployment, FREE_FORM, name)
+        super().__init__(request, deployment, FREE_FORM, name, inline)
         self.history = history
         self.prompt, self.parts = prompt, request.n
         self._problems = list(problems)
-        self._choices: list[dict[str, Any]] = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": "", "refusal": None, "confidence": [], "problems": []},
-                "finish_reason": None,
-                "logprobs": None,
-            }
-            for index in range(request.n)
+        self.answers = [Answer() for _ in range(request.n)]
+        self.tokens = 0
+        self.key, self.created = uuid.uuid4().hex, int(time.time())
+
+    def add(self, part: int, item: ScoredSpan | Completion) -> list[Chunk]:
+        """Add a sentence of an answer, or its end, see ``Response``."""
+        answer = self.answers[part]
+        if isinstance(item, ScoredSpan):
+            entry, raw = self._entry(item.sentence, item.span.problem), item.span.raw
+            space = raw[: len(raw) - len(raw.lstrip())] if answer.text and entry["kept"] else ""
+            begin = len(answer.text) + len(space)
+            answer.entries.append(entry)
+            answer.places.append((begin, begin + len(entry["text"]) * entry["kept"]))
+            answer.text += (new := f"{space}{self._shown(entry)}")
+            return self._grown(part, new, entry)
+        self.tokens += len(item.ids)
+        answer.is_cut = not item.finished
+        of_sentences = [
+            f"sentence {number}: {entry['problem']}"
+            for number, entry in enumerate(answer.entries, 1)
+            if "problem" in entry
         ]
-        self._tokens = 0
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
+        answer.problems = [*([CUT_OFF] if answer.is_cut else []), *self._problems, *of_sentences]
+        return self._ended(part)
+
+    @abstractmethod
+    def _grown(self, part: int, text: str, entry: dict[str, Any]) -> list[Chunk]:
+        """Return the chunks for a new sentence of an answer, which has added ``text`` to it."""
+
+    @abstractmethod
+    def _ended(self, part: int) -> list[Chunk]:
+        """Return the chunks for the end of an answer."""
+
+
+class ChatResponse(AnswerResponse):
+    """The response to a chat request, with an id of its own; see ``AnswerResponse`` for the arguments."""
+
+    request: ChatRequest
 
     def first(self) -> list[Chunk]:
         """Return the chunks that begin the answers."""
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self.parts)]
 
-    def add(self, part: int, item: ScoredSpan | Completion) -> Chunk:
-        """Add a sentence of an answer, or its end, see ``Response``."""
-        choice = self._choices[part]
-        message = choice["message"]
-        if isinstance(item, ScoredSpan):
-            entry = self._entry(item.sentence, item.span.problem)
-            raw = item.span.raw
-            space = raw[: len(raw) - len(raw.lstrip())] if message["content"] else ""
-            content = f"{space}{entry['text']}" if entry["kept"] else ""
-            message["content"] += content
-            message["confidence"].append(entry)
-            return self._chunk(part, {"content": content, "confidence": [entry]})
-        choice["finish_reason"] = "stop" if item.finished else "length"
-        self._tokens += len(item.ids)
-        of_sentences = [
-            f"sentence {number}: {entry['problem']}"
-            for number, entry in enumerate(message["confidence"], 1)
-            if "problem" in entry
-        ]
-        message["problems"] = [*([] if item.finished else [CUT_OFF]), *self._problems, *of_sentences]
-        return self._chunk(part, {"problems": message["problems"]}, choice["finish_reason"])
+    def _grown(self, part: int, text: str, entry: dict[str, Any]) -> list[Chunk]:
+        return [self._chunk(part, {"content": text, "confidence": [entry]})]
+
+    def _ended(self, part: int) -> list[Chunk]:
+        return [self._chunk(part, {"problems": self.answers[part].problems}, self._finish(part))]
 
     def last(self) -> list[Chunk]:
         """Return the chunk that counts tokens, where it is asked for."""
@@ -155,18 +205,40 @@ class ChatResponse(Response):
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
-        return {**self._head, "object": "chat.completion", "choices": self._choices, "usage": self._usage()}
+        choices = [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": answer.text,
+                    "refusal": None,
+                    "confidence": answer.entries,
+                    "problems": answer.problems,
+                },
+                "finish_reason": self._finish(index),
+                "logprobs": None,
+            }
+            for index, answer in enumerate(self.answers)
+        ]
+        return {**self._head(), "object": "chat.completion", "choices": choices, "usage": self._usage()}
+
+    def _finish(self, part: int) -> str:
+        """Return why an answer has ended."""
+        return "length" if self.answers[part].is_cut else "stop"
 
     def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> Chunk:
         """Return a chunk that adds to the answer with an index."""
         return self._event([{"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}])
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> Chunk:
-        return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
+        return {**self._head(), "object": "chat.completion.chunk", "choices": choices, **more}
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self.key}", "created": self.created, "model": self._name}
 
     def _usage(self) -> dict[str, int]:
         """Return how many tokens the prompt and all answers together have."""
-        prompt, answers = len(self.prompt), self._tokens
+        prompt, answers = len(self.prompt), self.tokens
         return {"prompt_tokens": prompt, "completion_tokens": answers, "total_tokens": prompt + answers}
 
 
@@ -178,8 +250,9 @@ class TextResponse(Response):
         record: the text, cut into sentences and parts that are kept as they are.
         most: the most characters of a sentence that the model gets: longer ones have no score anyway, and encoding
             them would take long.
-        deployment: see ``Response``.
+        deployment: see ``Response``, as for ``inline``.
         name: name of the model.
+        inline: writes confidences into the text.
         notices: what there is to say about the question that the text is taken to answer.
 
     Attributes:
@@ -195,9 +268,10 @@ class TextResponse(Response):
         most: int,
         deployment: Deployment,
         name: str,
+        inline: Inline,
         notices: Sequence[str] = (),
     ) -> None:
-        super().__init__(request, deployment, ITERATIVE, name)
+        super().__init__(request, deployment, ITERATIVE, name, inline)
         self.record = replace(record, sentences=tuple(replace(s, text=s.text[:most]) for s in record.sentences))
         self._texts = [sentence.text for sentence in record.sentences]
         self._breaks, self._gap = Breaks(record.answer), ""
@@ -206,14 +280,14 @@ class TextResponse(Response):
         self._notices = list(notices)
         self._problems: list[str] = []
 
-    def add(self, part: int, item: Tagged) -> Chunk:
+    def add(self, part: int, item: Tagged) -> list[Chunk]:
         """Add a tagged sentence, or at the end what is wrong with the text, see ``Response``."""
         if isinstance(item, Record):
             self._problems = [*self._notices, *item.meta.get("problems", ())]
             new = {"content": "", "confidence": [], "question": self.record.question, "problems": self._problems}
         else:
             new = self._add(item.sentence)
-        return {"object": "tagged_text.chunk", "model": self._name, **new}
+        return [{"object": "tagged_text.chunk", "model": self._name, **new}]
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
@@ -228,6 +302,6 @@ class TextResponse(Response):
         self._gap = max(self._gap, " " if between is None else between, key=lambda gap: (gap.count("\n"), len(gap)))
         content = ""
         if entry["kept"]:
-            content, self._gap = f"{self._gap if self._content else ''}{entry['text']}", ""
+            content, self._gap = f"{self._gap if self._content else ''}{self._shown(entry)}", ""
         self._content += content
         return {"content": content, "confidence": [entry]}

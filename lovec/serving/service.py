@@ -20,9 +20,12 @@ from lovec.answers import split_record
 from lovec.encoding import Encoder
 from lovec.serving.body import check_headers, read_json, too_large
 from lovec.serving.history import History
+from lovec.serving.inline import Inline
 from lovec.serving.jobs import AnswerJob, Job, StepsJob, queue_full, shutting_down
 from lovec.serving.limits import RequestLimits
-from lovec.serving.responses import ChatResponse, Chunk, Response, TextResponse
+from lovec.serving.responses import AnswerResponse, ChatResponse, Chunk, Response, TextResponse
+from lovec.serving.responses_api import ItemRequest, ItemResponse
+from lovec.serving.wire import AnswerRequest, ChatRequest, TagRequest
 from lovec.taggers import IterativeTagger, Session
 from lovec.taggers.freeform import GrowingAnswer
 from lovec.tagging import about_question, guessed_question, question_notices, text_record, with_unknown_words
@@ -95,6 +98,7 @@ class Service:
         counters: count tokens.
         limits: limits on requests.
         name: what requests call the model.
+        inline: template of what stands behind every sentence in texts, see ``Inline``, where a request has no other.
     """
 
     def __init__(
@@ -104,9 +108,11 @@ class Service:
         counters: Counters,
         limits: RequestLimits,
         name: str,
+        inline: str,
     ) -> None:
         self.session, self.worker, self.counters = session, worker, counters
         self.limits, self.name = limits, name
+        self.inline = Inline(inline, session.encoder.tags)
         # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
         encoder = session.encoder
         self.encoder = Encoder(
@@ -156,9 +162,13 @@ class Service:
             self._arriving.discard(arriving)
         return bytes(body)
 
-    async def start_answers(self, body: bytes) -> Pending:
+    async def start_chat(self, body: bytes) -> Pending:
         """Submit a chat request to the worker, see ``_start``."""
-        return await self._start(body, self._read_chat, self._chat_jobs)
+        return await self._start(body, partial(self._read_answers, ChatRequest, ChatResponse), self._chat_jobs)
+
+    async def start_items(self, body: bytes) -> Pending:
+        """Submit a request of the Responses API to the worker, see ``_start``."""
+        return await self._start(body, partial(self._read_answers, ItemRequest, ItemResponse), self._chat_jobs)
 
     async def start_text(self, body: bytes) -> Pending:
         """Submit a request to tag a given text to the worker, see ``_start``."""
@@ -191,7 +201,7 @@ class Service:
         pending.add(jobs)
         return pending
 
-    def _chat_jobs(self, response: ChatResponse, pending: Pending) -> Sequence[Job]:
+    def _chat_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
         """Return the worker's jobs for a chat: its answers, which have to wait for the scores of earlier ones."""
         if response.history.is_known:
             return self._answer_jobs(response, pending)
@@ -208,11 +218,11 @@ class Service:
         requests = response.history.requests(self.session.encoder, self.session.engine.context_length)
         return [StepsJob(go_on, requests)]
 
-    def _answer_jobs(self, response: ChatResponse, pending: Pending) -> list[AnswerJob]:
+    def _answer_jobs(self, response: AnswerResponse, pending: Pending) -> list[AnswerJob]:
         """Return the worker's jobs for the answers to a prompt."""
         return [self._answer_job(response, part, partial(pending.put, part)) for part in range(response.parts)]
 
-    def _answer_job(self, response: ChatResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
+    def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
         """Return the worker's job for one answer."""
         request, encoder = response.request, self.session.encoder
         calibration = self.session.deployment.calibration(FREE_FORM)
@@ -232,29 +242,31 @@ class Service:
         tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
         return [StepsJob(put, tagger.requests([response.record]))]
 
-    def _read_chat(self, body: bytes) -> ChatResponse:
-        """Return the response to a chat request, which has nothing yet."""
-        request = wire.ChatRequest.parse(
+    def _read_answers(
+        self, request_type: type[AnswerRequest], response_type: type[AnswerResponse], body: bytes
+    ) -> AnswerResponse:
+        """Return the response to a request for answers, which has nothing yet."""
+        request = request_type.parse(
             read_json(body), self.name, self.limits.max_tokens, self.encoder.scale, self.limits.max_choices
         )
-        turns = request.turns
+        turns, inline = request.turns, self._inline_of(request)
         history: History
 
         def encode() -> list[int]:
             nonlocal history
-            history = History(turns, self.encoder.tags)
+            history = History(turns, self.encoder.tags, inline)
             return history.prompt(self.encoder)
 
-        prompt = self._encode("messages", sum(len(turn.text) for turn in turns), encode)
+        prompt = self._encode(request.PLACE, sum(len(turn.text) for turn in turns), encode)
         asked = [turn.text for turn in turns if turn.role == "user"]
         with self._encoding:
             unknown = replace(self.session, encoder=self.encoder).unknown_words_problem(asked)
         problems = [] if unknown is None else [unknown]
-        return ChatResponse(request, history, prompt, self.session.deployment, self.name, problems)
+        return response_type(request, history, prompt, self.session.deployment, self.name, inline, problems)
 
     def _read_tag(self, body: bytes) -> TextResponse:
         """Return the response to a request to tag a text, which has nothing yet."""
-        request = wire.TagRequest.read(read_json(body), self.name, self.encoder.scale)
+        request = TagRequest.read(read_json(body), self.name, self.encoder.scale)
         if request.question is not None and request.about is not None:
             message = "both question and about are given; the question says what the text is about"
             raise wire.RequestRefused(message, "about", code="invalid_value")
@@ -268,7 +280,12 @@ class Service:
         self._encode("question", len(question), lambda: self.encoder.prompt(question))
         record = split_record(text_record(request.text, question), self.encoder.tags)
         most = self._most_characters() + 1
-        return TextResponse(request, record, most, self.session.deployment, self.name, notices)
+        inline = self._inline_of(request)
+        return TextResponse(request, record, most, self.session.deployment, self.name, inline, notices)
+
+    def _inline_of(self, request: AnswerRequest | TagRequest) -> Inline:
+        """Return what writes confidences into the text of a response."""
+        return self.inline if request.inline is None else Inline(request.inline, self.encoder.tags)
 
     def _encode(self, parameter: str, characters: int, encode: Callable[[], list[int]]) -> list[int]:
         """Return the token ids of a prompt. It is not encoded if it is too long even where all tokens are the longest.
@@ -318,7 +335,7 @@ class Service:
         except Exception as error:  # the status has been sent already
             if not isinstance(error, wire.RequestRefused):  # those of the engine are logged by the worker
                 log.exception("a stream failed")
-            yield wire.event(wire.error_body(wire.visible(error)))
+            yield wire.event(pending.response.failed(wire.visible(error)))
 
     async def _chunks(self, pending: Pending) -> AsyncIterator[Chunk | None]:
         """Let a response grow to its end, and yield its chunks; None after ``SILENCE`` seconds without any.
@@ -346,7 +363,8 @@ class Service:
             unfinished -= isinstance(item, Completion | Record)
             if isinstance(item, Completion):
                 self.counters.count_tokens(0 if unfinished else len(response.prompt), len(item.ids))
-            yield response.add(part, item)
+            for chunk in response.add(part, item):
+                yield chunk
         for chunk in response.last():
             yield chunk
 

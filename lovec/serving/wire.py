@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from lovec.datasets.jsonl import short_json
+from lovec.serving.inline import check_template
 from lovec.taggers.deployment import renamed_threshold
 from lovec.types import LovecError, Sampling, Scale
 
@@ -23,7 +25,7 @@ of values: the field does not change the answer."""
 MOST_STOPS = 4
 """The most texts that may end an answer, as in OpenAI's API."""
 
-_MOST_PARTS = 1000
+MOST_PARTS = 1000
 """The most messages of a conversation, and the most parts of a message."""
 
 _NAMES = {type(None): "null", bool: "true or false", dict: "an object"}
@@ -49,16 +51,42 @@ class RequestRefused(LovecError):
         self.code = code
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """An object that is read without conversions: "1" and true are not integers."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class _Request(_Strict):
+def _template(template: str) -> str:
+    """Return a template that can be used, see ``check_template``.
+
+    Raises:
+        PydanticCustomError: it cannot.
+    """
+    try:
+        return check_template(template)
+    except LovecError as error:
+        raise PydanticCustomError("template", "{message}", {"message": str(error)}) from None
+
+
+class _Request(Strict):
+    """A request; what is said of its parameters is also said in ``/openapi.json``.
+
+    Attributes:
+        model: name of the model.
+        min_confidence: sentences with a lower confidence, or without one, are left out of the text; null keeps all.
+        keep_factual: probability of a guarantee that all sentences that are kept are true; others are left out of the
+            text. The model must have a threshold for it; null asks for no guarantee.
+        inline: template of what stands right behind every sentence in the text, such as ``" [{confidence:.0%}]"`` or
+            ``" <confidence> {score} </confidence>"``: ``{confidence}`` is the confidence, with two decimals or in a
+            format, ``{score}`` the score that the model states. "" writes nothing, null takes what the server was
+            started with.
+    """
+
     model: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
     keep_factual: float | None = Field(None, gt=0, lt=1)
+    inline: Annotated[str, AfterValidator(_template)] | None = None
 
     @classmethod
     def read(cls, body: dict[str, Any], model: str, scale: Scale) -> Self:
@@ -67,7 +95,8 @@ class _Request(_Strict):
         Args:
             body: the JSON object.
             model: name of the only model there is.
-            scale: the scale of the scores, by which ``min_score``, the older name, is converted for the error.
+            scale: the scale of the scores that clients send back; ``min_score``, the older name, is converted by it for
+                the error.
 
         Raises:
             RequestRefused: a parameter is of the wrong type or out of range; the request asks for another model.
@@ -76,7 +105,7 @@ class _Request(_Strict):
             error = renamed_threshold(body["min_score"], scale, '"min_confidence": {}')
             raise RequestRefused(str(error), "min_score", code="unknown_parameter")
         try:
-            request = cls.model_validate(body)
+            request = cls.model_validate(body, context=scale)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             place = ".".join(map(str, first["loc"]))
@@ -112,12 +141,9 @@ class TagRequest(_Request, extra="forbid"):
 
     Attributes:
         text: the text: plain, Markdown or HTML.
-        question: the question that it answers; null where it is guessed from the title of the text.
+        question: the question that it answers; null guesses it from the title of the text.
         about: in place of a question: what the text is about.
         stream: whether the confidences of sentences are sent as soon as they are known.
-        model: name of the model.
-        min_confidence: as in ``ChatRequest``, as is ``keep_factual``.
-        keep_factual: as in ``ChatRequest``.
     """
 
     text: Annotated[str, AfterValidator(_not_blank)]
@@ -126,29 +152,41 @@ class TagRequest(_Request, extra="forbid"):
     stream: bool = False
 
 
-class _TextPart(_Strict, extra="forbid"):
+class _TextPart(Strict, extra="forbid"):
     type: Literal["text"]
     text: str
 
 
 def _parts(content: Any) -> Any:
     """Return the content of a message as a list of parts, where it is a plain text."""
-    return _list(content, {"type": "text", "text": content}, "a text or a list of text parts")
+    return as_list(content, {"type": "text", "text": content}, "a text or a list of text parts")
 
 
 def _texts(stop: Any) -> Any:
     """Return ``stop`` as a list of texts, where it is a single one."""
-    return _list(stop, stop, "a text or a list of texts")
+    return as_list(stop, stop, "a text or a list of texts")
 
 
-def _list(value: Any, item: Any, expected: str) -> list[Any]:
+def as_list(value: Any, item: Any, expected: str) -> list[Any]:
     """Return a value that is a text or a list as a list; the item is what a text becomes."""
     if not isinstance(value, str | list):
         raise PydanticCustomError("list_type", f"it is {_NAMES.get(type(value), 'a number')}, expected {expected}")
     return [item] if isinstance(value, str) else value
 
 
-class SentBack(_Strict):
+def _on_scale(score: int | None, info: ValidationInfo) -> int | None:
+    """Return a score that the scale of the model has.
+
+    Raises:
+        PydanticCustomError: it has not.
+    """
+    scale = cast(Scale, info.context)
+    if score is not None and not 0 <= score <= scale.top:
+        raise PydanticCustomError("score", f"Input should be null or an integer between 0 and {scale.top}")
+    return score
+
+
+class SentBack(Strict):
     """A sentence of an earlier answer, as this server has returned it in ``confidence``.
 
     Attributes:
@@ -158,8 +196,12 @@ class SentBack(_Strict):
     """
 
     text: str
-    score: int | None = Field(None, ge=0)
+    score: Annotated[int | None, AfterValidator(_on_scale)] = None
     kept: bool = True
+
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
+"""Whose a message is, as clients say."""
 
 
 class Turn(NamedTuple):
@@ -175,55 +217,41 @@ class Turn(NamedTuple):
     text: str
     confidence: Sequence[SentBack] = ()
 
-
-class _Message(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[_TextPart], BeforeValidator(_parts), Field(max_length=_MOST_PARTS)]
-    confidence: list[SentBack] | None = None
-
-
-class _StreamOptions(_Strict, extra="forbid"):
-    include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    @classmethod
+    def of(cls, role: Role, texts: Iterable[str], confidence: Sequence[SentBack]) -> Turn:
+        """Return the turn of a message that has these texts; a developer is the system."""
+        return cls("system" if role == "developer" else role, "".join(texts), confidence)
 
 
-class ChatRequest(_Request):
-    """A chat request.
+class AnswerRequest(_Request):
+    """A request for answers of the model: what OpenAI's two APIs for it have in common.
 
     Attributes:
-        messages: the conversation so far.
-        model: name of the model.
-        max_completion_tokens: the most tokens of the answer.
-        max_tokens: the older name for it, 0 without one; after ``parse`` it holds the limit.
         temperature: 0 is greedy; other values are at least 0.01, since engines replace smaller ones.
-        top_p: mass of the most probable tokens that are drawn from, see ``lovec.types.Sampling``.
+        top_p: tokens are drawn from the fewest most probable ones that have this share together.
         n: number of answers; more than one need a temperature above 0.
         stop: texts that end an answer, looked for in the text without tags; an answer ends before them.
         seed: requests with equal seeds get equal answers.
         stream: whether sentences are sent as soon as they are complete.
-        stream_options: whether a stream ends with a chunk that counts tokens.
-        min_confidence: sentences with a lower confidence, or without one, are left out of the text; None keeps all.
-        keep_factual: probability that all sentences that are kept are true, see ``lovec.calibration.Guarantee``; None
-            asks for no guarantee.
     """
 
-    messages: list[_Message] = Field(min_length=1, max_length=_MOST_PARTS)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int = Field(0, ge=1)
+    PLACE: ClassVar[str]
+    """The parameter that holds the conversation."""
+
     temperature: float = Field(0.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     n: int = Field(1, ge=1)
     stop: Annotated[
-        list[Annotated[str, Field(min_length=1)]], BeforeValidator(_texts), Field(max_length=MOST_STOPS)
+        list[Annotated[str, Field(min_length=1)]],
+        Field(max_length=MOST_STOPS),
+        BeforeValidator(_texts, json_schema_input_type=str | list[str]),
     ] = []
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool = False
-    stream_options: _StreamOptions = _StreamOptions()
+    _limit: int = 0
 
     @classmethod
-    def parse(
-        cls, body: dict[str, Any], model: str, max_tokens: int, scale: Scale, max_choices: int = 1
-    ) -> ChatRequest:
+    def parse(cls, body: dict[str, Any], model: str, max_tokens: int, scale: Scale, max_choices: int = 1) -> Self:
         """Parse a request.
 
         Args:
@@ -236,10 +264,7 @@ class ChatRequest(_Request):
         Raises:
             RequestRefused: a parameter is unknown, not supported, or of the wrong type.
         """
-        _refuse_unsupported(body, (*cls.model_fields, "min_score"))  # ``read`` says what has become of that one
-        for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
-            if isinstance(message, dict):
-                _refuse_unsupported(message, _Message.model_fields, f"messages[{number}]")
+        cls._refuse_others(body)
         request = cls.read({name: value for name, value in body.items() if value is not None}, model, scale)
         if 0 < request.temperature < 0.01:
             text = f"temperature is {request.temperature}, expected 0 or a number between 0.01 and 2"
@@ -250,45 +275,97 @@ class ChatRequest(_Request):
         if request.n > 1 and not request.temperature:
             text = f"n is {request.n} and the temperature 0, where all answers are the same; set temperature, such as 1"
             raise RequestRefused(text, "n", code="invalid_value")
-        for number, message in enumerate(request.messages):
-            for at, entry in enumerate(message.confidence or ()):
-                if entry.score is not None and entry.score > scale.top:
-                    place = f"messages[{number}].confidence[{at}].score"
-                    text = f"{place} is {entry.score}, expected null or an integer between 0 and {scale.top}"
-                    raise RequestRefused(text, place, code="invalid_value")
-        request.max_tokens = min(request.max_completion_tokens or request.max_tokens or max_tokens, max_tokens)
+        request._limit = min(request.tokens or max_tokens, max_tokens)
         return request
 
+    @classmethod
+    @abstractmethod
+    def _refuse_others(cls, body: dict[str, Any]) -> None:
+        """Refuse what OpenAI's API has and this server has not."""
+
     @property
+    @abstractmethod
     def turns(self) -> list[Turn]:
-        """The messages, in order; a developer is the system."""
-        return [
-            Turn(m.role.replace("developer", "system"), "".join(p.text for p in m.content), m.confidence or ())
-            for m in self.messages
-        ]
+        """The conversation, in order; a developer is the system."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> int | None:
+        """The most tokens that are asked for."""
 
     @property
     def sampling(self) -> Sampling:
         """How to sample one answer."""
         seed = (self.seed or 0) % 2**63  # seeds of streams have no sign
-        return Sampling(self.max_tokens, self.temperature, seed=seed, top_p=self.top_p)
+        return Sampling(self._limit, self.temperature, seed=seed, top_p=self.top_p)
 
 
-def _refuse_unsupported(fields: dict[str, Any], supported: Collection[str], message: str = "") -> None:
+class _Message(Strict):
+    role: Role
+    content: Annotated[
+        list[_TextPart],
+        Field(max_length=MOST_PARTS),
+        BeforeValidator(_parts, json_schema_input_type=str | list[_TextPart]),
+    ]
+    confidence: list[SentBack] | None = None
+
+
+class _StreamOptions(Strict, extra="forbid"):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class ChatRequest(AnswerRequest):
+    """A chat request.
+
+    Attributes:
+        messages: the conversation so far.
+        max_completion_tokens: the most tokens of the answer.
+        max_tokens: the older name for max_completion_tokens.
+        stream_options: whether a stream ends with a chunk that counts tokens.
+    """
+
+    PLACE = "messages"
+
+    messages: list[_Message] = Field(min_length=1, max_length=MOST_PARTS)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    stream_options: _StreamOptions = _StreamOptions()
+
+    @classmethod
+    def _refuse_others(cls, body: dict[str, Any]) -> None:
+        refuse_unsupported(body, (*cls.model_fields, "min_score"), "chat")  # ``read`` says what has become of that one
+        for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
+            if isinstance(message, dict):
+                refuse_unsupported(message, _Message.model_fields, "message", f"messages[{number}]")
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The messages, in order; a developer is the system."""
+        return [Turn.of(m.role, (part.text for part in m.content), m.confidence or ()) for m in self.messages]
+
+    @property
+    def tokens(self) -> int | None:
+        """The most tokens that are asked for."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+def refuse_unsupported(fields: dict[str, Any], supported: Collection[str], kind: str, message: str = "") -> None:
     """Refuse fields that are not supported, unless they ask for nothing or do not change the answer.
 
     Args:
         fields: the parameters of a request, or the fields of one of its messages.
         supported: names of those that are supported.
+        kind: what they are, by which ``parameters.yaml`` lists the others.
         message: where the message stands; "" for a request.
     """
-    others: dict[str, list[Any] | None] = _OTHERS["message" if message else "request"]
+    others: dict[str, list[Any] | None] = _OTHERS[kind]
     for name, value in fields.items():
         if value is None or name in supported:
             continue
         place = f"{message}.{name}" if message else name
         if name not in others:
-            near = get_close_matches(name[:_MOST_PARTS], [*supported, *others], 1)
+            near = get_close_matches(name[:MOST_PARTS], [*supported, *others], 1)
             advice = f"; did you mean {near[0]!r}?" if near else ""
             text = f"unknown field {name!r} of {message}" if message else f"unknown parameter {name!r}{advice}"
             raise RequestRefused(text, place, code="unknown_parameter")
@@ -318,8 +395,9 @@ KEEP_ALIVE = ": keep-alive\n\n"
 
 
 def event(data: dict[str, Any]) -> str:
-    """Return an object as a server-sent event."""
-    return f"data: {json.dumps(data)}\n\n"
+    """Return an object as a server-sent event, which has a name where the object has a type."""
+    name = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{name}data: {json.dumps(data)}\n\n"
 
 
 def error_body(error: RequestRefused) -> dict[str, Any]:

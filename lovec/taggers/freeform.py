@@ -12,7 +12,7 @@ from lovec.encoding import Encoder
 from lovec.settings import checked
 from lovec.stopwatch import Stopwatch
 from lovec.taggers.scoring import Passage, ScoredSentence, Step, Tagged, items_of, read_out, score_passages
-from lovec.tags import TaggedSentence, TaggedText, parse
+from lovec.tags import TagFormat, TaggedSentence, TaggedText, parse
 from lovec.types import (
     Completion,
     Engine,
@@ -173,19 +173,33 @@ def read_answer(record: Record, completion: Completion, encoder: Encoder) -> tup
     Returns:
         The record, and the parsed text. ``meta["problems"]`` and ``meta["finished"]`` are as in `FreeFormTagger.tag`.
     """
-    text = encoder.written(completion.ids, completion.finished)
-    parsed = parse(text, encoder.tags)
+    return read_tagged(record, encoder.written(completion.ids, completion.finished), completion.finished, encoder.tags)
+
+
+def read_tagged(record: Record, text: str, finished: bool, tags: TagFormat) -> tuple[Record, TaggedText]:
+    """Return a record with a tagged answer: its sentences and their scores, an untagged tail as the last.
+
+    Args:
+        record: the question.
+        text: what a model wrote.
+        finished: whether it has ended it.
+        tags: the tag words and the scale.
+
+    Returns:
+        As `read_answer`.
+    """
+    parsed = parse(text, tags)
     sentences, problems = [], []
     for number, span in enumerate(parsed.sentences, start=1):
-        sentences.append(read_sentence(span, encoder.scale))
+        sentences.append(read_sentence(span, tags.scale))
         if span.problem is not None:
             problems.append(f"sentence {number}: {span.problem}")
     if parsed.thought and not (sentences or parsed.tail.strip()):
         problems.append("the answer ends inside a thought; give more tokens with max_new_tokens")
     if tail := parsed.tail.strip():
-        sentences.append(Sentence(tail, levels=encoder.scale.size))
+        sentences.append(Sentence(tail, levels=tags.scale.size))
         problems.append(f"sentence {len(sentences)}: untagged tail")
-    meta = {**record.meta, "problems": problems, "finished": completion.finished}
+    meta = {**record.meta, "problems": problems, "finished": finished}
     return replace(record, answer=text, sentences=tuple(sentences), meta=meta, rejected=None), parsed
 
 

@@ -59,6 +59,7 @@ class Session:
         policy: the model with its adapter, for an engine that runs it; None where the engine loads the model itself.
         deployment: what becomes of the confidences that taggers read, by the calibration beside the weights.
         provenance: what decides the scores; None where that is not known.
+        of_world: whether the model is one of the embedded world, which knows few words.
     """
 
     engine: Engine
@@ -68,6 +69,7 @@ class Session:
     policy: Policy | None = None
     deployment: Deployment = field(default_factory=Deployment)
     provenance: Provenance | None = None
+    of_world: bool = False
 
     def unknown_words(self, texts: Iterable[str]) -> float:
         """Return the share of words, in [0, 1], that the tokenizer has no tokens for and spells in bytes.
@@ -139,7 +141,7 @@ def open_session(
         adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), or a hub id with an adapter
             (``org/name`` or ``org/name@revision``).
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
-            running vLLM server.
+            running vLLM server. ``lovec tag`` and ``lovec.tag`` also take "openai", chat completions of any server.
         instruction: system prompt that asks for tags; None as in ``prompt_format``.
         tag_words: the two words around a score; None as in ``prompt_format``.
         scale: the words of the confidence scale, lowest first; None as in ``prompt_format``.
@@ -180,6 +182,7 @@ def open_session(
     )
     config, prompting = chosen.config, chosen.prompting
     early = None if stored_model(config.model) is None else chosen.deployed(raw)  # before time is spent on loading
+    of_world = _is_world_model(Path(config.model))
     running = _engine_by_name(engine, rows, dtype) if isinstance(engine, str) else engine
     if isinstance(running, Opener):
         if quantization == "nf4":
@@ -188,14 +191,14 @@ def open_session(
         encoder = Encoder(load_tokenizer(config), *prompting, load_stops(config))
         running.open(config.model, config.adapter)
         deployment, provenance = early or chosen.deployed(raw)
-        return Session(running, encoder, chosen.name, config.adapter, deployment=deployment, provenance=provenance)
+        return Session(running, encoder, chosen.name, config.adapter, None, deployment, provenance, of_world)
     place = device_of(device)
     policy = Policy(config, reference=False, trained=False).eval()
     encoder = Encoder(policy.tokenizer, *prompting, load_stops(config))
     policy.to(place)
     running.sync(policy)
     deployment, provenance = early or chosen.deployed(raw)
-    return Session(running, encoder, chosen.name, config.adapter, policy, deployment, provenance)
+    return Session(running, encoder, chosen.name, config.adapter, policy, deployment, provenance, of_world)
 
 
 def session_provenance(options: Mapping[str, Any]) -> Provenance:

@@ -370,19 +370,20 @@ def test_the_probe_is_the_ridge_regression_of_end_states(model: Any) -> None:
     unlabelled = Record("u", "Who?", sentences=(Sentence("It is unknown."), Sentence("So.", factuality=0.3)))
     probe = attached(LinearProbe(), model)
     probe.fit([*train, unlabelled, Record("none", "Who?")])
-    assert probe.layer in (1, 2) and probe.errors[probe.layer] == min(probe.errors.values()) and len(probe.errors) == 2
-    x = torch.cat([states_by_hand(model, train), states_by_hand(model, [unlabelled])[1:]])[:, probe.layer - 1].double()
+    [(layer, penalty)] = probe.chosen.items()
+    assert layer in (1, 2) and probe.errors[layer] == min(probe.errors.values()) and len(probe.errors) == 2
+    x = torch.cat([states_by_hand(model, train), states_by_hand(model, [unlabelled])[1:]])[:, layer - 1].double()
     y = torch.tensor([s.factuality for r in train for s in r.sentences] + [0.3], dtype=torch.float64)
     scale = x.std(0, correction=0)
     z = (x - x.mean(0)) / scale
-    weights = torch.linalg.solve(z.T @ z + len(z) * probe.penalty * torch.eye(z.shape[1]), z.T @ (y - y.mean()))
-    own = states_by_hand(model, test)[:, probe.layer - 1].double()
+    weights = torch.linalg.solve(z.T @ z + len(z) * penalty * torch.eye(z.shape[1]), z.T @ (y - y.mean()))
+    own = states_by_hand(model, test)[:, layer - 1].double()
     expected = ((own - x.mean(0)) / scale @ weights + y.mean()).clamp(0, 1).tolist()
     found = [c for row in probe.confidences(test) for c in row]
     assert found == pytest.approx(expected, abs=1e-3)
     truth = [s.factuality for r in test for s in r.sentences]
     error = sum((c - f) ** 2 for c, f in zip(found, truth, strict=True)) / len(found)
-    assert error < 0.15 < probe.errors[probe.layer] + 0.15  # the mean label would have 0.25
+    assert error < 0.15 < probe.errors[layer] + 0.15  # the mean label would have 0.25
     (row,) = probe.confidences([answer("x", "Ada.", "y" * CONTEXT, "It.")])
     assert [c is None for c in row] == [False, True, False] and list(probe.watch.seconds) == ["scoring"]
 
@@ -393,7 +394,7 @@ def test_held_out_values_do_not_depend_on_the_labels_of_their_question(model: An
     train[0] = half
     probe = attached(LinearProbe([2]), model)
     found = probe.held_out(train)
-    assert [len(row) for row in found] == [3] * 20 + [1] and probe.layer == 2
+    assert [len(row) for row in found] == [3] * 20 + [1] and list(probe.chosen) == [2]
     (unlabelled,) = probe.confidences(train[-1:])
     assert found[-1] == pytest.approx(unlabelled, abs=1e-6)
     asked = {record.id for record in train if record.question == half.question}
@@ -405,7 +406,7 @@ def test_held_out_values_do_not_depend_on_the_labels_of_their_question(model: An
     ]
     again = attached(LinearProbe([2]), model)
     changed = again.held_out(turned)
-    if again.penalty == probe.penalty:  # else the choice has seen the labels
+    if again.chosen == probe.chosen:  # else the choice has seen the labels
         for record, old, new in zip(train, found, changed, strict=True):
             assert (old == pytest.approx(new, abs=1e-6)) == (record.id in asked)
     truth = [s.factuality for r in train[1:20] for s in r.sentences]
@@ -415,10 +416,25 @@ def test_held_out_values_do_not_depend_on_the_labels_of_their_question(model: An
     assert own != pytest.approx(found[1], abs=1e-6)  # the whole probe has seen them
 
 
+def test_values_of_layers_are_averaged(model: Any) -> None:
+    train, test = learnable(16, 0), learnable(4, 1)
+    alone = [attached(LinearProbe([layer]), model) for layer in (1, 2)]
+    both = attached(LinearProbe([1, 2], average=2), model)
+    held = [probe.held_out(train) for probe in (*alone, both)]
+    found = [probe.confidences(test) for probe in (*alone, both)]
+    for first, second, mean in (held, found):
+        for rows in zip(first, second, mean, strict=True):
+            for one, other, value in zip(*rows, strict=True):
+                assert value == pytest.approx((one + other) / 2, abs=1e-6)
+    assert list(both.chosen) == sorted(both.errors, key=lambda layer: both.errors[layer])
+    with pytest.raises(LovecError, match="is to average 3 layers, expected at most the 2 to choose from"):
+        LinearProbe([1, 2], average=3)
+
+
 def test_named_layers_are_the_only_ones_read(model: Any) -> None:
     probe = attached(LinearProbe([2, 2]), model)
     probe.fit(learnable(8, 0))
-    assert (probe.layer, list(probe.errors)) == (2, [2])
+    assert (list(probe.chosen), list(probe.errors)) == ([2], [2])
 
 
 def test_cross_validation_keeps_questions_together() -> None:

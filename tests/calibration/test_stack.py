@@ -92,7 +92,7 @@ def test_a_stack_comes_back_from_json_as_it_was():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"features": ["mean", "x"]}, "the features are"),
+        ({"features": ["mean", "mean"]}, "the features of a stack are"),
         ({"features": "mean"}, "features of a stack is 'mean', expected a list"),
         ({"weights": [1.0]}, "a stack has 1 weights, expected 2"),
         ({"scales": [1.0, 0.0]}, "scales of a stack is 0"),

@@ -120,7 +120,7 @@ def test_promises_for_each_kind_by_itself(here, capsys):
     new = [*made_rows(20, seed=1), {**made_rows(1)[0], "rarity": "unheard of"}]
     write("new.csv", new)
     fitted("labelled.csv", "--keep_factual", "0.7", "--promise_by", "rarity")
-    assert "each rarity by itself: kept of famous " in capsys.readouterr().out
+    assert "--keep_factual 0.7 for each rarity by itself: famous keeps " in capsys.readouterr().out
     assert main(["apply", "labelled.calibration", "new.csv", "--keep_factual", "0.7"]) == 0
     err = capsys.readouterr().err
     assert "promised for each rarity by itself: all kept rows" in err
@@ -249,7 +249,7 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
 
 
 def test_a_run_is_told_from_a_file(here, capsys):
-    from lovec.cli.calibrate_scores import scores_file
+    from lovec.cli.calibrate import scores_file
 
     write("labelled.csv", made_rows(2))
     Path("runs").mkdir()
@@ -267,3 +267,59 @@ def test_a_run_is_told_from_a_file(here, capsys):
     ):
         assert scores_file(words.split()) == file, words
     assert error_of(capsys, "calibrate", "runs")[0] == 1
+
+
+def uqlm_frame(rows):
+    return [
+        {
+            "prompt": row["question"] + str(at),
+            "response": row["text"],
+            "sampled_responses": '["a"]',
+            "noncontradiction": row["p_true"],
+            "exact_match": round(row["p_true"] ** 2, 4),
+            "response_correct": row["correct"],
+        }
+        for at, row in enumerate(rows)
+    ]
+
+
+def polygraph(rows):
+    return [
+        {
+            "uncertainty": row["entropy"],
+            "input_text": row["question"] + str(at),
+            "generation_text": row["text"],
+            "model_path": "m",
+            "estimator": "SemanticEntropy",
+            "correct": row["correct"],
+        }
+        for at, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "words", "columns"),
+    [
+        ("uqlm.csv", uqlm_frame, [], ["noncontradiction", "exact_match"]),
+        ("uqlm.csv", uqlm_frame, ["--confidence", "noncontradiction"], ["noncontradiction"]),
+        ("polygraph.jsonl", polygraph, [], ["SemanticEntropy"]),
+        ("selfcheck.csv", lambda rows: [{"passage": r["question"], "selfcheck": r["entropy"], "correct": r["correct"]}
+                                        for r in rows], ["--uncertainty", "selfcheck"], ["selfcheck"]),
+        ("ratings.csv", lambda rows: [{"rating": round(100 * r["p_true"]), "correct": r["correct"]} for r in rows],
+         ["--confidence", "rating", "--confidence_scale", "100"], ["rating"]),
+    ],
+)  # fmt: skip
+def test_results_of_other_tools(here, name, made, words, columns):
+    write(name, made(made_rows(60)))
+    new = [{k: v for k, v in row.items() if "correct" not in k} for row in made(made_rows(10, seed=1))]
+    write(f"new-{name}", new)
+    fitted(name, *words, "--keep_factual", "0.6")
+    calibration = lovec.load_calibration(Path(name).stem + ".calibration")
+    assert [column.key for column in calibration.columns] == columns
+    assert main(["apply", Path(name).stem + ".calibration", f"new-{name}", "--keep_factual", "0.6"]) == 0
+    out = Path(f"new-{Path(name).stem}.calibrated{Path(name).suffix}")
+    rows = table(str(out)) if out.suffix == ".csv" else [json.loads(line) for line in out.read_text().splitlines()]
+    found = [float(row["calibrated"]) for row in rows]
+    fields = ["uncertainty"] if made is polygraph else columns
+    expected = calibration(*([float(row[name]) for row in new] for name in fields))
+    assert found == pytest.approx(expected.tolist(), abs=1e-6) and len(set(found)) > 5

@@ -16,7 +16,7 @@ from commandline import CPU, error_of
 
 from lovec.cli import COMMANDS, main
 from lovec.cli.arguments import RECIPES
-from lovec.cli.calibrate import CalibrateSettings
+from lovec.cli.calibrate_run import CalibrateSettings
 from lovec.cli.errors import UsageError
 from lovec.cli.examples import EXAMPLES
 from lovec.cli.label_options import LabelSettings
@@ -120,7 +120,9 @@ def test_a_class_that_cannot_be_trained_is_one_line(here, capsys):
     assert line.startswith("unknown class for --model: Comparison; known are ")
 
 
-@pytest.mark.parametrize(("logger", "package"), [("WandbLogger", "wandb"), ("TensorBoardLogger", "tensorboard")])
+@pytest.mark.parametrize(
+    ("logger", "package"), [("WandbLogger", "wandb"), ("TensorBoardLogger", "tensorboard"), ("MLFlowLogger", "mlflow")]
+)
 def test_a_missing_logger_names_its_package(here, capsys, logger, package):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")
@@ -244,8 +246,15 @@ def test_make_alone_prints_the_targets_and_does_nothing_else(tmp_path):
 
 
 def test_python_m_lovec_is_the_command():
-    run = subprocess.run([sys.executable, "-m", "lovec", "fti"], cwd=ROOT, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (2, "lovec: error: unknown command fti; did you mean fit?\n")
+    def run(*words):
+        done = subprocess.run([sys.executable, "-m", "lovec", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("fti") == (2, "", "lovec: error: unknown command fti; did you mean fit?\n")
+    code, text, said = run("score", "--help")
+    assert (code, said) == (0, "") and text.startswith("usage: lovec score [-h]")
+    code, text, said = run("score", "no-such-file.csv")
+    assert (code, text) == (1, "") and said.startswith("lovec: error: cannot read no-such-file.csv ")
 
 
 def test_options_of_tag_come_from_what_they_are_passed_to(capsys):

@@ -167,6 +167,21 @@ EXPECTED = {
         "1 rows read as RLCR: numbers: 2 records, 2 sentences, 2 labels, 2 confidences; of these 2 sentences without "
         "their text, which the file does not have (a name stands in)",
     ),
+    "lm_eval.jsonl": (  # written by lm-evaluation-harness 0.4.13; the probabilities are SciPy's softmax
+        [
+            answer("doc-0", "Question: What is the capital of France?\nAnswer:", "Lima",
+                   [("Lima", 0.0, 0.6565836179497101)],
+                   unit="answer", choices=["Oslo", "Lima", "Havana", "Paris"],
+                   probabilities=[0.34341534017172887, 0.6565836179497101, 2.826038103528323e-12,
+                                  1.0418757351359868e-06]),
+            answer("doc-1", "Question: What is the capital of Italy?\nAnswer:", "Tokyo",
+                   [("Tokyo", 0.0, 0.9999940823130594)],
+                   unit="answer", choices=["Lima", "Rome", "Havana", "Tokyo"],
+                   probabilities=[3.415420643753115e-06, 2.502266296831642e-06, 1.5076925547911078e-17,
+                                  0.9999940823130594]),
+        ],
+        "2 rows read as lm-evaluation-harness: choices: 2 records, 2 sentences, 2 labels, 2 confidences",
+    ),
     "polygraph_manager.json": (
         [answer("claim-1", "(claim 1)", "", [("(claim 1)", 0.0)], unit="claim", order_only=[],
                 scores={"PTrueClaim": [1.0]})],
@@ -399,6 +414,8 @@ def test_the_nearest_layout_is_named(row, said):
             {"claim_labels": [True]},
             "there are 3 claims and 1 claim_labels, expected one label per cl",
         ),
+        ("lm_eval.jsonl", {"filtered_resps": [["-1", "False"], ["-2", "False"]]}, "2 log-likelihoods for 4 choices"),
+        ("lm_eval.jsonl", {"filtered_resps": [["-inf", "False"]] * 4}, "confidence is"),
         ("halueval.json", {"human_judge": ["true"]}, "there are 3 claims and 1 verdicts in human_judge, expected one"),
         ("halueval.json", {"human_judge": ["maybe"] * 3}, "a verdict is 'maybe', expected true, false or unknown"),
         ("triviaqa.jsonl", {"answer": []}, "there is no answer; take the validation split"),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.parquet import write_table
+from scipy.special import softmax
 
 from lovec.datasets.columns import Columns, value_at
 from lovec.datasets.jsonl import write_records
@@ -247,6 +248,38 @@ def test_human_labels_of_factscore():
     assert len(method.factuality) == facts.count("S") + facts.count("NS") == method.missing
     assert method.factuality.sum() == facts.count("S") and method.unlabelled == facts.count("IR")
     assert int(method.group.max()) + 1 == 157
+
+
+def test_lm_evaluation_harness(tmp_path):
+    logps = [[-1.0, -2.5, -0.5], [-3.0, -1.0, -7.0], [-2.0, -2.0, -2.0]]
+    accs = [0.0, 1.0, 1.0]
+
+    def row(at, made=list, more=()):
+        asked = [made((f"Q{at}?", f" {choice}")) for choice in "abc"]
+        results = [[str(logp), "False"] for logp in logps[at]]
+        return {"doc_id": at, "arguments": asked, "filtered_resps": [*results, *more], "acc": accs[at]}
+
+    def named(values):
+        return {f"arg_{at}": value for at, value in enumerate(values)}
+
+    expected = [float(max(softmax(values))) for values in logps]
+    confidence, factuality, _ = read(saved(tmp_path, *map(row, range(3))))[""]
+    assert confidence == pytest.approx(expected, abs=1e-15) and factuality == accs
+    rows = [row(at, named) for at in range(3)]
+    for one in rows:
+        one["arguments"] = {f"gen_args_{at}": request for at, request in enumerate(one["arguments"])}
+    assert read(saved(tmp_path, *rows), layout="lm-eval")[""][0] == confidence
+    unconditional = [["-0.1", "False"]] * 3  # as acc_mutual_info asks for
+    both = [row(at, more=unconditional) | {"acc_mutual_info": 0.0} for at in range(3)]
+    for one in both:
+        one["arguments"] += [["", f" {choice}"] for choice in "abc"]
+    assert read(saved(tmp_path, *both))[""] == (confidence, accs, [0, 1, 2])
+
+
+def test_answers_that_the_harness_had_written_have_no_likelihoods(tmp_path):
+    written = {"doc_id": 0, "arguments": {"gen_args_0": {}}, "filtered_resps": ["Lima"], "exact_match": 0.0}
+    with pytest.raises(LovecError, match="not the layout lm-eval; the nearest, lm-evaluation-harness"):
+        read_scored(saved(tmp_path, written), layout="lm-eval")
 
 
 def test_rlcr_and_records_of_lovec(tmp_path):

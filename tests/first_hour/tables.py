@@ -52,6 +52,7 @@ LEFT_OUT = (
     (r"--trainer\.devices [2-9]", "needs several GPUs"),
     (r"--config qlora\.yaml", "needs bitsandbytes"),
     (r"--batch true", "needs a server with the Batch API"),
+    (r"--engine openai", "needs a chat server and money"),
 )
 """Pattern and reason of lines that are not run."""
 

@@ -125,8 +125,9 @@ def sentences(data: bytes) -> None:
 
 def jsonl(data: bytes) -> None:
     """A line is read or named; a record that was read can be written, and is the same when it is read again."""
+    from lovec.answers import split_record
     from lovec.datasets.jsonl import json_line, read_records, record_to_dict, write_records
-    from lovec.tagging import Documents, split_record
+    from lovec.tagging import Documents
     from lovec.tags import DEFAULT_TAGS
 
     path = folder() / "records.jsonl"

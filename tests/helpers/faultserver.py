@@ -31,7 +31,7 @@ class RecordedCall:
 
     @property
     def prompt(self) -> str:
-        return self.body["messages"][0]["content"]
+        return self.body["messages"][-1]["content"]
 
     @property
     def sentences(self) -> list[str]:
@@ -63,7 +63,7 @@ class FaultServer:
 
     def __enter__(self) -> FaultServer:
         self._lock, self._closing, self._now = threading.Lock(), threading.Event(), 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
@@ -75,6 +75,10 @@ class FaultServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """Return what answers its requests."""
+        return handler(self)
 
     def record(self, call: RecordedCall) -> str:
         """Record a call, and return its fault."""

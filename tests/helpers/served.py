@@ -128,7 +128,7 @@ def streamed(server: Server, body: bytes, path: str = "/v1/chat/completions") ->
     """The events of a stream."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(f"{server.url}{path}", body, headers), timeout=60) as stream:
-        *events, done = [part.removeprefix("data: ") for part in stream.read().decode().split("\n\n") if part]
+        *events, done = [part.partition("data: ")[2] for part in stream.read().decode().split("\n\n") if part]
     assert done == "[DONE]"
     return [json.loads(event) for event in events]
 
@@ -163,11 +163,16 @@ def allow_files(number: int) -> int:
 
 @contextmanager
 def running(
-    session: Session, key: str | None = KEY, cors: Sequence[str] = (), name: str = NAME, **limits: Any
+    session: Session,
+    key: str | None = KEY,
+    cors: Sequence[str] = (),
+    name: str = NAME,
+    inline: str = "",
+    **limits: Any,
 ) -> Iterator[Server]:
     """Run a server in a thread of this process; it closes the session at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_app(session, name, RequestLimits(**limits), key, cors), RequestLimits(**limits))
+    server = make_server(make_app(session, name, RequestLimits(**limits), key, cors, inline), RequestLimits(**limits))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     until(lambda: server.started)

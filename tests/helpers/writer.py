@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from tinyrun import tiny
 
 from lovec.engines import TransformersEngine
+from lovec.taggers import Session, open_session
 from lovec.types import Completion, OnToken, Sampling
 
 
@@ -123,3 +127,14 @@ class Scripted(Writer):
             return on_token is None or on_token(*place)
 
         return super().generate(*arguments, on_token=paced, **named)
+
+
+@contextmanager
+def scripted(folder: Path, answer: str) -> Iterator[Session]:
+    """Open a session with a tiny Llama in a folder, whose engine writes the same answer whatever it is asked."""
+    engine = Scripted()
+    made = tiny(folder, "llama", max_position_embeddings=1024)
+    with open_session(made, engine=engine, instruction="Rate.", device="cpu") as session:
+        engine.tokenizer = session.encoder.tokenizer
+        engine.answer = answer
+        yield session

@@ -266,14 +266,14 @@ def test_busy_connections_are_not_cut_off_but_new_ones_refused(session: Session)
 
 def test_health_answers_while_a_request_is_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
-    read = Service._read_chat
+    read = Service._read_answers
 
-    def slow(self: Any, body: bytes) -> Any:
+    def slow(*arguments: Any) -> Any:
         begun.set()
         assert go.wait(60)
-        return read(self, body)
+        return read(*arguments)
 
-    monkeypatch.setattr(Service, "_read_chat", slow)
+    monkeypatch.setattr(Service, "_read_answers", slow)
     with running(session, max_waiting=1) as server, server.send(chat(max_tokens=1)) as connection:
         assert begun.wait(60)
         assert json.loads(server.get("/health"))["status"] == "ok"

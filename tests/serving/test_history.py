@@ -13,27 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 from served import KEY, NAME, Server, post, running, until
-from tinyrun import tiny
-from writer import Scripted
+from writer import Scripted, scripted
 
 from lovec.serving import service
 from lovec.serving.history import pieces_of
+from lovec.serving.inline import Inline
 from lovec.serving.wire import SentBack, Turn
-from lovec.taggers import IterativeTagger, Session, open_session
+from lovec.taggers import IterativeTagger, Session
 from lovec.tags import DEFAULT_TAGS, parse
 from lovec.types import Record, Sentence
 
 ANSWER = "Ada ran. <confidence> 9 </confidence>\n\nShe wrote a note. <confidence> 2 </confidence>"
 PLAIN = "Ada ran.\n\nShe wrote a note."
+PLAINLY = Inline("", DEFAULT_TAGS)
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    engine = Scripted()
-    folder = tiny(tmp_path_factory.mktemp("models"), "llama", max_position_embeddings=1024)
-    with open_session(folder, engine=engine, instruction="Rate.", device="cpu") as session:
-        engine.tokenizer = session.encoder.tokenizer
-        engine.answer = ANSWER
+    with scripted(tmp_path_factory.mktemp("models"), ANSWER) as session:
         yield session
 
 
@@ -160,29 +157,29 @@ def test_a_stream_whose_history_is_scored_says_that_it_is_alive(
     ],
 )
 def test_scores_belong_to_the_text_that_they_came_with(confidence: list[Any], tagged: list[Any]) -> None:
-    entries = [SentBack(text=text, score=score) for text, score in confidence]
-    left_out = SentBack(text="It rained.", score=0, kept=False)
-    pieces = pieces_of(Turn("assistant", PLAIN, [left_out, *entries, left_out]), DEFAULT_TAGS)
+    entries = [SentBack.model_construct(text=text, score=score) for text, score in confidence]
+    left_out = SentBack.model_construct(text="It rained.", score=0, kept=False)
+    pieces = pieces_of(Turn("assistant", PLAIN, [left_out, *entries, left_out]), DEFAULT_TAGS, PLAINLY)
     sentences = [piece for piece in pieces if piece.text]
     assert [piece.score for piece in sentences] == tagged
     assert [piece.unknown for piece in sentences] == [score is None for score in tagged]
 
 
 def test_headings_and_texts_with_tags_are_left_as_they_are() -> None:
-    pieces = pieces_of(Turn("assistant", "# Life\n\nAda ran."), DEFAULT_TAGS)
+    pieces = pieces_of(Turn("assistant", "# Life\n\nAda ran."), DEFAULT_TAGS, PLAINLY)
     assert [(p.text.strip(), p.unknown) for p in pieces if p.text] == [("# Life", False), ("Ada ran.", True)]
-    assert not any(piece.unknown for piece in pieces_of(Turn("assistant", ANSWER), DEFAULT_TAGS))
-    assert not any(piece.unknown for piece in pieces_of(Turn("user", PLAIN), DEFAULT_TAGS))
+    assert not any(piece.unknown for piece in pieces_of(Turn("assistant", ANSWER), DEFAULT_TAGS, PLAINLY))
+    assert not any(piece.unknown for piece in pieces_of(Turn("user", PLAIN), DEFAULT_TAGS, PLAINLY))
 
 
 @given(st.text(alphabet="Ab. \n#`", max_size=40), st.lists(st.text(alphabet="Ab. ", max_size=6), max_size=3))
 def test_the_pieces_are_the_text(text: str, sentences: list[str]) -> None:
-    entries = [SentBack(text=sentence, score=1) for sentence in sentences]
-    assert "".join(piece.text for piece in pieces_of(Turn("assistant", text, entries), DEFAULT_TAGS)) == text
+    entries = [SentBack.model_construct(text=sentence, score=1) for sentence in sentences]
+    assert "".join(piece.text for piece in pieces_of(Turn("assistant", text, entries), DEFAULT_TAGS, PLAINLY)) == text
 
 
 def test_scores_off_the_scale_are_refused(server: Server) -> None:
-    for score, words in ((11, "expected null or an integer between 0 and 10"), (-1, "greater than"), ("9", "integer")):
+    for score, words in ((11, "null or an integer between 0 and 10"), (-1, "null or an integer"), ("9", "integer")):
         answer = {"role": "assistant", "content": "A.", "confidence": [{"text": "A.", "score": score}]}
         messages = [question("Who?"), answer, question("When?")]
         status, data = post(server, json.dumps({"messages": messages}).encode())

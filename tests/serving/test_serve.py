@@ -25,9 +25,10 @@ from tinyrun import tiny
 from lovec.encoding import Encoder
 from lovec.serving import RequestLimits
 from lovec.serving.history import History
+from lovec.serving.inline import Inline
 from lovec.serving.responses import ChatResponse
 from lovec.serving.service import Service
-from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest
+from lovec.serving.wire import ChatRequest, RequestRefused, TagRequest, error_body
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import GrowingAnswer
 from lovec.tags import TagFormat, parse
@@ -222,8 +223,9 @@ def test_odd_requests_get_one_error(server: Server, request_: str, status: int) 
         ("OPTIONS", "/v1/tag", "use POST"),
         (
             "POST",
-            "/v1/responses",
-            "not found; there are /, /health, /metrics, /v1/models, /v1/chat/completions, /v1/tag",
+            "/v1/embeddings",
+            "not found; there are /, /health, /metrics, /openapi.json, /v1/models, /v1/chat/completions, "
+            "/v1/responses, /v1/tag",
         ),
     ],
 )
@@ -341,7 +343,9 @@ def test_pieces_of_an_answer_are_its_sentences(encoder: Encoder, least: int | No
 def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str, Any]]]:
     """What a stream says of an answer as its tokens arrive, each score certain; the last list is of its end."""
     request = ChatRequest.parse(json.loads(chat(min_confidence=least and least / 10)), NAME, 100, encoder.scale)
-    response = ChatResponse(request, History(request.turns, encoder.tags), [1], Deployment(), NAME)
+    inline = Inline("", encoder.tags)
+    history = History(request.turns, encoder.tags, inline)
+    response = ChatResponse(request, history, [1], Deployment(), NAME, inline)
     growing = GrowingAnswer(encoder, [1])
     scores = iter([s.score for s in parse(answer, encoder.tags).sentences if s.score is not None])
     came = []
@@ -352,7 +356,7 @@ def cut(encoder: Encoder, answer: str, least: int | None) -> list[list[dict[str,
                 growing.advance([0.0 if level == score else -1000.0 for level in range(encoder.scale.size)])
             came.append(growing.release([], []))
     came.append(growing.rest())
-    return [[response.add(0, scored)["choices"][0]["delta"] for scored in new] for new in came]
+    return [[c["choices"][0]["delta"] for scored in new for c in response.add(0, scored)] for new in came]
 
 
 def test_a_conversation_is_encoded_like_a_question(encoder: Encoder) -> None:
@@ -368,7 +372,8 @@ def test_an_error_while_a_stream_is_made_is_in_the_log_and_not_in_the_stream(cap
         raise RuntimeError("secret")
 
     async def events() -> list[str]:
-        pending: Any = SimpleNamespace(response=SimpleNamespace(first=fail, parts=1))
+        response = SimpleNamespace(first=fail, parts=1, failed=error_body)
+        pending: Any = SimpleNamespace(response=response)
         return [event async for event in object.__new__(Service).stream(pending)]
 
     [event] = asyncio.run(events())

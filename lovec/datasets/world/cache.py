@@ -9,7 +9,6 @@ import ast
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from lovec.datasets.world.build import build, corpus_digest
 from lovec.datasets.world.facts import WorldSpec
 from lovec.encoding import QUESTION
 from lovec.files import atomic_folder, cache_folder
+from lovec.progress import note
 from lovec.provenance import file_digest, text_digest
 from lovec.tags import render
 from lovec.types import LovecError
@@ -83,9 +83,9 @@ def ensure_built(variant: str, spec: WorldSpec, root: Path, progress: bool) -> P
         if (problem := damage(path)) is None:  # another process has built it in the meantime
             return path
         if path.exists():
-            _print(f"the cached world {path} is damaged ({problem}); building it again")
+            note(f"the cached world {path} is damaged ({problem}); building it again")
         if progress:
-            _print(f"building the offline world {variant!r} once, into {path}")
+            note(f"building the offline world {variant!r} once, into {path}")
         _build(spec, path, progress)
     return path
 
@@ -143,7 +143,7 @@ def _locked(root: Path, name: str) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        _print(f"another process is building the world {name}; waiting for it")
+        note(f"another process is building the world {name}; waiting for it")
         lock.acquire()
     except OSError as error:
         raise LovecError(
@@ -153,7 +153,3 @@ def _locked(root: Path, name: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from lovec.progress import is_quiet, note
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
@@ -189,7 +191,7 @@ class _Report(Protocol):
 @contextmanager
 def _progress(enabled: bool, title: str, steps: int) -> Iterator[_Report]:
     """Yield a function that reports a step: as a bar on a terminal, else as ten lines, on standard error."""
-    if not enabled:
+    if not enabled or is_quiet():
         yield lambda step, loss: None
         return
     if not sys.stderr.isatty():
@@ -198,7 +200,7 @@ def _progress(enabled: bool, title: str, steps: int) -> Iterator[_Report]:
         def print_step(step: int, loss: float) -> None:
             if step in {1, steps} or step * 10 // steps != (step - 1) * 10 // steps:
                 rest = (time.monotonic() - start) / step * (steps - step)
-                print(f"{title}: step {step}/{steps}, loss {loss:.2f}, {rest:.0f} s left", file=sys.stderr, flush=True)
+                note(f"{title}: step {step}/{steps}, loss {loss:.2f}, {rest:.0f} s left")
 
         yield print_step
         return

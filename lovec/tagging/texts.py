@@ -1,4 +1,4 @@
-"""Tag any text: the work behind ``lovec tag`` and ``lovec.tag``.
+"""Texts tagged by a model that states confidences, documents to tag, and the function ``lovec.tag``.
 
 A given text is scored sentence by sentence (iterative tagging); without a text, the model answers a question and tags
 its own answer (free-form tagging).
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lovec.answers import split_record
+from lovec.baselines import Judge
 from lovec.datasets.jsonl import record_from_dict, record_to_dict
 from lovec.datasets.layouts import known_layout
 from lovec.datasets.rows import Reading, is_rows, read_records_of, read_rows
@@ -25,19 +26,21 @@ from lovec.taggers import FreeFormTagger, IterativeTagger, Session, TaggedText, 
 from lovec.taggers.deployment import UNCALIBRATED, Deployment, renamed_threshold
 from lovec.taggers.freeform import OnWritten
 from lovec.taggers.scoring import Tagged
+from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger, check_api
+from lovec.tagging.base import DocumentTagger, SessionTagger, with_problem, with_unknown_words
+from lovec.tagging.methods import Method, MethodTagger, check_method, check_questions
+from lovec.tags import DEFAULT_TAGS
 from lovec.types import (
     DEFAULT_SCALE,
     FREE_FORM,
     ITERATIVE,
     STATEMENT,
     Engine,
-    Keeps,
     LovecError,
     Readout,
     Record,
     Sampling,
     Sentence,
-    check_confidence,
     is_text,
 )
 
@@ -60,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 @checked()
-class TextTagger:
+class TextTagger(SessionTagger):
     """Tags texts, or answers questions, with one model.
 
     Args:
@@ -74,11 +77,6 @@ class TextTagger:
             at or below the threshold of that guarantee are left out as well. ``lovec calibrate --keep_factual`` makes
             the threshold. None asks for no guarantee.
 
-    Attributes:
-        deployment: what becomes of the confidences that the taggers read.
-        whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
-            tells which they are. False at first.
-
     Raises:
         LovecError: ``min_confidence`` is not in [0, 1], or the readout is unknown.
     """
@@ -91,15 +89,10 @@ class TextTagger:
         min_confidence: float | None = None,
         keep_factual: Probability | None = None,
     ) -> None:
+        deployment = session.deployment if readout is None else Deployment()
+        super().__init__(session, deployment, min_confidence, keep_factual)
         engine, encoder = session.engine, session.encoder
-        check_confidence("min_confidence", min_confidence)
-        self.session = session
-        self.min_confidence = min_confidence
-        self.keep_factual = keep_factual
-        self.whole = False
-        self._ranks: list[list[float]] = []
         self.readout = readout
-        self.deployment = session.deployment if readout is None else Deployment()
         calibrations = {mode: self.deployment.calibration(mode) for mode in (ITERATIVE, FREE_FORM)}
         self._iterative = IterativeTagger(engine, encoder, readout or "mean", calibration=calibrations[ITERATIVE])
         self._free_form = FreeFormTagger(
@@ -110,19 +103,6 @@ class TextTagger:
             distributions=True,
             calibration=calibrations[FREE_FORM],
         )
-
-    def tag_texts(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records with a confidence for every sentence, in the order given.
-
-        Answers without sentences are split, and tags in them are removed. What states nothing (headings, code: see
-        ``lovec.types.PartKind``) stays among the sentences without a score, and the model does not see it.
-        ``meta["problems"]`` names problems with a text: words that the model does not know, a
-        length beyond its context.
-
-        Args:
-            records: the texts.
-        """
-        return [item for item in self.stream(records, ITERATIVE) if isinstance(item, Record)]
 
     def answer_questions(self, records: Sequence[Record]) -> list[Record]:
         """Return the records with the model's answer to their question, tagged by itself, in the order given.
@@ -158,33 +138,9 @@ class TextTagger:
         record = with_unknown_words(record, self.session, mode)
         return self._filtered(_with_cut_off(record) if mode == FREE_FORM else record, mode)
 
-    def keeps(self, mode: str) -> Keeps:
-        """Return a function that tells whether a tagged sentence is kept.
-
-        Args:
-            mode: "iterative" for given texts, "free-form" for answers.
-
-        Raises:
-            LovecError: there is no threshold for the guarantee that is asked for.
-        """
-        return self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
-
-    def drift(self, mode: str) -> str | None:
-        """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
-        return self.deployment.drift(self._ranks, mode)
-
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences of a mode are."""
         return self.deployment.note(mode) if self.readout is None else _NOTES[self.readout]
-
-    def _filtered(self, record: Record, mode: str) -> Record:
-        """Return a record without the sentences that are not kept, and with their number in its meta data."""
-        self._ranks.append(self.deployment.ranks(record, mode))
-        if self.min_confidence is None and self.keep_factual is None:
-            return record
-        kept = tuple(filter(self.keeps(mode), record.sentences))
-        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
-        return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
 
 
 def tag(
@@ -200,6 +156,9 @@ def tag(
     keep_factual: float | None = None,
     readout: Readout | None = None,
     max_new_tokens: int = 512,
+    method: Method | None = None,
+    samples: int = 10,
+    judge: Judge | None = None,
     **settings: Any,
 ) -> Any:
     """Give every sentence of a text a confidence; without a text, answer a question and tag the answer.
@@ -214,13 +173,18 @@ def tag(
             warning says which question was taken.
         model: as in `lovec.taggers.open_session`, as are adapter and engine.
         adapter: folder of a PEFT adapter, or of the run that wrote it.
-        engine: "transformers", "vllm", the address of a vLLM server, or an engine.
+        engine: "transformers", "vllm", the address of a vLLM server, or an engine; or "openai" for a model behind chat
+            completions, see `ApiModel` and `ApiTagger` for its settings (``base_url``, ``max_cost``, ...).
         session: a model opened by `lovec.taggers.open_session`; model, adapter, engine and settings are then ignored.
         min_confidence: sentences with a lower confidence, or without one, are left out, such as those below 0.7.
         keep_factual: probability that all sentences that are kept are true; see `TextTagger`.
         readout: how ``confidence`` is read: "stated" from the score, "mean" from the distribution over all scores; None
             is the mean, calibrated where the model has a calibration.
         max_new_tokens: longest answer to a question, in tokens.
+        method: how texts are scored by a model that was not taught to state confidences: "likelihood", "p_true",
+            "verbal", "self_consistency" or "luq"; None has it write tags. See `MethodTagger`, also for the next two.
+        samples: other answers to the question of a text, for the last two methods.
+        judge: tells them whether a text supports a sentence; None asks the model itself.
         **settings: other arguments of `open_session`, such as ``dtype`` and ``device``.
 
     Returns:
@@ -230,7 +194,7 @@ def tag(
 
     Raises:
         LovecError: neither text nor question is given, or both question and topic, one is no text, their numbers
-            differ, or the model cannot be opened.
+            differ, the method needs something else, or the model cannot be opened.
     """
     if about is not None:
         if question is not None:
@@ -255,13 +219,30 @@ def tag(
     default = DEFAULT_QUESTION if len(guessed) < len(guesses) else None
     for notice in question_notices(guessed, default, 'about="NAME"'):
         log.warning("%s", notice)
-    session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
-    tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
-    tagged = tagger.answer_questions(records) if text is None else tagger.tag_texts(records)
+    mode = FREE_FORM if text is None else ITERATIVE
+    if method is not None:
+        check_method(method, readout)
+        check_questions(method, records, DEFAULT_QUESTION)
+        if keep_factual is not None:
+            raise LovecError(f"keep_factual needs a threshold, and there is none for {method}; use min_confidence")
+    how = samples, judge, readout, max_new_tokens, min_confidence
+    tagger: DocumentTagger
+    if session is None and engine == OPENAI:
+        if adapter is not None or keep_factual is not None:
+            raise LovecError(f"adapter and keep_factual are of models that lovec runs; engine={OPENAI!r} takes neither")
+        check_api(method, readout, asking=text is None)
+        instruction, tags = settings.pop("instruction", None), settings.pop("tags", DEFAULT_TAGS)
+        tagger = ApiTagger(ApiModel(model or "", **settings), method, *how, instruction, tags)
+    else:
+        session = session or _shared_session(model=model, adapter=adapter, engine=engine, **settings)
+        if method is None:
+            tagger = TextTagger(session, readout, max_new_tokens, min_confidence, keep_factual)
+        else:
+            tagger = MethodTagger(session, method, *how)
+    tagged = [item for item in tagger.stream(records, mode) if isinstance(item, Record)]
     for record in tagged:
         if problems := record.meta.get("problems"):
             log.warning("%s: %s%s", record.id, problems[0], f" (and {len(problems) - 1} more)" * (len(problems) > 1))
-    mode = FREE_FORM if text is None else ITERATIVE
     if (drift := tagger.drift(mode)) is not None:
         log.warning("%s", drift)
     note = tagger.note(mode)
@@ -437,27 +418,9 @@ def question_notices(topics: Mapping[str, tuple[str, str]], default: str | None,
         yield f'taken to answer "{default}"; scores are better where the text is named: {option}'
 
 
-def _with_problem(record: Record, problem: str) -> Record:
-    """Return a record with one more problem, before those that it has."""
-    return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
-
-
-def with_unknown_words(record: Record, session: Session, mode: str) -> Record:
-    """Return a tagged record with a problem more if the model knows too few words of what it has read.
-
-    Args:
-        record: a tagged text, or a question that was answered.
-        session: the model.
-        mode: "iterative" or "free-form".
-    """
-    read = [part.text for part in record.sentences if part.is_statement] if mode == ITERATIVE else [record.question]
-    problem = session.unknown_words_problem(read)
-    return record if problem is None else _with_problem(record, problem)
-
-
 def _with_cut_off(record: Record) -> Record:
     """Add a problem to a record if its answer was cut off."""
-    return record if record.meta.get("finished", True) or not record.answer else _with_problem(record, CUT_OFF)
+    return record if record.meta.get("finished", True) or not record.answer else with_problem(record, CUT_OFF)
 
 
 _last: tuple[Any, Session] | None = None

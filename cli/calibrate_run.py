@@ -1,0 +1,265 @@
+"""``lovec calibrate RUN``: fit the map from a model's scores to how often its sentences are true."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lovec.answers import untag
+from lovec.datasets.layouts import read_any
+from lovec.datasets.rows import check_rows
+from lovec.files import check_adapter_folder, check_output
+from lovec.hub import HubName
+from lovec.notices import counted
+from lovec.provenance import Provenance
+from lovec.settings import Count, PositiveShare, Probability, checked
+from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.scoring_check import scoring_difference
+from lovec.taggers.session import adapter_folder
+from lovec.types import (
+    CALIBRATION_FILE,
+    FREE_FORM,
+    ITERATIVE,
+    LovecError,
+    Oracle,
+    Promise,
+    Readout,
+    Record,
+    Sampling,
+    checked_ratings,
+)
+
+from .arguments import add_working_directory, find_recipe
+from .calibrate_scores import check_share, promises, report
+from .console import locked, quiet, remark, say_next, warn
+from .errors import UsageError
+from .progress import heartbeat
+from .saved_recipe import RecipeFilter, parse_recipe, recipe_text
+from .signatures import SignatureParser
+from .unseen import run_of, unseen
+
+if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
+    from lovec.calibration import Calibration, Fitted, Promised
+
+
+@checked("--{}")
+@dataclass
+class CalibrateSettings:
+    """What is fitted, to what, and what is promised.
+
+    Attributes:
+        data: file with labelled answers, in any layout that lovec reads; null takes the validation records of the data
+            set that the run was trained on. Answers that training has seen are left out.
+        config: recipe whose data section says where the validation records are; null is the run's own recipe.
+        readout: what is mapped: "mean" of the distribution over all scores, or the "stated" score.
+        features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
+            docs/calibrate.md; null maps the readout alone.
+        keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
+        promise: what such a guarantee is about: "all-true" (with that probability all kept sentences of an answer are
+            true), "share" (at least a share of them is), or "errors" (the kept sentences that are false are on
+            average at most 1 less that probability of all sentences).
+        share: for "share", the share of the kept sentences that is true.
+        true_from: factuality from which a sentence counts as true, for the guarantees.
+        max_new_tokens: longest answer that the model writes, in tokens.
+    """
+
+    data: str | None = None
+    config: str | None = None
+    readout: Readout = "mean"
+    features: list[str] | None = None
+    keep_factual: Probability | list[Probability] | None = None
+    promise: Promise = "all-true"
+    share: PositiveShare = 1.0
+    true_from: PositiveShare = 0.5
+    max_new_tokens: Count = 512
+
+    def __post_init__(self) -> None:
+        check_share(self.promise, self.share)
+
+    @property
+    def promised(self) -> list[Promised]:
+        """The guarantees to compute thresholds for."""
+        given = [] if self.keep_factual is None else self.keep_factual
+        return promises(given if isinstance(given, list) else [given], self.promise, self.share)
+
+
+def run(words: list[str]) -> None:
+    """Fit and write the calibration of an adapter.
+
+    Args:
+        words: the command line after ``calibrate``.
+
+    Raises:
+        LovecError: there is no adapter, the model cannot be opened, or there are no labels to fit to.
+    """
+    add_working_directory()  # classes of the user's own
+    parser = SignatureParser(
+        prog="lovec calibrate",
+        description="Fit the map from a model's scores to how often its sentences are true. It is written beside the "
+        "adapter; tag, serve, predict, test and export apply it from then on. With a FILE of scores and labels in "
+        "place of the run, scores of any origin are calibrated: `lovec calibrate FILE --help`.",
+    )
+    parser.add_argument("source", metavar="RUN", help="folder of a run, such as runs/dpo, or of a PEFT adapter")
+    parser.add(CalibrateSettings)
+    parser.add(open_session, "adapter", "raw")
+    options = parser.instantiate(parser.parse_args(words))
+    settings = parser.call(CalibrateSettings, options)
+    if settings.data and settings.config:
+        raise UsageError("--data and --config both say what to fit to; give one of them")
+    if HubName.parse(options.source) is not None:
+        raise LovecError(
+            f"{options.source} is on the hub, and a map is written beside the adapter; make a folder of it first, with "
+            f"lovec export {options.source} FOLDER"
+        )
+    adapter = Path(adapter_folder(options.source))
+    check_adapter_folder(str(adapter))
+    if settings.data is not None:
+        check_rows(settings.data)
+    if settings.config is not None:
+        find_recipe(settings.config)
+    from lovec.calibration import calibrate, weights_digest, write_calibrations
+
+    digest = weights_digest(adapter)
+    check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
+    with heartbeat("reading the labelled records"):
+        records, oracle, names = _labelled(settings, Path(options.source))
+    records, notes = unseen(records, run_of(adapter))
+    for note in notes:
+        warn(note)
+    with quiet(), heartbeat("loading the model"):
+        session = parser.call(open_session, options, adapter=str(adapter), raw=True)
+    with session, quiet(), locked(adapter, folder=True), heartbeat("calibrate"):
+        kept = _earlier(adapter, session.provenance)
+        made: dict[str, Calibration] = {}
+        for mode in (ITERATIVE, FREE_FORM):
+            if (tagged := _tagged(session, records, oracle, mode, settings)) is None:
+                continue
+            try:
+                made[mode], fitted = calibrate(
+                    tagged,
+                    adapter=digest,
+                    base=session.model,
+                    mode=mode,
+                    readout=tuple(settings.features) if settings.features else settings.readout,
+                    promised=settings.promised,
+                    true_from=settings.true_from,
+                    data=names,
+                    provenance=session.provenance,
+                )
+            except LovecError as error:
+                if mode == ITERATIVE:
+                    raise
+                theirs = "keep their earlier map" if FREE_FORM in kept else "get the map of given texts"
+                warn(f"answers that the model writes itself {theirs}: {error}")
+                continue
+            _report(mode, made[mode], fitted)
+        path = write_calibrations(adapter, {**kept, **made})
+    print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
+    source = shlex.quote(options.source)
+    say_next(
+        (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
+        (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
+        ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
+    )
+
+
+def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibration]:
+    """Return the calibrations that are there and were fitted to scores of this model; others are replaced."""
+    from lovec.calibration import read_calibrations
+
+    try:
+        return read_calibrations(adapter, provenance)
+    except LovecError as error:
+        remark(f"the calibration that is there is replaced: {error}")
+        return {}
+
+
+def _labelled(settings: CalibrateSettings, source: Path) -> tuple[list[Record], Oracle | None, list[str]]:
+    """Return labelled records, an oracle for other answers to their questions if there is one, and where they are from.
+
+    Raises:
+        LovecError: there are no records, or nothing says where they are.
+    """
+    if settings.data is not None:
+        return list(read_any(settings.data)), None, [Path(settings.data).name]
+    from .training import prepare
+
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "recipe.yaml")
+        if settings.config is None:
+            recipe.write_text(recipe_text(_own_recipe(source)), encoding="utf-8")
+        with quiet():
+            cli = prepare("validate", ["--config", settings.config or str(recipe), "--trainer.logger", "false"])
+    data = cli.datamodule
+    data.prepare_data()
+    name = f"validation records of {type(data).__name__}"
+    oracle: Oracle | None = cli.model.oracle or getattr(data, "oracle", None)
+    return list(data.load("validation")), oracle, [name]
+
+
+def _own_recipe(source: Path) -> dict[str, Any]:
+    """Return the data section of a run's newest recipe: what a stranger could have written in it is not taken.
+
+    Raises:
+        LovecError: there is no recipe, or it names files or classes that only the user may name.
+    """
+    recipes = source.glob("logs/version_*/config.yaml")
+    newest = max(recipes, key=lambda path: int(path.parent.name.rpartition("_")[2]), default=None)
+    if newest is None:
+        raise LovecError(
+            f"{source} has no recipe of a training run (logs/version_0/config.yaml), so nothing says what to fit to; "
+            "give --data FILE with labelled answers, or --config RECIPE"
+        )
+    recipe = parse_recipe(newest.read_text(encoding="utf-8"), str(newest))
+    chosen = RecipeFilter()
+    taken = chosen.taken({"data": recipe.get("data", {}), "model": {"class_path": "lovec.modules.SFT"}}, str(source))
+    if refused := [left.option for left in chosen.left_out if left.needed]:
+        raise LovecError(
+            f"{newest} sets {', '.join(refused)}, which is not taken from the folder of a run; give "
+            f"--config {newest} if you trust it, or --data FILE with labelled answers"
+        )
+    return taken
+
+
+def _tagged(
+    session: Session, records: Sequence[Record], oracle: Oracle | None, mode: str, settings: CalibrateSettings
+) -> list[Record] | None:
+    """Return tagged and labelled records, or None where a mode cannot be labelled."""
+    engine, encoder = session.engine, session.encoder
+    likelihoods = any(name.startswith("logp") for name in settings.features or ())
+    if mode == ITERATIVE:
+        given = [untag(record, encoder.tags)[0].statements() for record in records if record.sentences]
+        remark(f"{counted(len(given), 'labelled answer is', 'labelled answers are')} tagged")
+        if (found := scoring_difference(engine, encoder, given)) is not None:
+            remark(found.describe())
+            if found.is_large:
+                warn(found.advice("--scoring"))
+        return IterativeTagger(engine, encoder, "mean", likelihoods=likelihoods).tag(given)
+    if oracle is None:
+        remark("answers that the model writes itself get the map of given texts: there is no oracle to label them")
+        return None
+    if (attach := getattr(oracle, "attach", None)) is not None:
+        if session.policy is None:
+            remark(
+                "answers that the model writes itself get the map of given texts: their judge needs the policy in this "
+                "process (--engine transformers)"
+            )
+            return None
+        attach(session.policy, encoder)
+    remark(f"{counted(len(records), 'question is', 'questions are')} answered, and the answers labelled")
+    sampling = Sampling(settings.max_new_tokens)
+    answers = FreeFormTagger(engine, encoder, sampling, "mean", distributions=True, likelihoods=likelihoods).tag(
+        [Record(record.id, record.question, record.evidence, meta=record.meta) for record in records]
+    )
+    rated = checked_ratings(oracle, answers)
+    return [record.with_factuality(row) for record, row in zip(answers, rated, strict=True)]
+
+
+def _report(mode: str, made: Calibration, fitted: Fitted) -> None:
+    """Print what a map does, before and after, and what is promised."""
+    kind = "given texts (iterative tagging)" if mode == ITERATIVE else "answers of the model (free-form tagging)"
+    report(f"{kind}: {made.describe()}", made, fitted, [found.describe() for found in made.guarantees])

@@ -1,0 +1,109 @@
+"""The description of the server in OpenAPI's format: what may be asked for, with examples."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from docstring_parser import parse
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from lovec.serving.responses_api import ItemRequest
+from lovec.serving.wire import ChatRequest, TagRequest
+
+_QUESTION = "In a paragraph, could you tell me what you know about Jupiter?"
+_TEXT = "Jupiter is the largest planet. It has one moon."
+_PERCENT, _TAG = " [{confidence:.0%}]", " <confidence> {score} </confidence>"
+
+_ASKED = {"messages": [{"role": "user", "content": _QUESTION}]}
+_SCHEMAS = "#/components/schemas/"
+_BEARER = {"key": {"type": "http", "scheme": "bearer"}}
+
+ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]] = {
+    "/v1/chat/completions": (
+        ChatRequest,
+        "Answer the last message of a conversation (OpenAI's chat API).",
+        "A chat completion. Every message has `confidence`, a list of its sentences with their confidences.",
+        {
+            "a question": _ASKED,
+            "confidences in the text": {**_ASKED, "inline": _PERCENT},
+            "stated scores in the text, as a stream": {**_ASKED, "inline": _TAG, "stream": True},
+            "without doubtful sentences": {**_ASKED, "min_confidence": 0.5},
+        },
+    ),
+    "/v1/responses": (
+        ItemRequest,
+        "Answer the last message of a conversation (OpenAI's Responses API).",
+        "A response. Its text has an annotation of the type `confidence` for every sentence.",
+        {
+            "a question": {"input": _QUESTION},
+            "confidences in the text": {"input": _QUESTION, "inline": _PERCENT, "max_output_tokens": 200},
+        },
+    ),
+    "/v1/tag": (
+        TagRequest,
+        "Give every sentence of a text a confidence.",
+        "The text, with `confidence`, a list of its sentences and other parts.",
+        {
+            "a text": {"text": _TEXT, "question": _QUESTION},
+            "confidences in the text": {"text": _TEXT, "about": "Jupiter", "inline": _PERCENT},
+        },
+    ),
+}
+"""Path, request, what is done, what the response is, and examples of requests by what they show."""
+
+
+def describe(name: str, guarded: bool) -> dict[str, Any]:
+    """Return the description.
+
+    Args:
+        name: name of the model.
+        guarded: whether requests must bring a key.
+    """
+    models = [request for request, *_ in ENDPOINTS.values()]
+    _, found = models_json_schema([(model, "validation") for model in models], ref_template=f"{_SCHEMAS}{{model}}")
+    schemas = found["$defs"]
+    for model in models:
+        _explain(model, schemas[model.__name__])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": f"lovec serve: {name}",
+            "version": version("lovec"),
+            "description": "A language model that gives every sentence a confidence. Parameters of OpenAI's APIs that "
+            "are not listed are refused, unless their values ask for nothing.",
+        },
+        "paths": {
+            path: {"post": _operation(model, does, reply, examples)}
+            for path, (model, does, reply, examples) in ENDPOINTS.items()
+        },
+        "components": {"schemas": schemas, **({"securitySchemes": _BEARER} if guarded else {})},
+        **({"security": [{"key": []}]} if guarded else {}),
+    }
+
+
+def _operation(model: type[BaseModel], does: str, reply: str, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the description of an endpoint, see ``ENDPOINTS``."""
+    body = {
+        "schema": {"$ref": f"{_SCHEMAS}{model.__name__}"},
+        "examples": {name: {"value": example} for name, example in examples.items()},
+    }
+    error = 'An error in OpenAI\'s form: {"error": {"message", "type", "param", "code"}}.'
+    return {
+        "summary": does,
+        "requestBody": {"required": True, "content": {"application/json": body}},
+        "responses": {
+            "200": {"description": f"{reply} With `stream`, server-sent events."},
+            "default": {"description": error},
+        },
+    }
+
+
+def _explain(model: type[BaseModel], schema: dict[str, Any]) -> None:
+    """Put what the docstrings of a request say of its parameters into its schema."""
+    schema.pop("description", None)
+    for kind in reversed(model.__mro__):
+        for parameter in parse(kind.__doc__ or "").params:
+            if parameter.arg_name in schema["properties"]:
+                schema["properties"][parameter.arg_name]["description"] = parameter.description

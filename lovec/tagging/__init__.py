@@ -1,0 +1,39 @@
+"""Tag any text: the work behind ``lovec tag`` and ``lovec.tag``."""
+
+from lovec.tagging.apis import OPENAI, ApiModel, ApiTagger
+from lovec.tagging.base import DocumentTagger, with_unknown_words
+from lovec.tagging.methods import SAMPLED, Method, MethodTagger, check_questions
+from lovec.tagging.texts import (
+    CUT_OFF,
+    DEFAULT_QUESTION,
+    Documents,
+    TextTagger,
+    about_question,
+    guessed_question,
+    question_notices,
+    tag,
+    text_record,
+    topic_of,
+)
+
+__all__ = [
+    "CUT_OFF",
+    "DEFAULT_QUESTION",
+    "OPENAI",
+    "SAMPLED",
+    "ApiModel",
+    "ApiTagger",
+    "DocumentTagger",
+    "Documents",
+    "Method",
+    "MethodTagger",
+    "TextTagger",
+    "about_question",
+    "check_questions",
+    "guessed_question",
+    "question_notices",
+    "tag",
+    "text_record",
+    "topic_of",
+    "with_unknown_words",
+]

@@ -1,0 +1,576 @@
+"""A model behind chat completions as a tagger: no token ids, no log-probabilities of a prompt, one reply a call.
+
+It answers questions with tags, by the instruction; and it gives the sentences of given texts a confidence by p(true),
+Verb-Conf, Self-Consistency and LUQ, whose questions it answers in words. Where the server gives log-probabilities of
+the first tokens, they make the distribution over the possible words; elsewhere the word that was replied counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from lovec.answers import split_record
+from lovec.baselines import LUQ, BaselineResources, Claim, Judge, Samples, SelfConsistency, Wording, YesNoJudge
+from lovec.baselines.base import with_confidences
+from lovec.baselines.samples import brought_samples
+from lovec.encoding import default_instruction
+from lovec.notices import SingleWarning, counted
+from lovec.oracles.answers import longest_reply, read_answer, sampling_parameters
+from lovec.oracles.asking import Asker, Prompt
+from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken
+from lovec.oracles.costs import Estimate
+from lovec.progress import doing, rounded_time
+from lovec.provenance import Provenance, prompt_settings
+from lovec.settings import Count, checked
+from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import OnWritten, read_tagged
+from lovec.taggers.scoring import Tagged, items_of, read_out
+from lovec.tagging.base import DocumentTagger, with_problem
+from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
+from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
+from lovec.thoughts import without_thoughts
+from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Readout, Record, Sampling, Scale, Sentence
+
+T = TypeVar("T")
+
+OPENAI = "openai"
+"""Name of the engine that is a model behind chat completions."""
+
+_LOGPROBS: Sequence[Mapping[str, Any]] = (
+    {"logprobs": True, "top_logprobs": 20},
+    {"logprobs": True, "top_logprobs": 5},  # the most that some servers give
+    {},
+)
+_SHORT = Sampling(16)  # of a reply that is a word
+_TRUTH = Scale(("False", "True"))
+_TRUTH_REPLY = re.compile(r"\W*(true|false)\b", re.IGNORECASE)
+_NUMBER_REPLY = re.compile(r"\W*(?:confidence(?:\s+score)?\W*)?(\d{1,2})(?:\s*(?:/|out of)\s*10)?\W*", re.IGNORECASE)
+_SUPPORT_REPLY = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+_SENTENCE_TOKENS = 25  # of a sentence of a sample that does not exist yet
+
+log = logging.getLogger(__name__)
+
+
+class ApiModel(Asker):
+    """A model on an OpenAI-compatible server, for `--engine openai`: base_url and what it may cost.
+
+    The API key is read from $OPENAI_API_KEY. Replies are stored in the cache as they come, so nothing is paid for
+    twice.
+
+    Args:
+        parameters: sent with every call, in place of temperature, max_tokens and seed, such as
+            ``{"max_completion_tokens": 2048}`` for models that think first; null leaves one out.
+        max_cost: the most US dollars to spend.
+        ask_again: whether what has only unusable replies in the cache is asked again.
+    """
+
+    def answers(self, names: Sequence[str], prompts: Sequence[Prompt[T]]) -> list[T | None]:
+        """Return what the reply to every prompt says; None for those that ``failures`` names.
+
+        Raises:
+            LovecError: the money is spent, the server refuses every call, 20 in a row failed, or a reply could not be
+                stored; all replies so far are in the cache.
+        """
+        with doing(self.model, text=lambda: f"{self.model}: {self.status}"):
+            asked = self._ask(names, [partial(_same, prompt) for prompt in prompts])
+        if asked.missing or asked.gave_up:
+            rest = f"{len(asked.missing)} of {len(names)} calls are not made, " if asked.missing else ""
+            raise LovecError(f"{asked.stop_reason}; {rest}all replies so far are in the cache")
+        return list(asked.values)
+
+    def estimated(self, prompts: Iterable[Prompt[Any]]) -> Estimate:
+        """Estimate what it takes to ask, without any call."""
+        return replace(self._estimate((partial(_same, prompt) for prompt in prompts), False), unit="question")
+
+    def sent(self, sampling: Sampling, key: str = "") -> dict[str, Any]:
+        """Return the parameters of a call, see ``sampling_parameters``."""
+        return sampling_parameters(sampling, key, self.parameters)
+
+
+def _same(prompt: Prompt[T]) -> Prompt[T]:
+    return prompt
+
+
+def api_provenance(model: str, instruction: str, tags: TagFormat) -> Provenance:
+    """Return what decides the scores of a model behind an API, as far as anybody can know."""
+    parts = {"base": {"name": model}, "adapter": {}, "prompt": prompt_settings(instruction, tags), "computing": {}}
+    return Provenance(parts)
+
+
+def check_api(method: Method | None, readout: Readout | None, asking: bool) -> None:
+    """Refuse what a model behind chat completions cannot do.
+
+    Args:
+        method: the method of given texts; None where the model states confidences in its own answers.
+        readout: how confidences are read.
+        asking: whether questions are to be answered.
+
+    Raises:
+        LovecError: there is no such method here, or texts are given without one, or questions with one.
+    """
+    if method is None and not asking:
+        raise LovecError(
+            "a model behind chat completions tags given texts by a method: p_true, verbal, self_consistency or luq; "
+            "without one it answers questions"
+        )
+    if method is not None:
+        check_method(method, readout)
+        if asking:
+            raise LovecError(f"the method {method} tags given texts; leave it out to have questions answered with tags")
+    if method == "likelihood":
+        raise LovecError(
+            "the method likelihood needs log-probabilities of given tokens, which chat completions do not give; use "
+            "p_true or verbal"
+        )
+
+
+# Reading replies
+
+
+def level_logps(reply: ChatReply, place: int, words: Sequence[str]) -> list[float] | None:
+    """Return the log-probability of every word, where one of them begins at a place of a reply.
+
+    The words are told by their first tokens, whatever capitals they have. A token that begins several words, as "1" may
+    begin "10", counts for none, unless it is the one that was written, and the token after it decides.
+
+    Args:
+        reply: the reply.
+        place: number of characters before the word.
+        words: the words that may be there.
+
+    Returns:
+        A log-probability for each, -inf for a word that is not among the most probable; None where none is known.
+    """
+    at = reply.token_at(place)
+    if at is None:
+        return None
+    mass = _word_masses(reply, at, reply.text[reply.tokens[at].begin : place], "", [word.lower() for word in words])
+    return [math.log(p) if p > 0 else -math.inf for p in mass] if any(mass) else None
+
+
+def _word_masses(reply: ChatReply, at: int, before: str, begun: str, words: Sequence[str]) -> list[float]:
+    """Return the probability of every word.
+
+    Args:
+        reply: the reply.
+        at: index of a token.
+        before: what the token has before the word.
+        begun: the part of the word before the token.
+        words: the words, in lower case.
+    """
+    token, mass = reply.tokens[at], [0.0] * len(words)
+    texts = {name: (begun + name.removeprefix(before).lower()).lstrip() for name in token.logps}
+    for name, logp in token.logps.items():
+        text = texts[name].rstrip()
+        ended = [word for word in words if text.startswith(word) and not text[len(word) : len(word) + 1].isalnum()]
+        longer = [word for word in words if word.startswith(text) and word != text] if text else []
+        longer = [word for word in longer if word not in texts.values()]  # that is a token of its own
+        found = ended + longer
+        if len(found) == 1:
+            mass[words.index(found[0])] += math.exp(logp)
+        elif len(found) > 1 and name == token.text and _follows(reply, at):
+            rest = _word_masses(reply, at + 1, "", texts[name], words)
+            total = sum(rest)
+            mass = [m + math.exp(logp) * r / total if total else m for m, r in zip(mass, rest, strict=True)]
+    return mass
+
+
+def _follows(reply: ChatReply, at: int) -> bool:
+    """Return whether the token after another one is known."""
+    token = reply.tokens[at]
+    return at + 1 < len(reply.tokens) and reply.tokens[at + 1].begin == token.begin + len(token.text)
+
+
+def _tokens_in(spans: Callable[[str], Sequence[tuple[int, int]]], reply: ChatReply) -> tuple[ReplyToken, ...]:
+    """Return the tokens of a reply that have a character in one of the spans of its text."""
+    ranges = spans(reply.text)
+    return tuple(
+        token
+        for token in reply.tokens
+        if any(token.begin < end and token.begin + len(token.text) > begin for begin, end in ranges)
+    )
+
+
+def _tag_insides(tags: TagFormat, text: str) -> list[tuple[int, int]]:
+    """Return where the scores of an answer stand: behind the opening word and white space, up to the closing word."""
+    parsed = parse(text, tags)
+    begin, places = len(parsed.thought), []
+    for span in parsed.sentences:
+        opening, closing = span.raw.find(tags.open), span.raw.rfind(tags.close)
+        inside = span.raw[opening + len(tags.open) : closing]
+        first = begin + opening + len(tags.open) + len(inside) - len(inside.lstrip())
+        places.append((first, begin + closing) if span.score is not None else (0, 0))
+        begin += len(span.raw)
+    return places
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word that a model has replied with.
+
+    Attributes:
+        level: its level in the scale of possible words.
+        logps: log-probability of each of them; None where they are not known.
+    """
+
+    level: int
+    logps: list[float] | None = None
+
+
+def _word_match(pattern: re.Pattern[str], whole: bool, text: str) -> re.Match[str] | None:
+    """Return where a reply has its word, behind a thought."""
+    begin = len(text) - len(without_thoughts(text) or "")
+    return pattern.fullmatch(text, begin) if whole else pattern.match(text, begin)
+
+
+def _word_place(pattern: re.Pattern[str], whole: bool, text: str) -> list[tuple[int, int]]:
+    match = _word_match(pattern, whole, text)
+    return [] if match is None else [match.span(1)]
+
+
+def _read_word(pattern: re.Pattern[str], whole: bool, words: Sequence[str], reply: ChatReply) -> _Word | str:
+    """Return the word that a reply consists of, or begins with, or why it has none."""
+    read = read_answer(reply)
+    if isinstance(read, str):
+        return read
+    match = _word_match(pattern, whole, reply.text)
+    known = [word.lower() for word in words]
+    if match is None or match[1].lower() not in known:
+        return f"the reply is {read[0][:60]!r}, expected {' or '.join(words)}"
+    return _Word(known.index(match[1].lower()), level_logps(reply, match.start(1), words))
+
+
+def _read_tags(tags: TagFormat, strict: bool, reply: ChatReply) -> ChatReply | str:
+    """Return a reply with an answer, or why it cannot be used: where ``strict``, malformed tags are a reason."""
+    read = read_answer(reply)
+    if isinstance(read, str):
+        return read
+    parsed = parse(reply.text, tags)
+    problems = [span.problem for span in parsed.sentences if span.problem is not None]
+    if read[1] and parsed.tail.strip():
+        problems.append("text without a tag")
+    return f"malformed tags: {problems[0]}" if strict and problems else reply
+
+
+class _ApiJudge(Judge):
+    """Asks the model whether a text supports a sentence; a reply that cannot be used counts as No."""
+
+    def __init__(self, tagger: ApiTagger) -> None:
+        self._tagger = tagger
+
+    def attach(self, resources: BaselineResources) -> None:
+        """Do nothing: the judge has its model."""
+
+    def support(self, claims: Sequence[Claim]) -> list[float]:
+        """Return 1 for every claim to which the model says Yes, else 0."""
+        names = [f"{claim.record.id}/comparison-{at}" for at, claim in enumerate(claims, 1)]
+        replies = self._tagger.asker.answers(names, list(map(self._tagger.judge_prompt, claims)))
+        return [0.0 if reply is None else float(reply.level) for reply in replies]
+
+
+class _NoTokens:
+    """Stands for the engine of a judge that asks for one, which a model behind chat completions is not."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LovecError("this judge needs token ids, which chat completions do not give; use NLIJudge, or none")
+
+
+@checked()
+class ApiTagger(DocumentTagger):
+    """Tags with a model behind chat completions: its own answers by tags, given texts by a method.
+
+    Args:
+        asker: the model.
+        method: "p_true", "verbal", "self_consistency" or "luq" for given texts; None for questions.
+        samples: other answers per question, for the last two.
+        judge: tells them whether a text supports a sentence; None asks the model itself.
+        readout: "stated" asks for no log-probabilities; "mean", and None where a score is stated, takes the mean of the
+            distribution that they make, where the server gives them. For "verbal" None is "stated".
+        max_new_tokens: longest answer, in tokens.
+        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        instruction: system turn that asks for tags; None is the paper's.
+        tags: the tag words and the scale.
+
+    Attributes:
+        asker: as passed.
+        expected_calls: number of calls that ``cost`` has announced.
+
+    Raises:
+        LovecError: ``min_confidence`` is not in [0, 1], or the method is none of these.
+    """
+
+    def __init__(
+        self,
+        asker: ApiModel,
+        method: Method | None = None,
+        samples: Count = 10,
+        judge: Judge | None = None,
+        readout: Readout | None = None,
+        max_new_tokens: Count = 512,
+        min_confidence: float | None = None,
+        instruction: str | None = None,
+        tags: TagFormat = DEFAULT_TAGS,
+    ) -> None:
+        super().__init__(asker.model, tags, Deployment(), min_confidence)
+        check_api(method, readout, asking=method is None)
+        self.asker = asker
+        self.method = method
+        self.samples = samples
+        self.readout = readout
+        self.instruction = default_instruction(tags) if instruction is None else instruction
+        self.expected_calls = 0
+        self._sampling = Sampling(max_new_tokens)
+        self._wording = Wording()
+        self._seconds = 0.0
+        self._asks_itself = judge is None or isinstance(judge, YesNoJudge)
+        self._judge: Judge = _ApiJudge(self)
+        if judge is not None and not self._asks_itself:
+            nothing: Any = _NoTokens()
+            judge.attach(BaselineResources(nothing, nothing, self._wording, Samples()))
+            self._judge = judge
+        self._unknown = SingleWarning(
+            log, "the server gives no log-probabilities: the confidence of %d records so far is what was stated: %s"
+        )
+
+    def close(self) -> None:
+        """Do nothing: calls end by themselves."""
+
+    def note(self, mode: str) -> str:
+        """Return one sentence that says what the confidences are."""
+        if self.method is not None:
+            return method_note(self.method, self.samples, self.readout)
+        if self.readout == "stated":
+            return "Confidence: the stated score, as a share of the highest score; not calibrated."
+        return (
+            "Confidence: the mean of the stated scores by the probabilities of their first tokens, where the server "
+            "gives them, else the stated score; not calibrated."
+        )
+
+    def cost(self, records: Iterable[Record], mode: str) -> str:
+        """Return in words what it takes: calls, tokens and, where prices are given, US dollars."""
+        comparisons = [0, 0]  # calls to make, and tokens of their prompts
+        estimate = self.asker.estimated(self._announced(records, comparisons))
+        calls, tokens = comparisons
+        if calls:
+            tokens_in, tokens_out = estimate.tokens_in + tokens, estimate.tokens_out + calls
+            estimate = replace(
+                estimate,
+                records=estimate.records + calls,
+                calls=estimate.calls + calls,
+                tokens_in=tokens_in,
+                tokens_out=tokens_out,
+                cost=self.asker.prices.cost(tokens_in, tokens_out),
+            )
+        self.expected_calls = estimate.calls
+        return f"{self.model}: {estimate}"
+
+    def account(self) -> str:
+        """Return in words what tagging has taken: calls, replies from the cache, money or tokens, time."""
+        unusable = self.asker.unusable
+        again = f", {counted(unusable, 'reply', 'replies')} could not be used" if unusable else ""
+        return f"{self.model}: {self.asker.status}{again}; took {rounded_time(self._seconds)}"
+
+    def stream(self, records: Sequence[Record], mode: str, on_written: OnWritten | None = None) -> Iterator[Tagged]:
+        """Yield the sentences of records, and the records as they are in the end; all calls are made before.
+
+        Args:
+            records: the texts, or the questions.
+            mode: "iterative" with a method, "free-form" without.
+            on_written: not used: a reply comes whole.
+
+        Raises:
+            LovecError: the mode is the other one, or asking has stopped, see `ApiModel.answers`.
+        """
+        check_api(self.method, self.readout, asking=mode == FREE_FORM)
+        start = time.monotonic()
+        tagged = self._answered(records) if self.method is None else self._scored(records)
+        self._unknown.flush()
+        self._seconds += time.monotonic() - start
+        for number, record in enumerate(tagged):
+            yield from items_of(self._filtered(record, mode), number)
+
+    # What is asked
+
+    def _announced(self, records: Iterable[Record], comparisons: list[int]) -> Iterator[Prompt[Any]]:
+        """Yield what is asked about records, as far as it is known; what is not is added to ``comparisons``."""
+        for record in records:
+            if self.method is None:
+                yield self._question_prompt(record)
+                continue
+            statements = self._split(record).statements()
+            if self.method not in SAMPLED:
+                yield from self._sentence_prompts(statements)
+            elif statements.sentences:
+                yield from self._comparison_prompts(statements, comparisons)
+
+    def _comparison_prompts(self, record: Record, comparisons: list[int]) -> Iterator[Prompt[Any]]:
+        """Yield the samples of a text, and the comparisons with those that the cache has."""
+        prompts = [] if brought_samples(record) else self._sample_prompts(record)
+        yield from prompts
+        if not self._asks_itself:
+            return
+        with ReplyCache(self.asker.cache) as cache:
+            values = [self.asker.stored_value(prompt, cache) for prompt in prompts]
+        texts = brought_samples(record)[: self.samples] or [value[0] for value in values if value is not None]
+        pieces = [piece for text in texts for piece in self._pieces(strip(text, self.tags))]
+        for sentence in record.sentences:
+            yield from (self.judge_prompt(Claim(record, piece, sentence.text)) for piece in pieces)
+        unknown = sum(value is None for value in values)
+        each, length = 1, self._sampling.max_new_tokens
+        if self.method == "self_consistency":  # as many sentences as the text has
+            each, length = len(record.sentences), _SENTENCE_TOKENS
+        for sentence in record.sentences:
+            empty = self.judge_prompt(Claim(record, "", sentence.text))
+            comparisons[0] += unknown * each
+            comparisons[1] += unknown * each * (empty.tokens + length)
+
+    def _wishes(self) -> Sequence[Mapping[str, Any]]:
+        return ({},) if self.readout == "stated" else _LOGPROBS
+
+    def _question_prompt(self, record: Record) -> Prompt[ChatReply]:
+        """Return the question of a record, with the instruction; malformed tags are asked for once more."""
+        sent = self.asker.sent(self._sampling)
+        return Prompt(
+            record.question,
+            longest_reply(sent, self._sampling),
+            sent,
+            partial(_read_tags, self.tags, True),
+            instruction=self.instruction,
+            attempts=2,
+            settle=partial(_read_tags, self.tags, False),
+            wishes=self._wishes(),
+            kept=partial(_tokens_in, partial(_tag_insides, self.tags)),
+        )
+
+    def _sentence_prompts(self, record: Record) -> list[Prompt[_Word]]:
+        """Return the question of the method about every sentence of a text."""
+        context = " ".join(sentence.text for sentence in record.sentences)
+        wording, pattern, words = self._wording.verbal, _NUMBER_REPLY, DEFAULT_SCALE.words
+        wishes: Sequence[Mapping[str, Any]] = _LOGPROBS if self.readout == "mean" else ({},)
+        if self.method == "p_true":
+            wording, pattern, words, wishes = self._wording.p_true, _TRUTH_REPLY, _TRUTH.words, _LOGPROBS
+        fill = {"question": record.question.strip(), "context": context}
+        return [
+            self._word_prompt(wording.format(**fill, sentence=sentence.text), pattern, words, wishes)
+            for sentence in record.sentences
+        ]
+
+    def judge_prompt(self, claim: Claim) -> Prompt[_Word]:
+        """Return the question whether a text supports a sentence."""
+        text = self._wording.support.format(
+            question=claim.record.question, context=claim.premise, sentence=claim.hypothesis
+        )
+        return self._word_prompt(text, _SUPPORT_REPLY, ("No", "Yes"), ({},))
+
+    def _word_prompt(
+        self, text: str, pattern: re.Pattern[str], words: Sequence[str], wishes: Sequence[Mapping[str, Any]]
+    ) -> Prompt[_Word]:
+        """Return a question that is answered by a word."""
+        whole = pattern is _NUMBER_REPLY  # which may be the beginning of something else
+        read, kept = partial(_read_word, pattern, whole, words), partial(_word_place, pattern, whole)
+        sent = self.asker.sent(_SHORT)
+        return Prompt(text, longest_reply(sent, Sampling(1)), sent, read, wishes=wishes, kept=partial(_tokens_in, kept))
+
+    def _sample_prompts(self, record: Record) -> list[Prompt[tuple[str, bool]]]:
+        """Return the question of a record, once for each sample."""
+        how = Sampling(self._sampling.max_new_tokens, temperature=1.0)
+        sent = [self.asker.sent(how, f"{how.seed}/{record.id}/{number}") for number in range(1, self.samples + 1)]
+        return [Prompt(record.question, longest_reply(one, how), one, read_answer) for one in sent]
+
+    # What becomes of replies
+
+    def _answered(self, records: Sequence[Record]) -> list[Record]:
+        """Have questions answered with tags."""
+        replies = self.asker.answers([record.id for record in records], list(map(self._question_prompt, records)))
+        return [self._read(*pair) for pair in zip(records, replies, strict=True)]
+
+    def _read(self, record: Record, reply: ChatReply | None) -> Record:
+        """Return a record with the tagged answer in a reply."""
+        if reply is None:
+            failed = replace(record, answer="", sentences=(), rejected=None)
+            return with_problem(failed, f"no answer: {self.asker.failures.get(record.id, 'the call failed')}")
+        answer, parsed = read_tagged(record, reply.text, reply.finish != "length", self.tags)
+        sentences = list(answer.sentences)
+        for at, (place, _) in enumerate(_tag_insides(self.tags, reply.text)):
+            if (score := parsed.sentences[at].score) is not None:
+                logps = None if self.readout == "stated" else level_logps(reply, place, self.tags.scale.words)
+                sentences[at] = self._confident(record.id, sentences[at], _Word(score, logps), self.tags.scale)
+        return replace(answer, sentences=tuple(sentences))
+
+    def _scored(self, records: Sequence[Record]) -> list[Record]:
+        """Give the sentences of given texts confidences."""
+        split = [self._split(record) for record in records]
+        statements = [record.statements() for record in split]
+        rows = self._compared(statements) if self.method in SAMPLED else self._questioned(statements)
+        return [self._finished(*each) for each in zip(split, statements, rows, strict=True)]
+
+    def _questioned(self, records: Sequence[Record]) -> list[list[Sentence]]:
+        """Return the sentences of texts with what the method's question about each has given."""
+        prompts = [self._sentence_prompts(record) for record in records]
+        names = [f"{record.id}/sentence-{at}" for record in records for at, _ in enumerate(record.sentences, 1)]
+        found = self.asker.answers(names, [prompt for row in prompts for prompt in row])
+        replies = iter(found)
+        return [[self._worded(record.id, s, next(replies)) for s in record.sentences] for record in records]
+
+    def _worded(self, name: str, sentence: Sentence, word: _Word | None) -> Sentence:
+        plain = Sentence(sentence.text, sentence.factuality, claim=sentence.claim)
+        if word is None:
+            return plain
+        if self.method == "verbal":
+            return self._confident(name, plain, word, DEFAULT_SCALE)
+        if word.logps is None:
+            self._unknown.add(name)
+            return replace(plain, confidence=float(word.level))
+        false, true = map(math.exp, word.logps)
+        return replace(plain, confidence=true / (false + true))
+
+    def _confident(self, name: str, sentence: Sentence, word: _Word, scale: Scale) -> Sentence:
+        """Return a sentence with a stated score, and the mean of the distribution where it is asked for and known."""
+        stated = self.readout == "stated" or (self.readout is None and self.method == "verbal")
+        if word.logps is None and not stated:
+            self._unknown.add(name)
+        readout: Readout = "stated" if stated or word.logps is None else "mean"
+        return read_out(sentence, word.level, word.logps, None, scale, readout)
+
+    def _compared(self, records: Sequence[Record]) -> list[list[Sentence]]:
+        """Return the sentences of texts with how well other answers support them."""
+        asked = [record for record in records if record.sentences and not brought_samples(record)]
+        prompts = [self._sample_prompts(record) for record in asked]
+        names = [f"{record.id}/sample-{at}" for record in asked for at in range(1, self.samples + 1)]
+        found = self.asker.answers(names, [prompt for row in prompts for prompt in row])
+        replies = iter(found)
+        drawn = {
+            record.id: [reply[0] for _ in row if (reply := next(replies)) is not None]
+            for record, row in zip(asked, prompts, strict=True)
+        }
+        texts = [drawn.get(record.id) or brought_samples(record)[: self.samples] for record in records]
+        baseline = self._baseline()
+        baseline.judge_by(self._judge)
+        rows = baseline.compare(records, [[strip(text, self.tags) for text in each] for each in texts])
+        return [list(with_confidences(*pair).sentences) for pair in zip(records, rows, strict=True)]
+
+    def _baseline(self) -> LUQ | SelfConsistency:
+        return LUQ(self.samples) if self.method == "luq" else SelfConsistency(self.samples)
+
+    def _pieces(self, text: str) -> list[str]:
+        return self._baseline().pieces(text)
+
+    def _finished(self, record: Record, statements: Record, sentences: Sequence[Sentence]) -> Record:
+        """Return a text with its tagged statements in their places, and why some have no confidence."""
+        tagged = with_parts(record, replace(statements, sentences=tuple(sentences)))
+        if none := sum(sentence.confidence is None for sentence in sentences):
+            prefix = f"{record.id}/"
+            reasons = (reason for name, reason in self.asker.failures.items() if name.startswith(prefix))
+            why = next(reasons, "there is no other answer to compare with")
+            tagged = with_problem(tagged, f"{counted(none, 'sentence has', 'sentences have')} no confidence: {why}")
+        return tagged
+
+    def _split(self, record: Record) -> Record:
+        return replace(split_record(record, self.tags), rejected=None)

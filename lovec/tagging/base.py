@@ -1,0 +1,175 @@
+"""What all that tags documents shares: who tags, which sentences stay, and what is said of the confidences."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Self
+
+from lovec.taggers import Session
+from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import OnWritten
+from lovec.taggers.scoring import Tagged
+from lovec.tags import TagFormat
+from lovec.types import ITERATIVE, Keeps, Record, check_confidence
+
+
+class DocumentTagger(ABC):
+    """Tags texts, or answers questions; a context manager that closes the model.
+
+    Args:
+        model: name of the model, for messages.
+        tags: the tag words, and the scale of stated scores.
+        deployment: what becomes of the confidences.
+        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        keep_factual: probability of a guarantee, see ``Deployment.keeps``; None asks for none.
+
+    Attributes:
+        adapter: folder of the adapter; None without one.
+        whole: whether sentences that are left out stay in the records all the same, for those who show them; `keeps`
+            tells which they are. False at first.
+
+    Raises:
+        LovecError: ``min_confidence`` is not in [0, 1].
+    """
+
+    adapter: str | None = None
+
+    def __init__(
+        self,
+        model: str,
+        tags: TagFormat,
+        deployment: Deployment,
+        min_confidence: float | None = None,
+        keep_factual: float | None = None,
+    ) -> None:
+        check_confidence("min_confidence", min_confidence)
+        self.model = model
+        self.tags = tags
+        self.deployment = deployment
+        self.min_confidence = min_confidence
+        self.keep_factual = keep_factual
+        self.whole = False
+        self._ranks: list[list[float]] = []
+
+    @abstractmethod
+    def stream(self, records: Sequence[Record], mode: str, on_written: OnWritten | None = None) -> Iterator[Tagged]:
+        """Yield the sentences of records, those that are left out included, and the records as they are in the end.
+
+        Args:
+            records: the texts, or the questions.
+            mode: "iterative" for given texts, "free-form" for questions that are answered.
+            on_written: see ``FreeFormTagger.stream``.
+        """
+
+    @abstractmethod
+    def note(self, mode: str) -> str:
+        """Return one sentence that says what the confidences of a mode are."""
+
+    def cost(self, records: Iterable[Record], mode: str) -> str | None:
+        """Return in words what it takes to tag documents, before it is done; None where that is not known.
+
+        Args:
+            records: the documents; they are read one by one, and none is kept.
+            mode: "iterative" or "free-form".
+        """
+        return None
+
+    def left(self) -> str | None:
+        """Return, once, how long the rest of what ``cost`` was asked about takes; None where that is not known yet."""
+        return None
+
+    def account(self) -> str | None:
+        """Return in words what tagging has taken; None where nobody has counted."""
+        return None
+
+    def tag_texts(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records with a confidence for every sentence, in the order given.
+
+        Answers without sentences are split, and tags in them are removed. What states nothing (headings, code: see
+        ``lovec.types.PartKind``) stays among the sentences without a confidence, and the model does not see it.
+        ``meta["problems"]`` names problems with a text, such as a length beyond the model's context.
+
+        Args:
+            records: the texts.
+        """
+        return [item for item in self.stream(records, ITERATIVE) if isinstance(item, Record)]
+
+    def keeps(self, mode: str) -> Keeps:
+        """Return a function that tells whether a tagged sentence is kept.
+
+        Args:
+            mode: "iterative" for given texts, "free-form" for answers.
+
+        Raises:
+            LovecError: there is no threshold for the guarantee that is asked for.
+        """
+        return self.deployment.keeps(mode, self.min_confidence, self.keep_factual)
+
+    def drift(self, mode: str) -> str | None:
+        """Return in one sentence how all texts so far differ from those that the map was fitted to; None if not."""
+        return self.deployment.drift(self._ranks, mode)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the model holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _filtered(self, record: Record, mode: str) -> Record:
+        """Return a record without the sentences that are not kept, and with their number in its meta data."""
+        self._ranks.append(self.deployment.ranks(record, mode))
+        if self.min_confidence is None and self.keep_factual is None:
+            return record
+        kept = tuple(filter(self.keeps(mode), record.sentences))
+        meta = {**record.meta, "left_out": len(record.sentences) - len(kept)}
+        return replace(record, sentences=record.sentences if self.whole else kept, meta=meta, rejected=None)
+
+
+class SessionTagger(DocumentTagger):
+    """Tags with a model that runs here, or on a vLLM server.
+
+    Args:
+        session: the model.
+        deployment: as for `DocumentTagger`, as are the others.
+        min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
+        keep_factual: probability of a guarantee; None asks for none.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        deployment: Deployment,
+        min_confidence: float | None = None,
+        keep_factual: float | None = None,
+    ) -> None:
+        super().__init__(session.model, session.encoder.tags, deployment, min_confidence, keep_factual)
+        self.session = session
+        self.adapter = session.adapter
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        self.session.close()
+
+
+def with_problem(record: Record, problem: str) -> Record:
+    """Return a record with one more problem, before those that it has."""
+    return replace(record, meta={**record.meta, "problems": [problem, *record.meta.get("problems", ())]})
+
+
+def with_unknown_words(record: Record, session: Session, mode: str) -> Record:
+    """Return a tagged record with a problem more if the model knows too few words of what it has read.
+
+    Args:
+        record: a tagged text, or a question that was answered.
+        session: the model.
+        mode: "iterative" or "free-form".
+    """
+    read = [part.text for part in record.sentences if part.is_statement] if mode == ITERATIVE else [record.question]
+    problem = session.unknown_words_problem(read)
+    return record if problem is None else with_problem(record, problem)

@@ -1,0 +1,56 @@
+"""The benchmark of promises for kinds: what it measures on made-up answers, and that the page has its numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lovec.calibration.conformal import Passage
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def kinds() -> Any:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("script_kinds", FOLDER / "kinds.py")
+        assert spec and spec.loader
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+    finally:
+        sys.path.remove(str(FOLDER))
+    return script
+
+
+def test_one_threshold_breaks_the_promise_for_a_kind_and_its_own_keeps_it(kinds: Any) -> None:
+    rng = np.random.default_rng(0)
+    passages, names = [], []
+    for at in range(300):
+        rare = at % 3 == 0
+        scores = rng.random(10)
+        true = rng.random(10) < scores * (0.5 if rare else 1.0)
+        passages.append(Passage(scores.tolist(), true.tolist()))
+        names.append("rare" if rare else "freq")
+    rows = {(row["promise"], row["kind"]): row for row in kinds.tried(passages, names, 40, seed=0)}
+    assert [kind for _, kind in rows][:2] == ["freq", "rare"]
+    for promise, sign in (("share", -1), ("errors", 1)):
+        alpha = 0.2 if promise == "errors" else 0.8
+        assert sign * (rows[promise, "rare"]["all reached"] - alpha) > 0.02
+        for kind in ("freq", "rare"):
+            assert sign * (rows[promise, kind]["kind reached"] - alpha) < 0.02
+        assert rows[promise, "freq"]["kind kept"] > rows[promise, "freq"]["all kept"]
+    about = {"date": "", "commit": "", "versions": {}, "machine": ""}
+    lines = kinds.table({"splits": 40, "data": {"rarity": list(rows.values())}, **about}).splitlines()
+    bold = [line for line in lines if "**" in line and line.startswith("|")]
+    assert bold and all("rare" in line for line in bold)
+
+
+def test_the_page_has_what_was_measured(kinds: Any) -> None:
+    content = kinds.table(kinds.read_json(kinds.RESULTS))
+    assert f"{kinds.BEGIN}\n{content}\n{kinds.END}" in kinds.PAGE.read_text(encoding="utf-8")

@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import torch
-from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from lovec.metrics.bootstrap import Interval
@@ -139,6 +139,8 @@ def powered_mean(people: Tensor, judge: Tensor, group: Tensor, level: float = LE
     Raises:
         LovecError: people have labelled rows of fewer than two groups, the shapes differ, or the level is out of range.
     """
+    from scipy.special import stdtrit  # takes a moment, which commands that need no interval need not wait
+
     check_range("level", level, above=0, below=1)
     found = _ByBin.of(people, judge, group, torch.zeros_like(group), 1)
     weight = found.weight(torch.ones(1, dtype=torch.float64))
@@ -173,7 +175,7 @@ def labels_needed(people: Tensor, judge: Tensor, group: Tensor, width: float, le
     found = _ByBin.of(people, judge, group, torch.zeros_like(group), 1)
     weight = found.weight(torch.ones(1, dtype=torch.float64))
     per_label = found.labels * float((found.people - weight * found.seen).square().sum())
-    left = (width / 2 / float(ndtri((1 + level) / 2))) ** 2 - float((weight * found.every).square().sum())
+    left = (width / 2 / NormalDist().inv_cdf((1 + level) / 2)) ** 2 - float((weight * found.every).square().sum())
     return math.ceil(per_label / left) if left > 0 else None
 
 

@@ -82,8 +82,9 @@ def test_commands_on_files_import_no_model_code(files, words):
     (files / "run/logs/version_0").mkdir(parents=True, exist_ok=True)
     (files / "run/logs/version_0/metrics.csv").write_text("step,train/loss\n1,0.5\n2,0.4\n", encoding="utf-8")
     places = {"RUN": "run", "LABELLED": "labelled.jsonl", "OUT": f"labels-{words[0]}"}
+    intervals = {"scipy"} if words[0] == "agreement" else set()  # scipy.special alone, a sixth of a second
     words = [str(files / places[word]) if word in places else word for word in words]
-    assert not imported_by(*words) & (TRAINING | ELSEWHERE | MODELS)
+    assert not imported_by(*words) & (TRAINING | ELSEWHERE | MODELS - intervals | {"scipy.optimize", "scipy.stats"})
 
 
 @pytest.mark.slow

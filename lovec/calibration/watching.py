@@ -238,6 +238,7 @@ class Watch(PlainObject):
         guarantees: the promises.
         promises: the alarm of each.
         map: the alarm of the map.
+        answers: number of answers.
     """
 
     what: ClassVar[str] = "a watch"
@@ -245,6 +246,7 @@ class Watch(PlainObject):
     guarantees: Annotated[tuple[Guarantee, ...], Within(most=100)]
     promises: Annotated[tuple[Alarm, ...], Within(most=100)]
     map: Alarm
+    answers: int = 0
 
     @classmethod
     def over(cls, guarantees: Sequence[Guarantee]) -> Watch:
@@ -266,7 +268,7 @@ class Watch(PlainObject):
             promises.append(alarm.after([promise_loss(promised, passage)]))
         pairs = [(one.confidence, one.factuality) for one in rated if one.confidence is not None]
         moved = self.map.after(map_gaps([c for c, _ in pairs], [f for _, f in pairs]).tolist()) if pairs else self.map
-        return replace(self, promises=tuple(promises), map=moved)
+        return Watch(self.guarantees, tuple(promises), moved, self.answers + 1)
 
     def problems(self) -> list[str]:
         """Return in one sentence each what is wrong; none where no alarm was raised."""

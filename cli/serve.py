@@ -64,12 +64,20 @@ def run(words: list[str]) -> None:
         help="what stands behind every sentence in the text of a reply, such as ' [{confidence:.0%}]' or "
         "' <confidence> {score} </confidence>'; a request may have another; by default nothing",
     )
+    parser.add_argument(
+        "--feedback",
+        type=str,
+        metavar="FILE",
+        help="take people's verdicts on answers at /v1/labels, append them to this JSON Lines file (no texts), and "
+        "watch whether promises and confidences hold; null takes none",
+    )
     parser.add(listen)
     parser.add(RequestLimits)
     config = parser.parse_args(words)
     check_opening(config)
     try:
         from lovec.serving.connections import make_server
+        from lovec.serving.feedback import Feedback
     except ImportError as error:
         raise LovecError(f"serving needs uvicorn: pip install 'lovec[serve]' ({error})") from error
     options = parser.instantiate(config)
@@ -81,14 +89,15 @@ def run(words: list[str]) -> None:
         session = parser.call(open_session, options)
     name = options.name or served_name(session)
     key = os.environ.get(KEY) or None
-    app = make_app(session, name, limits, key, cors, inline)
+    log_to_stderr(key)
+    feedback = None if options.feedback is None else Feedback(options.feedback, session)
+    app = make_app(session, name, limits, key, cors, inline, feedback)
     host, port = listener.getsockname()[:2]
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # "all addresses of this machine" cannot be opened
     address = f"http://{f'[{here}]' if ':' in here else here}:{port}"
     guard = f"key from {KEY}" if key else "no key"
     if key is None and host not in ("127.0.0.1", "::1"):
         warn(f"anybody who reaches {host} may ask; set {KEY} to ask for a key")
-    log_to_stderr(key)
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read

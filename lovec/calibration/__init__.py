@@ -10,6 +10,7 @@ from lovec.calibration.files import read_calibrations, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
 from lovec.calibration.maps import Beta, Calibrator, Identity, Isotonic, Platt, Stack
 from lovec.calibration.scores import ScoreCalibration, calibrate_scores, load_calibration
+from lovec.calibration.watching import Rated, Watch
 from lovec.provenance import weights_digest
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "Isotonic",
     "Platt",
     "Promised",
+    "Rated",
     "ScoreCalibration",
     "Stack",
+    "Watch",
     "calibrate",
     "calibrate_scores",
     "fit_map",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from lovec.serving.counters import Counters
+    from lovec.serving.feedback import Feedback
     from lovec.serving.streams import StreamWorker
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ def make_app(
     key: str | None = None,
     cors: Sequence[str] = (),
     inline: str = "",
+    feedback: Feedback | None = None,
 ) -> Starlette:
     """Return the application; it starts the engine's thread when it starts, and closes the session when it ends.
 
@@ -67,6 +69,7 @@ def make_app(
         cors: origins such as "https://example.org" whose pages may read the answers in a browser; "*" is all of them.
         inline: template of what stands behind every sentence in texts, see ``lovec.serving.inline.Inline``, where a
             request has no other.
+        feedback: takes verdicts on answers; it is closed when the application ends. None takes none.
 
     Returns:
         The application; ``state.service`` is its ``Service``.
@@ -90,8 +93,9 @@ def make_app(
     limits = limits or RequestLimits()
     worker = _make_worker(session, limits)
     counters = Counters(worker)
-    service = Service(session, worker, counters, limits, name, inline)
-    document, policy = render_page(name, guarded=key is not None)
+    service = Service(session, worker, counters, limits, name, inline, feedback)
+    if feedback is not None:
+        counters.report(feedback)
     description = describe(name, guarded=key is not None)
     started = int(time.time())
 
@@ -107,6 +111,8 @@ def make_app(
             log.warning("the engine is still in a call; it is left there")
 
     async def page(_: Request) -> Response:
+        problems = () if feedback is None else tuple(feedback.problems())
+        document, policy = render_page(name, key is not None, problems)
         return Response(document, media_type="text/html", headers={**PAGE_HEADERS, "Content-Security-Policy": policy})
 
     async def health(_: Request) -> Response:
@@ -119,6 +125,9 @@ def make_app(
 
     async def openapi(_: Request) -> Response:
         return JSONResponse(description)
+
+    async def labels(request: Request) -> Response:
+        return JSONResponse(await service.take_labels(await service.read_body(request)))
 
     def card() -> dict[str, Any]:
         notes = {mode: session.deployment.note(mode) for mode in MODES}
@@ -180,6 +189,7 @@ def make_app(
         Route("/v1/chat/completions", answering(service.start_chat), methods=["POST"]),
         Route("/v1/responses", answering(service.start_items), methods=["POST"]),
         Route("/v1/tag", answering(service.start_text), methods=["POST"]),
+        Route("/v1/labels", labels, methods=["POST"]),
     ]
     paths = [route.path for route in routes if ":" not in route.path]
     app = Starlette(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from lovec.serving.feedback import Feedback
     from lovec.serving.streams import StreamWorker
     from lovec.serving.worker import EngineWorker
 
@@ -34,6 +38,10 @@ class Counters:
         waiting = Gauge("lovec_waiting", "Answers and texts that wait for their turn.", registry=self._registry)
         waiting.set_function(lambda: worker.waiting)
 
+    def report(self, feedback: Feedback) -> None:
+        """Report the verdicts of people on answers, too, and what is watched of them."""
+        self._registry.register(_Watched(feedback))
+
     def count_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request when its response starts."""
         self._requests.labels(path, str(status)).inc()
@@ -47,3 +55,32 @@ class Counters:
     def text(self) -> tuple[bytes, str]:
         """Return all counters as text, and the media type of the text."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+class _Watched(Collector):
+    """Reports what is watched of the verdicts on answers."""
+
+    def __init__(self, feedback: Feedback) -> None:
+        self._feedback = feedback
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges, by the mode of tagging."""
+        answers = GaugeMetricFamily("lovec_rated_answers", "Answers that people have rated.", labels=["mode"])
+        sentences = GaugeMetricFamily("lovec_rated_sentences", "Sentences of these.", labels=["mode"])
+        map_e = GaugeMetricFamily("lovec_map_e_value", "Evidence that confidences are wrong.", labels=["mode"])
+        drifted = GaugeMetricFamily("lovec_map_drifted", "Whether it has ever been enough.", labels=["mode"])
+        names = ["mode", "promise", "keep_factual"]
+        promise_e = GaugeMetricFamily("lovec_promise_e_value", "Evidence that a promise is broken.", labels=names)
+        broken = GaugeMetricFamily("lovec_promise_broken", "Whether it has ever been enough.", labels=names)
+        recent = GaugeMetricFamily("lovec_promise_loss", "Share of recent answers that break it.", labels=names)
+        for mode, watch in self._feedback.watches.items():
+            answers.add_metric([mode], watch.answers)
+            sentences.add_metric([mode], self._feedback.sentences[mode])
+            map_e.add_metric([mode], watch.map.e_value)
+            drifted.add_metric([mode], watch.map.raised is not None)
+            for promised, alarm in zip(watch.guarantees, watch.promises, strict=True):
+                labels = [mode, promised.kind, f"{promised.keep_factual:g}"]
+                promise_e.add_metric(labels, alarm.e_value)
+                broken.add_metric(labels, alarm.raised is not None)
+                recent.add_metric(labels, alarm.bets[0].recent)
+        yield from (answers, sentences, map_e, drifted, promise_e, broken, recent)

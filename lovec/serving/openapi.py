@@ -9,6 +9,7 @@ from docstring_parser import parse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from lovec.serving.feedback import LabelRequest
 from lovec.serving.responses_api import ItemRequest
 from lovec.serving.wire import ChatRequest, TagRequest
 
@@ -48,6 +49,17 @@ ENDPOINTS: dict[str, tuple[type[BaseModel], str, str, dict[str, dict[str, Any]]]
         {
             "a text": {"text": _TEXT, "question": _QUESTION},
             "confidences in the text": {"text": _TEXT, "about": "Jupiter", "inline": _PERCENT},
+        },
+    ),
+    "/v1/labels": (
+        LabelRequest,
+        "Say how true the sentences of an answer are (where the server was started with --feedback).",
+        "How many `sentences` were taken, and the `problems` that all verdicts so far show.",
+        {
+            "an answer of two sentences": {
+                "id": "chatcmpl-0123456789abcdef",
+                "sentences": [{"index": 0, "factuality": 1}, {"index": 1, "factuality": 0}],
+            }
         },
     ),
 }
@@ -94,7 +106,7 @@ def _operation(model: type[BaseModel], does: str, reply: str, examples: dict[str
         "summary": does,
         "requestBody": {"required": True, "content": {"application/json": body}},
         "responses": {
-            "200": {"description": f"{reply} With `stream`, server-sent events."},
+            "200": {"description": reply + " With `stream`, server-sent events." * ("stream" in model.model_fields)},
             "default": {"description": error},
         },
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from lovec.passages import TENTHS, legend_html, style, visible
@@ -23,7 +24,8 @@ PAGE_HEADERS: Mapping[str, str] = {
 _HERE = Path(__file__).parent
 
 
-def render_page(name: str, guarded: bool) -> tuple[str, str]:
+@lru_cache(maxsize=4)
+def render_page(name: str, guarded: bool, problems: Sequence[str] = ()) -> tuple[str, str]:
     """Return the page and its Content-Security-Policy.
 
     The policy allows the script and the style of the page by their hashes, requests to this server, and nothing else.
@@ -31,11 +33,20 @@ def render_page(name: str, guarded: bool) -> tuple[str, str]:
     Args:
         name: name of the model.
         guarded: whether requests need a key; the page asks for it then.
+        problems: what is wrong with confidences, as people's verdicts show; a tuple.
     """
     css = f"{(_HERE / 'page.css').read_text(encoding='utf-8')}{style()}"
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     template = load_template(_HERE / "page.html.j2", autoescape=True, filters={"visible": visible})
-    page = template.render(name=name, guarded=guarded, css=css, script=script, tenths=TENTHS, legend=legend_html())
+    page = template.render(
+        name=name,
+        guarded=guarded,
+        problems="; ".join(problems),
+        css=css,
+        script=script,
+        tenths=TENTHS,
+        legend=legend_html(),
+    )
     policy = {
         "default-src": "'none'",
         "script-src": _hash(script),

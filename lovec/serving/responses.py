@@ -17,7 +17,7 @@ from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
 from lovec.tagging import CUT_OFF
-from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Record, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Mode, Record, Sentence
 
 Chunk: TypeAlias = dict[str, Any]
 """An event of a stream."""
@@ -35,6 +35,7 @@ class Response(ABC):
 
     Attributes:
         request: as given.
+        mode: as given.
         prompt: token ids of the prompt that is answered; a given text has none.
         parts: number of parts that grow independently: the answers, or the text.
 
@@ -46,14 +47,24 @@ class Response(ABC):
     parts = 1
 
     def __init__(
-        self, request: AnswerRequest | TagRequest, deployment: Deployment, mode: str, name: str, inline: Inline
+        self, request: AnswerRequest | TagRequest, deployment: Deployment, mode: Mode, name: str, inline: Inline
     ) -> None:
         self.request: AnswerRequest | TagRequest = request
-        self._name, self._inline = name, inline
+        self.mode, self._name, self._inline = mode, name, inline
         try:
             self._keeps = deployment.keeps(mode, request.min_confidence, request.keep_factual)
         except LovecError as error:
             raise RequestRefused(str(error), "keep_factual") from None
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The name that clients know it by."""
+
+    @property
+    @abstractmethod
+    def sentences(self) -> Sequence[Sentence]:
+        """The sentences of the first part, in the order of their entries."""
 
     def first(self) -> list[Chunk]:
         """Return the chunks before all sentences."""
@@ -102,13 +113,15 @@ class Answer:
 
     Attributes:
         text: what its readers see.
-        entries: its sentences, see ``Response._entry``.
+        sentences: its sentences.
+        entries: what is said of them, see ``Response._entry``.
         places: where they begin and end in the text; a sentence that was left out has no length.
         problems: what is wrong with it, at its end.
         is_cut: whether a limit of tokens has ended it; None before its end.
     """
 
     text: str = ""
+    sentences: list[Sentence] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -154,6 +167,11 @@ class AnswerResponse(Response):
         self.tokens = 0
         self.key, self.created = uuid.uuid4().hex, int(time.time())
 
+    @property
+    def sentences(self) -> Sequence[Sentence]:
+        """The sentences of the first answer."""
+        return self.answers[0].sentences
+
     def add(self, part: int, item: ScoredSpan | Completion) -> list[Chunk]:
         """Add a sentence of an answer, or its end, see ``Response``."""
         answer = self.answers[part]
@@ -161,6 +179,7 @@ class AnswerResponse(Response):
             entry, raw = self._entry(item.sentence, item.span.problem), item.span.raw
             space = raw[: len(raw) - len(raw.lstrip())] if answer.text and entry["kept"] else ""
             begin = len(answer.text) + len(space)
+            answer.sentences.append(item.sentence)
             answer.entries.append(entry)
             answer.places.append((begin, begin + len(entry["text"]) * entry["kept"]))
             answer.text += (new := f"{space}{self._shown(entry)}")
@@ -188,6 +207,11 @@ class ChatResponse(AnswerResponse):
     """The response to a chat request, with an id of its own; see ``AnswerResponse`` for the arguments."""
 
     request: ChatRequest
+
+    @property
+    def id(self) -> str:
+        """The id of the completion."""
+        return f"chatcmpl-{self.key}"
 
     def first(self) -> list[Chunk]:
         """Return the chunks that begin the answers."""
@@ -234,7 +258,7 @@ class ChatResponse(AnswerResponse):
         return {**self._head(), "object": "chat.completion.chunk", "choices": choices, **more}
 
     def _head(self) -> dict[str, Any]:
-        return {"id": f"chatcmpl-{self.key}", "created": self.created, "model": self._name}
+        return {"id": self.id, "created": self.created, "model": self._name}
 
     def _usage(self) -> dict[str, int]:
         """Return how many tokens the prompt and all answers together have."""
@@ -276,9 +300,21 @@ class TextResponse(Response):
         self._texts = [sentence.text for sentence in record.sentences]
         self._breaks, self._gap = Breaks(record.answer), ""
         self._content = ""
+        self._id = f"tag-{uuid.uuid4().hex}"
+        self._sentences: list[Sentence] = []
         self._entries: list[dict[str, Any]] = []
         self._notices = list(notices)
         self._problems: list[str] = []
+
+    @property
+    def id(self) -> str:
+        """The id of the tagged text."""
+        return self._id
+
+    @property
+    def sentences(self) -> Sequence[Sentence]:
+        """The sentences and other parts of the text."""
+        return self._sentences
 
     def add(self, part: int, item: Tagged) -> list[Chunk]:
         """Add a tagged sentence, or at the end what is wrong with the text, see ``Response``."""
@@ -287,16 +323,17 @@ class TextResponse(Response):
             new = {"content": "", "confidence": [], "question": self.record.question, "problems": self._problems}
         else:
             new = self._add(item.sentence)
-        return [{"object": "tagged_text.chunk", "model": self._name, **new}]
+        return [{"id": self.id, "object": "tagged_text.chunk", "model": self._name, **new}]
 
     def whole(self) -> dict[str, Any]:
         """Return the whole response."""
-        response = {"object": "tagged_text", "model": self._name, "question": self.record.question}
+        response = {"id": self.id, "object": "tagged_text", "model": self._name, "question": self.record.question}
         return response | {"content": self._content, "confidence": self._entries, "problems": self._problems}
 
     def _add(self, sentence: Sentence) -> dict[str, Any]:
         """Add a sentence or a part that is kept as it is, and return what a chunk says of it."""
         entry = self._entry(replace(sentence, text=self._texts[len(self._entries)]))
+        self._sentences.append(sentence)
         self._entries.append(entry)
         between = self._breaks.between(entry["text"])
         self._gap = max(self._gap, " " if between is None else between, key=lambda gap: (gap.count("\n"), len(gap)))

@@ -120,6 +120,11 @@ class ItemResponse(AnswerResponse):
         self._answer = self.answers[0]
         self._numbers = count()
 
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return f"resp_{self.key}"
+
     def first(self) -> list[Chunk]:
         """Return the events that begin the message."""
         return [
@@ -156,7 +161,7 @@ class ItemResponse(AnswerResponse):
         asked = self.request
         status = self._status()
         return {
-            "id": f"resp_{self.key}",
+            "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": status,

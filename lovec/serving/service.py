@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lovec.serving.counters import Counters
+    from lovec.serving.feedback import Feedback
     from lovec.serving.streams import StreamWorker
     from lovec.serving.worker import EngineWorker
 
@@ -99,6 +100,7 @@ class Service:
         limits: limits on requests.
         name: what requests call the model.
         inline: template of what stands behind every sentence in texts, see ``Inline``, where a request has no other.
+        feedback: takes verdicts on answers; None takes none.
     """
 
     def __init__(
@@ -109,9 +111,10 @@ class Service:
         limits: RequestLimits,
         name: str,
         inline: str,
+        feedback: Feedback | None = None,
     ) -> None:
         self.session, self.worker, self.counters = session, worker, counters
-        self.limits, self.name = limits, name
+        self.limits, self.name, self.feedback = limits, name, feedback
         self.inline = Inline(inline, session.encoder.tags)
         # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
         encoder = session.encoder
@@ -131,9 +134,11 @@ class Service:
             arriving.reschedule(0)
 
     def close(self) -> None:
-        """End the threads that read requests."""
+        """End the threads that read requests, and close the file of verdicts."""
         for threads in self._threads:
             threads.shutdown(wait=False, cancel_futures=True)
+        if self.feedback is not None:
+            self.feedback.close()
 
     async def read_body(self, request: Request) -> bytes:
         """Return the bytes of a request; reading ends at the limit.
@@ -173,6 +178,18 @@ class Service:
     async def start_text(self, body: bytes) -> Pending:
         """Submit a request to tag a given text to the worker, see ``_start``."""
         return await self._start(body, self._read_tag, self._text_jobs)
+
+    async def take_labels(self, body: bytes) -> dict[str, Any]:
+        """Take verdicts on an answer, see ``Feedback.take``.
+
+        Raises:
+            wire.RequestRefused: they cannot be taken, or this server takes none.
+        """
+        if self.feedback is None:
+            message = "this server takes no verdicts; start it with --feedback FILE"
+            raise wire.RequestRefused(message, status=404)
+        feedback = self.feedback
+        return await self._in_thread(len(body), lambda: feedback.take(body))
 
     async def _start(
         self, body: bytes, read: Callable[[bytes], R], jobs_for: Callable[[R, Pending], Sequence[Job]]
@@ -363,7 +380,10 @@ class Service:
             unfinished -= isinstance(item, Completion | Record)
             if isinstance(item, Completion):
                 self.counters.count_tokens(0 if unfinished else len(response.prompt), len(item.ids))
-            for chunk in response.add(part, item):
+            chunks = response.add(part, item)
+            if not unfinished and self.feedback is not None:
+                self.feedback.remember(response)  # before the client sees its end
+            for chunk in chunks:
                 yield chunk
         for chunk in response.last():
             yield chunk

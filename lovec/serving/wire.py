@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
@@ -57,6 +57,9 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
+R = TypeVar("R", bound=Strict)
+
+
 def _template(template: str) -> str:
     """Return a template that can be used, see ``check_template``.
 
@@ -104,19 +107,33 @@ class _Request(Strict):
         if body.get("min_score") is not None:
             error = renamed_threshold(body["min_score"], scale, '"min_confidence": {}')
             raise RequestRefused(str(error), "min_score", code="unknown_parameter")
-        try:
-            request = cls.model_validate(body, context=scale)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-            given = first["input"]
-            is_shown = first["msg"].startswith("Input should") and not isinstance(given, list | dict)
-            said = f"{place}: {first['msg']}" + f", not {short_json(given)}" * is_shown
-            raise RequestRefused(said, path[1:], code=_code(first["type"])) from None
+        request = validated(cls, body, scale)
         if request.model is not None:
             check_model(request.model, model)
         return request
+
+
+def validated(kind: type[R], body: dict[str, Any], context: Any = None) -> R:
+    """Return a request of a kind.
+
+    Args:
+        kind: the kind.
+        body: the JSON object.
+        context: what its validators need.
+
+    Raises:
+        RequestRefused: a parameter is unknown, of the wrong type, or out of range.
+    """
+    try:
+        return kind.model_validate(body, context=context)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        given = first["input"]
+        is_shown = first["msg"].startswith("Input should") and not isinstance(given, list | dict)
+        said = f"{place}: {first['msg']}" + f", not {short_json(given)}" * is_shown
+        raise RequestRefused(said, path[1:], code=_code(first["type"])) from None
 
 
 def check_model(name: str, model: str) -> None:

@@ -25,6 +25,7 @@ from tinyrun import tiny
 
 from lovec.serving import RequestLimits, make_app
 from lovec.serving.connections import make_server
+from lovec.serving.feedback import Feedback
 from lovec.taggers import Session
 
 KEY = "a-key-for-tests"
@@ -168,11 +169,14 @@ def running(
     cors: Sequence[str] = (),
     name: str = NAME,
     inline: str = "",
+    feedback: Path | None = None,
     **limits: Any,
 ) -> Iterator[Server]:
     """Run a server in a thread of this process; it closes the session at its end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_app(session, name, RequestLimits(**limits), key, cors, inline), RequestLimits(**limits))
+    taken = None if feedback is None else Feedback(feedback, session)
+    app = make_app(session, name, RequestLimits(**limits), key, cors, inline, taken)
+    server = make_server(app, RequestLimits(**limits))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     until(lambda: server.started)

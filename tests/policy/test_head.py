@@ -61,13 +61,17 @@ def test_no_logits_are_kept():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logits_of_one_chunk_are_in_memory_at_a_time(gradient, dtype, temperature, monkeypatch):
-    """In float32, with the copy that their sum takes: 8 bytes each."""
+    """In float32, with the copy that their sum takes: 8 bytes each.
+
+    Processors with instructions for bfloat16 get copies of the weights in another layout, for each direction.
+    """
     chunk = 16 * 20_000
     monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", chunk)
     head = nn.Linear(8, 20_000, bias=False, dtype=dtype).requires_grad_(False)
     hidden, rows = torch.randn(64, 8, dtype=dtype, requires_grad=gradient), torch.arange(64)
     peak = allocated(lambda: target_logps(hidden, rows, rows, head, temperature, None))
-    assert peak == pytest.approx(8 * chunk, rel=0.02)
+    packed = 2 * head.weight.nbytes if dtype == torch.bfloat16 else 0
+    assert 0.98 * 8 * chunk <= peak <= 1.02 * 8 * chunk + packed
 
 
 def test_an_output_layer_with_an_adapter_is_trained(tmp_path):

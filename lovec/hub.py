@@ -193,12 +193,21 @@ def _refused(error: Exception, name: HubName) -> str:
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
 
 
+SHIPPED = {"atlas": Path(__file__).parent / "datasets" / "atlas" / "adapter"}
+"""Folders of the adapters that come with the package, by their names."""
+
+
 def adapter_folder(path: str) -> str:
-    """Return the folder of an adapter, given that folder, the folder of the run that wrote it, or its name on the hub.
+    """Return the folder of an adapter.
+
+    Args:
+        path: that folder, the folder of the run that wrote it, a name of ``SHIPPED``, or its name on the hub.
 
     Raises:
         LovecError: it is neither here nor on the hub.
     """
+    if path in SHIPPED and not Path(path).exists():
+        return str(SHIPPED[path])
     if (name := HubName.parse(path)) is not None:
         return _fetched_adapter(name)
     outer, inner = Path(path) / ADAPTER_FILES[0], Path(path) / "adapter" / ADAPTER_FILES[0]

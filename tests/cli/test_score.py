@@ -256,6 +256,13 @@ def test_a_judge_beside_people_in_lists_and_without_confidences(here):
     assert [column["heading"] for column in table["columns"]] == ["mean f", "rows"]
 
 
+def test_the_column_of_a_judge_is_not_guessed_as_that_of_people(here, capsys):
+    rows = [{"correct": row["human"], "label": row["gpt_label"], **row} for row in judged(80, 40)]
+    rows = [{name: row[name] for name in row if name not in ("human", "gpt_label")} for row in rows]
+    assert main(["score", write("r.csv", rows), "--judge", "label", "--draws", "0"]) == 0
+    assert "label = correct" in capsys.readouterr().err
+
+
 def test_a_judge_that_is_not_there(here, capsys):
     path = write("r.csv", judged(80, 40))
     options = ["--label", "human", "--confidence", "confidence", "--group", "passage", "--judge"]

@@ -127,3 +127,5 @@ def test_sentences_that_one_file_lacks_are_rows_of_the_judge_only():
     assert judged.judge[:4].tolist() == [0.5, 0.6, 0.7, 0.8] and judged.judge[4].isnan()
     assert [f if f == f else None for f in judged.people.tolist()] == [0.1, None, None, 0.2, None]
     assert judged.group.tolist() == [0, 0, 0, 0, 1]
+    first, second = [record("a", 0.1, 0.2, 0.3, texts="xxx")], [record("a", 0.8, 0.9, texts="xx")]
+    assert match(first, second).judged.people.tolist() == [0.1, 0.2]

@@ -44,6 +44,7 @@ _ADAPTER, _OPTIONS = "adapter_model.safetensors", "adapter_config.json"
 _ONLY_IN_TRAINING = frozenset("lora_dropout init_lora_weights peft_type task_type bias".split())
 _PASSING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt")
+_ELSEWHERE = ("chat_template", "local_files_only")  # of a tokenizer's settings: compared by itself; how it was loaded
 _PIECE = 1 << 20  # bytes at the beginning and at the end of a model's file that its digest depends on
 _LONGEST = 1 << 16  # characters of a value, as JSON
 _SHOWN = 60  # characters of a value in a message
@@ -248,7 +249,7 @@ def provenance_of(
         settings = _object(base / "tokenizer_config.json") or {}
         files = {file: file_digest(base / file) for file in _TOKENIZERS if (base / file).is_file()}
         known["config"] = digest(lasting(config))
-        known["tokenizer"] = digest([files, {key: value for key, value in settings.items() if key != "chat_template"}])
+        known["tokenizer"] = digest([files, {key: value for key, value in settings.items() if key not in _ELSEWHERE}])
         if any(base.glob("*.safetensors")):
             known["weights"] = weights_digest(base)
         stored = base / "chat_template.jinja"

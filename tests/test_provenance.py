@@ -51,7 +51,7 @@ def found(base: Path | None, adapter: Path | None, name: str = "org/model", **ch
 def test_what_changes_no_score_makes_no_difference(base: Path, adapter: Path, tmp_path: Path) -> None:
     before = found(base, adapter)
     (base / "config.json").write_text(json.dumps({"dtype": "bfloat16", "model_type": "llama", "_name": "x"}))
-    (base / "tokenizer_config.json").write_text("{}")
+    (base / "tokenizer_config.json").write_text('{"local_files_only": true}')  # what offline use leaves there
     (base / "chat_template.jinja").write_text("{{ messages }}")  # where newer versions of transformers keep it
     (base / "README.md").write_text("A model.")
     options = {"lora_alpha": 16, "r": 8, "target_modules": ["q_proj", "v_proj"], "use_rslora": False, "bias": "none"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint
+from pages import README, blocks
 from realrun import CITIES, LABELLED
 from served import running
 
@@ -25,6 +26,17 @@ pytestmark = pytest.mark.real
 
 QUESTION = "Tell me about the city of Paris."
 TEXT = "Paris is a city in France. It lies on the continent of Africa."
+
+
+def test_the_adapter_of_the_package_prints_what_readme_shows(smollm2: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = [block for block in blocks(README, "python") if "lovec.tag(" in block]
+    (printed,) = [block for block in blocks(README, "text") if block.startswith("0.93 Hamburg")]
+    exec(example, {})
+    found, expected = (
+        [(float(line[:4]), line[5:]) for line in text.splitlines()] for text in (capsys.readouterr().out, printed)
+    )
+    assert [text for _, text in found] == [text for _, text in expected]
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=0.03)
 
 
 @pytest.fixture

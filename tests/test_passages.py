@@ -345,14 +345,14 @@ def test_the_numbers_appear_on_hover_and_on_focus(window: Browser, tmp_path: Pat
     for at, kept in enumerate([n for n in range(30) if n % 11 != 4]):
         unit = f"document.querySelectorAll('.lv-u')[{at}]"
         window.value(f"{unit}.scrollIntoView()")
-        x, y = window.value(f"(({{x, y, height}}) => [x + 4, y + height / 2])({unit}.getClientRects()[0])")
+        box = f"[...{unit}.getClientRects()].find((box) => box.width > 8)"  # a line may end with its first space
+        x, y = window.value(f"(({{x, y, height}}) => [x + 4, y + height / 2])({box})")
         window.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         assert window.value(HOVERED) == [describe(sentences[kept])]
         left, right, inside = window.value(f"""((tip) => [tip.left, tip.right, innerWidth])
             ({unit}.querySelector('.lv-tip').getBoundingClientRect())""")
         assert 0 <= left < right <= inside
-    window.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    window.value("scrollTo(0, 0)")
+    window.open(path, width=width)  # where a page was scrolled to, the next Tab goes on
     for kept in (0, 1, 2):
         for kind in ("keyDown", "keyUp"):
             window.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)

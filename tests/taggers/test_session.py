@@ -174,7 +174,7 @@ def test_training_and_serving_stop_there_too(ending: tuple[Path, list[int], int]
     assert stop in trained.encoder.stop_ids and trained.encoder.end_id != stop
     nothing: Any = None
     with open_session(model) as session:
-        service = Service(session, nothing, nothing, nothing, "name")
+        service = Service(session, nothing, nothing, nothing, "name", "")
         assert service.encoder.stop_ids == session.encoder.stop_ids and stop in service.encoder.stop_ids
         service.close()
 

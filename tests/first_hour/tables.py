@@ -24,6 +24,9 @@ REPLACED = (
     (r"(?m)^\. \.venv/bin/activate$", ":", "the environment is active"),
     (r" --config (llama3-8b|gemma2-9b|vllm|vllm-server)\.yaml", "", "a model of 8B needs a GPU: the small one instead"),
     (r"meta-llama/Meta-Llama-3-8B-Instruct|/models/mine\b", "MODEL", "a model of 8B: the small one instead"),
+    (r"--adapter atlas\b", "--adapter runs/dpo", "SmolLM2's weights are a package of their own: the adapter of a run"),
+    (r"adapter=\"atlas\"", 'adapter="runs/dpo"', "SmolLM2's weights are a package of their own: the adapter of a run"),
+    (r"model=\"smollm2\"", 'model="MODEL"', "SmolLM2's weights are a package of their own: the small one"),
     (r"MoritzLaurer/[\w-]+", "NLI", "a model of the hub: a tiny random one"),
     (r"--oracle\.model gpt-4o\b", "--oracle.model judge --oracle.base_url ENDPOINT --yes", "a paid judge: on loopback"),
     (r"http://localhost:8000/v1", "ENDPOINT", "a server of the reader's: on loopback"),
@@ -33,6 +36,10 @@ REPLACED = (
     (r"(?m)^(?=lovec label |for .*; do.*\n +lovec label )", "rm -rf runs/labels\n",
      "a block's commands are alternatives: each begins without the labels of another"),
     (r"(?m)^(?=lovec tag (?:.*\\\n)*.*--out ((\S+)\.\w+))", r"rm -f \1 \2.manifest.json\n",
+     "a block's commands are alternatives: each begins without the file of another"),
+    (r"(?m)^(?=lovec calibrate (\w+)\.(?:csv|jsonl)\b)", r"rm -rf \1.calibration\n",
+     "a block's commands are alternatives: each begins without the folder of another"),
+    (r"(?m)^(?=lovec apply \S+ (\w+)\.csv)", r"rm -f \1.calibrated.csv\n",
      "a block's commands are alternatives: each begins without the file of another"),
     (r"127\.0\.0\.1:8080|localhost:8080", "127.0.0.1:PORT", "a free port"),
     (r"(?m)^make demo\b.*$", "lovec demo --quick", "the demo in full is the first milestone"),
@@ -166,7 +173,9 @@ def write_files(folder: Path) -> None:
         write_records(folder / file, answers)
     for file in ("a.jsonl", "b.jsonl", "tagged.jsonl"):
         write_records(folder / file, [tagged(row) for row in labelled] if file == "tagged.jsonl" else labelled)
-    (folder / "results.csv").write_text("confidence,label,question\n" + "0.9,1,a\n0.4,0,a\n0.7,1,b\n0.2,0,b\n" * 5)
+    write_scores(folder)
+    for file in ("people.jsonl", "judge.jsonl"):
+        write_records(folder / file, labelled)
     (folder / "prompt_entities.txt").write_text("\n".join(PEOPLE) + "\n")
     facts = [{"text": f"{name} was a mathematician.", "label": "S"} for name in PEOPLE]
     rows = [{"input": f"Question: Tell me a bio of {name}.", "output": fact["text"], "topic": name, "cat": ["x", "y"],
@@ -177,6 +186,22 @@ def write_files(folder: Path) -> None:
         file.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
         pages = [(name, f"<s>{name} was a mathematician.</s>{SEPARATOR}More about {name}.") for name in PEOPLE]
         file.executemany("INSERT INTO documents VALUES (?, ?)", pages)
+
+
+def write_scores(folder: Path) -> None:
+    """Write tables of scores and labels, and the verdicts that people gave a server's answers."""
+    names = "confidence,label,question,p_true,entropy,correct,rarity,human,gpt"
+    lines, verdicts = [names], []
+    for at in range(48):
+        score, true = (at * 7 % 12 + 0.5) / 12, int(at * 5 % 12 < at * 7 % 12 + 2)
+        human = "" if at % 4 else str(true)
+        cells = (round(score, 3), true, f"q{at // 4}", round(score**2, 3), round(2 - 2 * score + at % 3 / 5, 3), true)
+        lines.append(",".join([*map(str, cells), "rare" if at // 4 % 2 else "famous", human, str(int(score > 0.4))]))
+        verdict = {"response_id": f"r{at // 4}", "index": at % 4, "confidence": score, "factuality": true}
+        verdicts.append(json.dumps({**verdict, "readouts": {"mean": score}}))
+    for file in ("results.csv", "scores.csv", "new.csv", "held_out.csv"):
+        (folder / file).write_text("\n".join(lines) + "\n")
+    (folder / "verdicts.jsonl").write_text("\n".join(verdicts) + "\n")
 
 
 def tagged(record: Record) -> Record:
@@ -221,7 +246,7 @@ def quick_words(words: list[str], model: str, seen: set[tuple[str, ...]]) -> lis
     command = words[0]
     if command in ("serve", "sweep", "demo", "world") or option(words, "--data") == "World":
         return None
-    if command == "calibrate" and "--data" not in words:
+    if command == "calibrate" and words[1].startswith("runs/") and "--data" not in words:
         return [*words, "--data", "labels.jsonl"]  # the run was on records of the tests
     if command not in ("fit", "test", "validate", "predict"):
         return words

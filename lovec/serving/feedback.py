@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_BEGIN = b'{"response_id": '  # of every line of the file
+
 REMEMBERED = 10_000
 """Number of the latest responses that verdicts are taken on."""
 
@@ -296,6 +298,13 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
         raise LovecError(f"--feedback {path} is no regular file; give the path of a file")
     content_end = file.seek(0, os.SEEK_END)
     whole = _end_of_lines(file, content_end)
+    for begin in {0, whole}:  # of what is not ours nothing is removed
+        file.seek(begin)
+        if not _BEGIN.startswith(file.read(len(_BEGIN))):
+            file.close()
+            raise LovecError(
+                f"--feedback {path} holds something else than verdicts; give a file that `lovec serve` wrote"
+            )
     if whole < content_end:
         log.warning("%s: the last line is not whole and is removed", path)
         file.truncate(whole)

@@ -225,7 +225,7 @@ def test_a_line_that_is_not_whole_is_removed_and_other_files_are_refused(
     file.write_text(whole + whole.splitlines()[0][:40])
     Feedback(file, calibrated).close()
     assert file.read_text() == whole and "the last line is not whole" in caplog.text
-    file.write_text(whole + '{"id": "q1", "question": "Who?"}\n')
+    file.write_text(whole + '{"response_id": "q1", "question": "Who?"}\n')
     with pytest.raises(
         LovecError, match=r"verdicts.jsonl:3: a verdict (lacks|has the unknown key) .* expected the keys"
     ):
@@ -237,6 +237,11 @@ def test_a_line_that_is_not_whole_is_removed_and_other_files_are_refused(
         Feedback(file, calibrated)
     with pytest.raises(LovecError, match="cannot write --feedback"):
         Feedback(tmp_path, calibrated)
+    for stranger in ("my notes, without an end", "notes\nwithout an end", f"{whole}notes", '{"id": 1}\n{"id'):
+        file.write_text(stranger)
+        with pytest.raises(LovecError, match="holds something else than verdicts"):
+            Feedback(file, calibrated)
+        assert file.read_text() == stranger
 
 
 def test_the_command_serves_and_the_file_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

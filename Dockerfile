@@ -24,4 +24,4 @@ EXPOSE 8080
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=4)"]
 ENTRYPOINT ["lovec"]
-CMD ["serve", "--model", "world", "--host", "0.0.0.0", "--port", "8080"]
+CMD ["serve", "--adapter", "world", "--host", "0.0.0.0", "--port", "8080"]

@@ -8,7 +8,8 @@
 
 The model is SmolLM2-135M-Instruct (`smollm2`). Runs are made one after the other; what was made is left out, and what
 was stopped goes on. As each ends, its figures go into benchmarks/results/real.json, in place of those of the same
-data, method and seed. Of people's labels, a seed is also the number of the fold that is tested.
+data, method and seed, and its scored sentences into a file of benchmarks/results/real; intervals are computed from the
+files of all seeds. Of people's labels, a seed is also the number of the fold that is tested.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from common import ROOT, provenance, run_lovec, test_folder, write_json
 from real_data import FOLDS, SETS, write_split
 from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
+from real_scores import Place, Scored, read_scored, scored_test, write_scored
 
 from lovec.results import read_results
 from lovec.types import ITERATIVE, LovecError
@@ -41,6 +43,8 @@ NOTE = "real.json"
 ATLAS = ("atlas", "atlas-larger")
 """The data sets of Atlas: the same questions to test, after training on few and on more answers."""
 CONSTANT = "Best constant"
+OF_TRAINING = ("settings", "fit", "calibrate")
+"""What of a note belongs to the method that was trained, and not to others that its test measures."""
 ANSWERS = "Answers"
 """What times call the plain answers of the bare model, which have no rows."""
 
@@ -217,18 +221,27 @@ class Benchmark:
         methods = [TRAININGS[run].method] if run in TRAININGS else self.settings["tests"][run]
         for method in (CONSTANT, ANSWERS, *methods):
             place = {"data": self.data, "method": method, "seed": seed, "model": self.model}
-            entry = entry_of(place, note, rows, times)
+            own = note if method in methods else {name: note[name] for name in note if name not in OF_TRAINING}
+            entry = entry_of(place, own, rows, times)
             if entry["rows"] or entry["times"]:
                 yield entry
 
-    def tested(self) -> dict[str, dict[int, Path]]:
-        """Return the folders with the results of finished runs, by run and seed."""
-        found: dict[str, dict[int, Path]] = {}
+    def keep(self, seed: int, run: str, results: Path) -> None:
+        """Keep the scored sentences of a run, in a folder beside the results that is named like these."""
+        path = self._kept(results) / f"seed-{seed}-{run}.json"
+        write_scored(path, scored_test(test_folder(self.folder(seed, run))))
+
+    def kept(self, results: Path) -> dict[int, dict[Place, Scored]]:
+        """Return the scored sentences of all runs that were kept, by seed."""
+        found: dict[int, dict[Place, Scored]] = {}
         for run in self.runs:
-            for folder in sorted(self.folder(0, run).parents[1].glob(f"seed-*/{run}")):
-                if "test" in _note(folder):
-                    found.setdefault(run, {})[int(folder.parent.name.removeprefix("seed-"))] = test_folder(folder)
+            for path in sorted(self._kept(results).glob(f"seed-*-{run}.json")):
+                seed = int(path.stem.removeprefix("seed-").removesuffix(f"-{run}"))
+                found.setdefault(seed, {}).update(read_scored(path))
         return found
+
+    def _kept(self, results: Path) -> Path:
+        return results.with_suffix("") / self.data.replace(":", "-to-")
 
     def _recipe(self, seed: int, run: str) -> list[str]:
         """Return recipe and options of a training, which its test needs as well."""
@@ -325,9 +338,12 @@ def _run(flags: argparse.Namespace) -> None:
             if made or (flags.from_runs and "test" in _note(benchmark.folder(seed, run))):
                 results = read_results_file(flags.results)
                 write_json(flags.results, merged(results, list(benchmark.entries(seed, run))))
+                benchmark.keep(seed, run, flags.results)
                 print(f"{flags.data}, {seed}: {run} is in {flags.results}", flush=True)
     if not flags.validate:
-        results = collect(read_results_file(flags.results), benchmark.data, benchmark.tested(), benchmark.folded)
+        results = collect(
+            read_results_file(flags.results), benchmark.data, benchmark.kept(flags.results), benchmark.folded
+        )
         write_json(flags.results, results)
 
 

@@ -232,12 +232,16 @@ def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str)
             for name, group in rows:
                 place = {"data": data, "method": name, "domain": domain, "mode": mode, "readout": readout}
                 ends = _interval(results, **place, against=None)
-                cells = [
-                    interval_text(ends[metric], signed=False) if ends.get(metric) else _mean(group, metric)
-                    for metric in metrics
-                ]
+                drawn, seeds_of_all = _seeds(ends.get("seeds", ())), _seeds(row["seed"] for row in group)
+                cells = []
+                for metric in metrics:
+                    text = interval_text(ends.get(metric), signed=False)
+                    if text and drawn != seeds_of_all:
+                        text = f"{_mean(group, metric)} {text[text.index('(') :]}"
+                    cells.append(text or _mean(group, metric))
                 cells += [_mean(group, metric) for metric in ("malformed", "mean_confidence", "mean_factuality")]
-                lines.append(f"| {' | '.join([name, *cells, _seeds(group)])} |")
+                intervals = f"; intervals: {drawn}" if drawn and drawn != seeds_of_all else ""
+                lines.append(f"| {' | '.join([name, *cells, seeds_of_all + intervals])} |")
     where = f"{domain}, " if domain != TITLES.get(data.rpartition(":")[2]) else ""
     return (
         ["", f"### {where}{readout} readout".replace("### i", "### I").replace("### s", "### S"), *lines]
@@ -265,12 +269,13 @@ def _passages(results: Mapping[str, Any], data: str, domain: str) -> list[str]:
 
 def _claims(results: Mapping[str, Any], data: str) -> list[str]:
     """Return the section on which method is better than which, by stated scores in the first domain."""
-    domain, lines = domain_of(results, data), []
+    domain, lines, seeds = domain_of(results, data), [], set[int]()
     for method, other in CLAIMS:
         for mode, heading in MODES.items():
             place = {"data": data, "method": method, "against": other, "domain": domain, "mode": mode}
             if entry := _interval(results, **place, readout="stated"):
                 cells = [_signed(entry[name]) for name in CALIBRATION]
+                seeds |= {*entry["seeds"]}
                 lines.append(f"| {' | '.join([f'{method}, {other}', heading, *cells, verdict(entry)])} |")
     if not lines:
         return []
@@ -278,7 +283,8 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
         "",
         "### What holds here",
         "",
-        "Differences by stated scores. A claim holds where the intervals of BS and ECE-M both lie below 0.",
+        f"Differences by stated scores ({'folds' if data in SETS else 'seeds'}: {_seeds(seeds)}). A claim holds where "
+        "the intervals of BS and ECE-M both lie below 0.",
         "",
         f"| Better than | Mode | {' | '.join(INFO[name].heading for name in CALIBRATION)} | |",
         "|---|---|---|---|---|---|",
@@ -367,8 +373,8 @@ def _metrics(results: Mapping[str, Any], data: str) -> list[str]:
     return [name for name in METRICS if name in CALIBRATION or any(row[name] is not None for row in rows)]
 
 
-def _seeds(rows: Sequence[Row]) -> str:
-    return ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
+def _seeds(seeds: Iterable[int]) -> str:
+    return ", ".join(str(seed) for seed in sorted({*seeds}))
 
 
 def draw(entries: Sequence[Mapping[str, Any]], path: Path) -> None:

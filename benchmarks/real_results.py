@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -18,13 +18,11 @@ from typing import Any
 
 import torch
 from common import CALIBRATION, interval_values
+from real_scores import VARIANT, Place, Scored
 from torch import Tensor
 
-from lovec.datasets.jsonl import read_records
 from lovec.metrics.bootstrap import Resampled, resample
-from lovec.metrics.records import confidence_of, sentence_pairs
-from lovec.results import read_results
-from lovec.types import FREE_FORM, Record, ResultRow
+from lovec.types import FREE_FORM, ResultRow
 
 METRICS = (*CALIBRATION, "order")
 """Metrics that tables show; order only where sentences name what they claim."""
@@ -43,8 +41,6 @@ COLUMNS = (
 """Fields of a row of real.json."""
 KEY = ("data", "method", "seed")
 """What tells entries apart."""
-VARIANT = "isotonic"
-"""The map whose rows are kept."""
 REFERENCES = ("SFT", "Words", "Best constant")
 """Methods that every other one is compared with, where they were measured on the same answers."""
 TRAINED = ("SFT", "SFT-2", "SFT-regression", "ORPO", "DPO", "GRPO", "ExpectedReward", "Distil")
@@ -138,19 +134,22 @@ def merged(results: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> 
 
 
 def collect(
-    results: Mapping[str, Any], data: str, tested: Mapping[str, Mapping[int, Path]], folded: bool
+    results: Mapping[str, Any], data: str, tests: Mapping[int, Mapping[Place, Scored]], folded: bool
 ) -> dict[str, Any]:
-    """Return results with the intervals of a data set, and its confidences by population, from all finished tests.
+    """Return results with the intervals of a data set, and its confidences by population, from all kept tests.
 
-    What was computed from more seeds than are at hand stays.
+    What was computed from more seeds than are kept stays.
 
     Args:
         results: content of real.json.
         data: name of the data set.
-        tested: folders with the results of tests, by run and seed.
+        tests: what was scored, by seed.
         folded: whether seeds are folds with different answers, which are pooled.
     """
-    found = Found.of(tested)
+    found: dict[Place, dict[int, Scored]] = {}
+    for seed, scored in sorted(tests.items()):
+        for at, values in scored.items():
+            found.setdefault(at, {})[seed] = values
     place = ("data", "method", "against", "domain", "mode", "readout")
     new = {
         "intervals": _newest(results["intervals"], list(_intervals(data, found, folded)), place),
@@ -160,66 +159,39 @@ def collect(
 
 
 def _newest(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
-    """Return entries by place: the new one, unless the old one is of seeds that the new one lacks."""
+    """Return entries by place: the new one, unless the old one is of more seeds."""
     entries = {tuple(str(entry[name]) for name in names): entry for entry in old}
     for entry in new:
         key = tuple(str(entry[name]) for name in names)
-        if key not in entries or {*entries[key]["seeds"]} <= {*entry["seeds"]}:
+        if key not in entries or len(entries[key]["seeds"]) <= len(entry["seeds"]):
             entries[key] = entry
     return [entries[key] for key in sorted(entries)]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The tagged files of tests.
-
-    Attributes:
-        files: file and the readout under which it holds the confidences, by seed, by method, domain, mode and readout.
-    """
-
-    files: dict[tuple[str, str, str, str], dict[int, tuple[Path, str]]]
-
-    @classmethod
-    def of(cls, tested: Mapping[str, Mapping[int, Path]]) -> Found:
-        """Return the files of tests, by run and seed."""
-        files: dict[tuple[str, str, str, str], dict[int, tuple[Path, str]]] = {}
-        for folders in tested.values():
-            for seed, folder in folders.items():
-                for row in read_results(folder / "results.json").rows:
-                    if row.level == "sentence" and row.variant in (None, VARIANT) and row.file and row.kind != "hybrid":
-                        # A confidence that was mapped has no distribution: it is stored as if it were stated.
-                        stored = row.readout if row.variant is None and row.readout != "deployed" else "stated"
-                        place = (row.method, row.domain, row.mode, row.readout)
-                        files.setdefault(place, {}).setdefault(seed, (folder / row.file, stored))
-        return cls(files)
-
-
-def _intervals(data: str, found: Found, folded: bool) -> Iterator[dict[str, Any]]:
-    drawn: dict[tuple[str, str, str, str], Resampled] = {}
-    for place, files in found.files.items():
-        domain = place[1]
-        answers = [(records_in(path, domain), stored) for _, (path, stored) in sorted(files.items())]
-        runs = [pairs_of(records, stored) for records, stored in answers]
+def _intervals(data: str, found: Mapping[Place, Mapping[int, Scored]], folded: bool) -> Iterator[dict[str, Any]]:
+    drawn: dict[Place, Resampled] = {}
+    for place, tests in found.items():
+        runs = [scored.pairs for scored in tests.values()]
         if folded:
             runs = [{name: pairs for run in runs for name, pairs in run.items()}]
         if any(confidences for run in runs for confidences, _ in run.values()):
             print(f"intervals of {data}: {', '.join(place)}", flush=True)
             drawn[place] = resample(runs, bases=[data] * len(runs))
-            orders = [claim_pairs(records, stored) for records, stored in answers]
+            orders = [claim_pairs(scored) for scored in tests.values()]
             if all(orders) and not folded:
                 order = order_draws(orders, drawn[place].questions, len(drawn[place].metrics["brier"]) - 1)
                 drawn[place] = replace(drawn[place], metrics={**drawn[place].metrics, "order": order})
-    for place in drawn:
-        method, domain, mode, readout = place
-        others = [other for other in REFERENCES if other != method]
-        others += [other for first, other in CLAIMS if first == method and other not in others]
-        yield _entry(data, found, place, None, interval_values(drawn[place]))
+    for place, values in drawn.items():
+        others = [other for other in REFERENCES if other != place.method]
+        others += [other for first, other in CLAIMS if first == place.method and other not in others]
+        seeds = sorted(found[place])
+        yield _entry(data, seeds, place, None, interval_values(values))
         for other in others:
-            against = (other, domain, mode, readout)
+            against = place._replace(method=other)
             if against not in drawn:  # a confidence without a distribution is compared with every readout
-                against = (other, domain, mode, "stated")
-            if against in drawn and drawn[against].questions == drawn[place].questions:
-                yield _entry(data, found, place, other, interval_values(*_alike(drawn[place], drawn[against])))
+                against = against._replace(readout="stated")
+            if against in drawn and drawn[against].questions == values.questions:
+                yield _entry(data, seeds, place, other, interval_values(*_alike(values, drawn[against])))
 
 
 def _alike(*methods: Resampled) -> list[Resampled]:
@@ -228,23 +200,21 @@ def _alike(*methods: Resampled) -> list[Resampled]:
     return [replace(method, metrics={name: method.metrics[name] for name in names}) for method in methods]
 
 
-def claim_pairs(records: Iterable[Record], readout: str) -> list[tuple[str, str, float]]:
+def claim_pairs(scored: Scored) -> list[tuple[str, str, float]]:
     """Return all pairs of sentences that claim the same and are not equally true.
 
     Args:
-        records: tagged and labelled answers, whose sentences may name what they claim.
-        readout: see ``lovec.metrics.records.confidence_of``.
+        scored: answers, whose sentences may name what they claim.
 
     Returns:
-        The questions of both sentences, and 1 where the truer one has the higher confidence, 0.5 where both have the
-        same, else 0.
+        What is drawn again of both sentences, and 1 where the truer one has the higher confidence, 0.5 where both have
+        the same, else 0.
     """
     claims: dict[str, list[tuple[str, float, float]]] = {}
-    for record in records:
-        for s in record.sentences:
-            confidence = confidence_of(s, readout)
-            if s.claim is not None and s.factuality is not None and confidence is not None:
-                claims.setdefault(s.claim, []).append((question_of(record), s.factuality, confidence))
+    for answer, row in zip(scored.answers, scored.confidences, strict=True):
+        for claim, factuality, confidence in zip(answer.claims, answer.truth, row, strict=True):
+            if claim is not None and factuality is not None and confidence is not None:
+                claims.setdefault(claim, []).append((answer.drawn, factuality, confidence))
     pairs = (pair for sentences in claims.values() for pair in combinations(sentences, 2))
     return [(a, b, 0.5 if c == d else float((c > d) == (f > g))) for (a, f, c), (b, g, d) in pairs if f != g]
 
@@ -277,71 +247,66 @@ def order_draws(
     return torch.stack([of_run[row, list(members)].mean() for row, members in enumerate(picked)])
 
 
-def question_of(record: Record) -> str:
-    """Return what is drawn again with all its sentences: a person with all answers about it, or an answer."""
-    return str(record.meta.get("person", record.id))
-
-
 def _entry(
-    data: str, found: Found, place: tuple[str, str, str, str], against: str | None, values: Mapping[str, Any]
+    data: str, seeds: Sequence[int], place: Place, against: str | None, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    method, domain, mode, readout = place
-    where = {"data": data, "method": method, "against": against, "domain": domain, "mode": mode, "readout": readout}
+    where = {"data": data, **place._asdict(), "against": against, "seeds": seeds}
     rounded = {name: ends and [round(end, 4) for end in ends] for name, ends in values.items()}
-    return {**where, "seeds": sorted(found.files[place]), **rounded}
+    return {**where, **rounded}
 
 
-def records_in(path: Path, domain: str) -> list[Record]:
-    """Return the records of a file that belong to a domain."""
-    return [record for record in read_records(path) if record.domain == domain]
-
-
-def pairs_of(records: Iterable[Record], readout: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Return confidences and factualities by what is drawn again, see `question_of`."""
-    pairs: dict[str, tuple[list[float], list[float]]] = {}
-    for record in records:
-        confidences, factualities = pairs.setdefault(question_of(record), ([], []))
-        found = sentence_pairs([record], readout)
-        confidences += found[0]
-        factualities += found[1]
-    return pairs
-
-
-def _population(data: str, found: Found) -> Iterator[dict[str, Any]]:
+def _population(data: str, found: Mapping[Place, Mapping[int, Scored]]) -> Iterator[dict[str, Any]]:
     """Yield stated confidence, mean readout and truth by tenths of population, where answers have a population."""
-    for (method, domain, mode, readout), files in found.files.items():
-        if method in DRAWN and (domain, readout) == ("in-domain", "stated"):
-            records = [record for path, _ in files.values() for record in records_in(path, domain)]
-            known = all("inhabitants" in record.meta for record in records)
-            if known and (tenths := by_population(records)):  # none where nothing that was written can be judged
-                yield {"data": data, "method": method, "mode": mode, "seeds": sorted(files), "tenths": tenths}
+    for place, tests in found.items():
+        if place.method in DRAWN and (place.domain, place.readout) == ("in-domain", "stated"):
+            means = found.get(place._replace(readout="mean"), {})
+            readouts = {"stated": [*tests.values()], "mean": [means[seed] for seed in tests if seed in means]}
+            if tenths := by_population(readouts):  # none where nothing that was written can be judged
+                yield {
+                    "data": data,
+                    "method": place.method,
+                    "mode": place.mode,
+                    "seeds": sorted(tests),
+                    "tenths": tenths,
+                }
 
 
-def by_population(records: Sequence[Record], parts: int = TENTHS) -> list[dict[str, float]]:
+def by_population(readouts: Mapping[str, Sequence[Scored]], parts: int = TENTHS) -> list[dict[str, float]]:
     """Return truth and confidences by population, from the smallest part of the places to the largest.
 
     Args:
-        records: tagged and labelled answers with ``meta["inhabitants"]``; several about a place count to one part.
+        readouts: answers and their confidences, of every seed, by readout; several answers about a place count to one
+            part.
         parts: number of equally large parts.
 
     Returns:
-        Mappings with ``population`` (the median), ``truth``, ``stated``, ``mean`` (of the distributions) and ``n``
-        sentences; a part in which no sentence has such a confidence lacks it.
+        Mappings with ``population`` (the median), ``truth``, the mean confidence of each readout, and ``n`` sentences;
+        a part in which no sentence has such a confidence lacks it. Empty where the population of a place is not known.
     """
-    places = sorted({(float(record.meta["inhabitants"]), record.question) for record in records})
+    rows = [  # population and question, readout, truths and confidences
+        ((answer.inhabitants, answer.question), readout, [*zip(answer.truth, row, strict=True)])
+        for readout, tests in readouts.items()
+        for scored in tests
+        for answer, row in zip(scored.answers, scored.confidences, strict=True)
+    ]
+    places = sorted({(inhabitants, question) for (inhabitants, question), *_ in rows if inhabitants is not None})
+    if len(places) < len({place for place, *_ in rows}):
+        return []
     part_of = {place: at * parts // len(places) for at, place in enumerate(places)}
     found = []
     for part in range(parts):
         members = [place for place in places if part_of[place] == part]
-        inside = [r for r in records if part_of[float(r.meta["inhabitants"]), r.question] == part]
-        sentences = [s for record in inside for s in record.sentences if s.factuality is not None]
-        if not sentences:
+        inside: dict[str, list[tuple[float, float | None]]] = {}
+        for place, readout, sentences in rows:
+            if part_of[place] == part:
+                inside.setdefault(readout, []).extend((f, c) for f, c in sentences if f is not None)
+        first = next((sentences for sentences in inside.values() if sentences), None)
+        if first is None:
             continue
-        values = {"population": members[len(members) // 2][0], "n": len(sentences)}
-        values["truth"] = round(mean(s.factuality for s in sentences if s.factuality is not None), 4)
-        for readout in ("stated", "mean"):
-            confidences = [c for s in sentences if (c := confidence_of(s, readout)) is not None]
-            if confidences:
+        values = {"population": members[len(members) // 2][0], "n": len(first)}
+        values["truth"] = round(mean(truth for truth, _ in first), 4)
+        for readout, sentences in inside.items():
+            if confidences := [c for _, c in sentences if c is not None]:
                 values[readout] = round(mean(confidences), 4)
         found.append(values)
     return found

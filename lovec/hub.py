@@ -193,7 +193,7 @@ def _refused(error: Exception, name: HubName) -> str:
     return f"the hub has answered {status} about {name.repo} ({' '.join(str(error).split())[:200]}); try again"
 
 
-SHIPPED = {"atlas": Path(__file__).parent / "datasets" / "atlas" / "adapter"}
+SHIPPED = {name: Path(__file__).parent / "datasets" / name / "adapter" for name in ("atlas", "world")}
 """Folders of the adapters that come with the package, by their names."""
 
 

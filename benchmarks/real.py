@@ -3,6 +3,7 @@
     python benchmarks/real.py --data atlas --seeds 0,1,2                      # every method of benchmarks/real.yaml
     python benchmarks/real.py --data bios --methods words --labels DATA        # five folds by person
     python benchmarks/real.py --data bios:wikibio --methods sft --labels DATA  # trained on one set, tested on another
+    python benchmarks/real.py --data bios-chatgpt:bios-perplexityai --labels DATA  # sets about the same people: folds
     python benchmarks/real.py --data atlas --methods sft --validate            # fit, and print validation metrics only
     python benchmarks/real.py --page    # only write docs/results/real.md and README from benchmarks/results/real.json
 
@@ -26,7 +27,7 @@ from typing import Any
 
 import yaml
 from common import ROOT, provenance, run_lovec, test_folder, write_json
-from real_data import FOLDS, SETS, write_split
+from real_data import FOLDS, SETS, is_folded, write_split
 from real_page import write_pages
 from real_results import collect, entry_of, merged, read_results_file
 from real_scores import Place, Scored, read_scored, scored_test, write_scored
@@ -126,7 +127,7 @@ class Benchmark:
     @property
     def folded(self) -> bool:
         """Whether a seed is the number of a fold."""
-        return self.train in SETS and not self.other
+        return is_folded(self.data)
 
     @property
     def runs(self) -> list[str]:
@@ -135,7 +136,8 @@ class Benchmark:
 
     def folder(self, seed: int, run: str, training: bool = False) -> Path:
         """Return the folder of a run; what is trained for another test set is trained once for all of them."""
-        name = f"{self.train}-all" if self.other and training else self.data.replace(":", "-to-")
+        trained = self.train if self.folded else f"{self.train}-all"
+        name = trained if self.other and training else self.data.replace(":", "-to-")
         return self.out / name / f"seed-{seed}" / run
 
     def common(self, seed: int, training: bool) -> list[str]:

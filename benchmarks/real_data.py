@@ -8,7 +8,7 @@ question where it names none.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,18 +33,23 @@ class LabelledSet:
         files: its files in the folder of all data.
         about: what is labelled, and by whom.
         chosen: which records of the files belong to it.
+        people: the set with everybody that it asks about, where it is a part of that one: both have the same folds.
     """
 
     title: str
     files: tuple[str, ...]
     about: str
     chosen: Callable[[Record], bool] = lambda record: True
+    people: str | None = None
 
+
+SYSTEMS = ("ChatGPT", "InstructGPT", "PerplexityAI")
+"""Systems that wrote the biographies of FActScore, about the same people."""
 
 SETS = {
     "bios": LabelledSet(
         "Bios",
-        tuple(f"factscore_labeled/{system}.jsonl" for system in ("ChatGPT", "InstructGPT", "PerplexityAI")),
+        tuple(f"factscore_labeled/{system}.jsonl" for system in SYSTEMS),
         "biographies by three systems, sentences: the share of atomic facts that people found supported",
     ),
     "wikibio": LabelledSet(
@@ -73,8 +78,23 @@ SETS = {
         ("conformal_bios/factscore_processed.json",),
         "biographies of 421 other people by ChatGPT, claims: FActScore's automatic labels, not people's",
     ),
+} | {
+    f"bios-{system.lower()}": LabelledSet(
+        f"Bios, {system}",
+        (f"factscore_labeled/{system}.jsonl",),
+        f"biographies by {system}, sentences: the share of atomic facts that people found supported",
+        people="bios",
+    )
+    for system in SYSTEMS
 }
 """Labelled sets by the name that --data takes."""
+
+
+def is_folded(data: str) -> bool:
+    """Return whether what ``--data`` names is tested fold by fold: one set, or two about the same people."""
+    train, _, test = data.partition(":")
+    people = [(SETS[name].people or name) for name in (train, test or train) if name in SETS]
+    return len(people) == 2 and people[0] == people[1]
 
 
 def read_set(name: str, folder: Path) -> list[Record]:
@@ -112,14 +132,17 @@ def fold_of(records: Sequence[Record], folds: int = FOLDS) -> dict[str, int]:
     return {name: place % folds for place, name in enumerate(ranked)}
 
 
-def split(records: Sequence[Record], fold: int | None) -> dict[str, list[Record]]:
+def split(
+    records: Sequence[Record], fold: int | None, folds: Mapping[str, int] | None = None
+) -> dict[str, list[Record]]:
     """Return the answers for training, validation and test.
 
     Args:
         records: answers with ``meta["person"]``.
         fold: the fold that is tested; None trains on all people but those of validation, and tests none.
+        folds: the fold of every person; None divides those of ``records``.
     """
-    folds = fold_of(records)
+    folds = folds or fold_of(records)
     others = sorted((name for name in folds if folds[name] != fold), key=lambda name: _draw("validation", name))
     part = dict.fromkeys(folds, "test")
     part.update({name: "train" if place % VALIDATION else "validation" for place, name in enumerate(others)})
@@ -135,15 +158,18 @@ def write_split(folder: Path, train: str, test: str | None, fold: int | None, la
     Args:
         folder: folder to write to.
         train: name of the set that is trained on.
-        test: name of another set, which is tested as a whole without the people of training; None tests a fold.
-        fold: the fold of ``train`` that is tested; None with ``test``.
+        test: name of another set, which is tested without the people of training; None tests the same set.
+        fold: the fold that is tested; None tests all people of ``test`` that training does not ask about.
         labels: folder with the files of all sets.
     """
     if all((folder / f"{name}.jsonl").exists() for name in ("train", "validation", "test")):
         return
-    parts = split(read_set(train, labels), fold)
+    records, everybody = read_set(train, labels), SETS[train].people
+    folds = fold_of(records if everybody is None else read_set(everybody, labels))
+    parts = split(records, fold, folds)
     if test is not None:
         seen = {record.meta["person"] for name in ("train", "validation") for record in parts[name]}
+        seen |= {name for name, number in folds.items() if fold is not None and number != fold}
         parts["test"] = [record for record in read_set(test, labels) if record.meta["person"] not in seen]
     folder.mkdir(parents=True, exist_ok=True)
     for name, records in parts.items():

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from common import CALIBRATION, ROOT, interval_text, replace_between, side, verdict
-from real_data import FOLDS, SETS
+from real_data import FOLDS, SETS, is_folded
 from real_results import CLAIMS, METRICS, VARIANT
 from world_tables import MODES
 
@@ -188,17 +188,17 @@ def _caption(results: Mapping[str, Any], data: str) -> str:
     """Return in one line what was run: seeds, sentences, dates, commits, versions and machines."""
     entries = _entries(results, data)
     seeds = sorted({entry["seed"] for entry in entries})
-    part = "folds by person" if data in SETS else "seeds"
+    part = "folds by person" if is_folded(data) else "seeds"
     domain = domain_of(results, data)
     counts = {row["seed"]: row["n"] for row in _rows(results, data, domain=domain, level="sentence", readout="stated")}
-    sentences = sum(counts.values()) if data in SETS else max(counts.values(), default=0)
+    sentences = sum(counts.values()) if is_folded(data) else max(counts.values(), default=0)
     texts = [", ".join(sorted({str(entry[name]) for entry in entries})) for name in ("date", "commit", "machine")]
     versions = ", ".join(f"{name} {number}" for name, number in entries[-1]["versions"].items() if name != "lovec")
-    of = f" of {FOLDS}" if data in SETS else ""
+    of = f" of {FOLDS}" if is_folded(data) else ""
     runs = f"{len(seeds)}{of} {part}"
     if runs == "1 seeds":
         runs = "one seed (what differs from seed to seed is in no interval)"
-    elif data not in SETS and (fewer := _with_fewer_seeds(entries, len(seeds))):
+    elif not is_folded(data) and (fewer := _with_fewer_seeds(entries, len(seeds))):
         runs += f" ({fewer}, whose intervals leave out variation between seeds)"
     return f"Percent; {runs}, {sentences} test sentences. {texts[0]}, commit {texts[1]}, {versions}; {texts[2]}."
 
@@ -219,7 +219,7 @@ def _sentences(results: Mapping[str, Any], data: str, domain: str, readout: str)
     """Return the section of a domain and readout at sentence level, with intervals."""
     lines: list[str] = []
     metrics = _metrics(results, data)
-    seeds = "folds" if data in SETS else "seeds"
+    seeds = "folds" if is_folded(data) else "seeds"
     for mode, heading in MODES.items():
         if rows := _table(results, data, domain, mode, readout, variants=True):
             lines += [
@@ -283,8 +283,8 @@ def _claims(results: Mapping[str, Any], data: str) -> list[str]:
         "",
         "### What holds here",
         "",
-        f"Differences by stated scores ({'folds' if data in SETS else 'seeds'}: {_seeds(seeds)}). A claim holds where "
-        "the intervals of BS and ECE-M both lie below 0.",
+        f"Differences by stated scores ({'folds' if is_folded(data) else 'seeds'}: {_seeds(seeds)}). A claim holds "
+        "where the intervals of BS and ECE-M both lie below 0.",
         "",
         f"| Better than | Mode | {' | '.join(INFO[name].heading for name in CALIBRATION)} | |",
         "|---|---|---|---|---|---|",

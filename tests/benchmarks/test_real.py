@@ -93,10 +93,30 @@ def test_all_people_train_where_another_set_is_tested_and_none_of_them_is_asked_
     assert len(trained) == len(biographies())
 
 
+def test_another_system_is_tested_on_the_people_of_the_fold(tmp_path, monkeypatch):
+    """The systems wrote about the same people; one of the other set's people is not in this one."""
+    every = biographies()
+    sets = {"bios": every} | {f"bios-{name}": [r for r in every if r.id.startswith(start)]
+                              for name, start in (("chatgpt", "a"), ("perplexityai", "b"))}  # fmt: skip
+    sets["bios-chatgpt"] = sets["bios-chatgpt"][1:]
+    monkeypatch.setattr(data, "read_set", lambda name, folder: sets[name])
+    assert data.is_folded("bios-chatgpt:bios-perplexityai") and data.is_folded("bios-chatgpt")
+    assert not data.is_folded("bios-chatgpt:wikibio") and not data.is_folded("atlas")
+    tested = []
+    for fold in range(data.FOLDS):
+        folder = tmp_path / str(fold)
+        data.write_split(folder, "bios-chatgpt", "bios-perplexityai", fold, tmp_path)
+        test, train, chosen = (list(read_records(folder / f"{n}.jsonl")) for n in ("test", "train", "validation"))
+        assert {record.id[0] for record in test} == {"b"} and {r.id[0] for r in [*train, *chosen]} == {"a"}
+        assert not people_of(test) & people_of([*train, *chosen])
+        tested += [record.meta["person"] for record in test]
+    assert sorted(tested) == sorted(people_of(every))
+
+
 @pytest.mark.parametrize(
     ("name", "answers", "people", "labels"),
     [("bios", 493, 183, 3674), ("wikibio", 119, 119, 959), ("halueval", 976, 976, 3793), ("factcheck-gpt", 92, 92, 277),
-     ("felm", 184, 184, 532), ("conformal", 421, 421, 15589)],
+     ("felm", 184, 184, 532), ("conformal", 421, 421, 15589), ("bios-chatgpt", 157, 157, 1209)],
 )  # fmt: skip
 def test_the_published_sets_have_as_many_answers_and_labels(name, answers, people, labels):
     if not (SHARED / data.SETS[name].files[0]).exists():

@@ -28,7 +28,7 @@ OBJECTIVES = {
     "comparison.yaml": "Comparison", "distil.yaml": "Distil", "distil-unlabelled.yaml": "Distil",
 }  # fmt: skip
 OVERLAYS = (
-    "world-small.yaml", "atlas.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml",
+    "world-small.yaml", "atlas.yaml", "reader.yaml", "llama3-8b.yaml", "gemma2-9b.yaml", "factscore.yaml", "vllm.yaml",
     "vllm-server.yaml", "ddp.yaml", "fsdp2.yaml", "qlora.yaml",
 )  # fmt: skip
 

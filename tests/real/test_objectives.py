@@ -66,3 +66,12 @@ def test_two_steps(name: str, run: Any, tmp_path: Path) -> None:
     if start and recipe != "grpo":  # its short answers have no tags, and so all the same reward
         before = weights(run.adapter)
         assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_reader_of_another_model_s_answers(run: Any, tmp_path: Path) -> None:
+    """The commands of docs/recipes.md: the teacher is a probe, since there is one answer to a question."""
+    words = ["--config", "reader.yaml", "--data.path", LABELLED[LABELLED.index("--data.path") + 1]]
+    teacher = ["lovec.teachers.BaselineTeacher", "--model.teacher.baseline", "lovec.baselines.LinearProbe"]
+    start = ["--model.policy.adapter", run.adapter, "--model.teacher", *teacher]
+    main(["fit", "--config", "distil.yaml", *words, *brief(tmp_path), *start])
+    assert len(losses(tmp_path)) == 2 and all(map(math.isfinite, losses(tmp_path)))

@@ -86,7 +86,8 @@ def test_there_are_recipes_data_and_oracles() -> None:
 
 @pytest.mark.parametrize("recipe", OBJECTIVES)
 def test_a_recipe_is_let_through_with_all_data_oracles_and_overlays(adapters: Path, recipe: str) -> None:
-    Path("ChatGPT.jsonl").touch()
+    for name in ("ChatGPT", "train", "dev"):
+        Path(f"{name}.jsonl").touch()
     for number, (data, overlay) in enumerate(product(DATA, (None, *OVERLAYS))):
         over = ["--config", overlay] if overlay else []
         words = ["--config", recipe, *over, *words_of("--data", data)]

@@ -264,6 +264,7 @@ def milestones(home: Path) -> Iterator[dict[str, object]]:
 
     home.mkdir(parents=True, exist_ok=True)
     write_files(home)
+    shutil.rmtree(home / "runs")  # readers of pages have runs, but nobody has at the beginning
     write_records(home / "questions.jsonl", EmbeddedWorld("world").questions("train")[:100])
     offline = environment(OPENAI_API_KEY="none", HF_HUB_OFFLINE="1", LOVEC_CACHE=str(home / "cache"))
     with offline, endpoint() as url, Shell(home, warm=False) as shell:

@@ -99,6 +99,7 @@ def run(words: list[str]) -> None:
     if options.engine == OPENAI:
         asker = parser.call(ApiModel, options, model=options.model, timeout=limits.timeout)
         instruction, tags = api_prompting(options)
+        options.calibration = None if options.raw else options.calibration
         session = parser.call(open_provider, options, asker=asker, instruction=instruction, tags=tags)
         name = options.name or options.model
     else:

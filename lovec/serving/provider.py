@@ -150,6 +150,7 @@ class ProviderWorker(TaskWorker):
         problems: list[str] = []
         try:
             async with asyncio.TaskGroup() as tasks:
+                unknown = 0
                 prompts = tagger.sentence_prompts(record.statements())
                 asked = iter([tasks.create_task(self._asked(job, prompt)) for prompt in prompts])
                 for at, part in enumerate(record.sentences):
@@ -158,8 +159,13 @@ class ProviderWorker(TaskWorker):
                         word = await next(asked)
                         if isinstance(word, str):
                             problems.append(f"sentence {at + 1} has no confidence: {word}")
+                        else:
+                            unknown += tagger.method == "p_true" and word.logps is None
                         sentence = tagger.read_word(part, None if isinstance(word, str) else word)
                     job.put(ScoredSentence(0, at, sentence))
+                if unknown:
+                    of = counted(unknown, "sentence")
+                    problems.append(f"the provider gives no log-probabilities of {of}: the confidence is 0 or 1")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return replace(record, meta={**record.meta, "problems": problems})

@@ -354,7 +354,8 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
         assert message(post(server, chat(QUESTION)))["confidence"]  # questions are answered as without one
         provider.faults = {"bridge": ["malformed"]}
         broken = post(server, json.dumps(body).encode(), "/v1/tag")[1] if method == "verbal" else None
-        provider.faults = {"bridge": ["503"] * 9}
+        provider.faults, provider.silent = {"bridge": ["503"] * 9}, True
+        silent = post(server, json.dumps({**body, "text": "It rains."}).encode(), "/v1/tag")[1]
         failed = post(server, json.dumps(body).encode(), "/v1/tag")
         assert server.idle()
     assert status == 200 and data["content"] == text
@@ -362,6 +363,7 @@ def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -
     assert [e["confidence"] for e in data["confidence"][1:]] == pytest.approx(expected)
     assert [e for event in events for e in event["confidence"]] == data["confidence"]
     assert failed[0] == 502 and "HTTP 503" in failed[1]["error"]["message"]
+    assert ("no log-probabilities of 1 sentence" in str(silent["problems"])) == (method == "p_true")
     if broken is not None:
         assert [e["confidence"] is None for e in broken["confidence"]] == [True, True, False]
         assert "sentence 2 has no confidence: the reply is" in broken["problems"][0]

@@ -138,7 +138,7 @@ def open_provider(
     method: Literal["p_true", "verbal"] | None = None,
     calibration: str | None = None,
 ) -> ApiTagger:
-    """Return a model behind another server's chat completions.
+    """Open a model behind another server's chat completions.
 
     Args:
         asker: the model.

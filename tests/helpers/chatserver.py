@@ -16,7 +16,7 @@ from faultserver import FaultServer, RecordedCall, completion, handler
 Token: TypeAlias = tuple[str, dict[str, float]]
 """A token of a reply, and probabilities of what might stand in its place."""
 
-BROKEN = ("break off", "error later", "cut", "filtered")
+BROKEN = ("break off", "no end", "error later", "cut", "filtered")
 """Faults in the middle of a stream."""
 
 FACTS = ("It lies in the north", "It was founded in 1900", "It has a bridge", "It makes clocks")
@@ -99,7 +99,7 @@ class ChatServer(FaultServer):
             yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         if fault == "error later":
             yield {"error": {"message": "the backend was lost"}}
-        elif fault != "break off":
+        elif fault not in ("break off", "no end"):
             finish = {"cut": "length", "filtered": "content_filter"}.get(fault, "stop")
             yield {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         if "stream_options" in body and self.usage is not None:

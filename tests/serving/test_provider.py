@@ -234,6 +234,7 @@ def test_calibrations_of_other_scores_are_refused() -> None:
         (["drop"] * 9, 502, None, "broken connection"),
         (["garbage html"] * 9, 502, None, ""),
         (["break off"], 502, None, "broken connection"),
+        (["no end"], 502, None, "the stream of a reply broke off"),
         (["error later"], 502, None, "the backend was lost"),
         (["filtered"], 502, None, "content_filter"),
     ],

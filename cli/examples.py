@@ -71,6 +71,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("lovec serve --adapter runs/dpo", "a page to try it, and an endpoint, on this machine"),
         ("lovec serve --adapter runs/dpo --host 0.0.0.0 --port 80", "for others, too; set LOVEC_API_KEY"),
         ("lovec serve --model acme/lovec --engine http://127.0.0.1:8000/v1", "in front of a vLLM server"),
+        ("lovec serve --model gpt-4o --engine openai --calibration gpt.calibration", "in front of an API"),
     ),
     "export": (
         ("lovec export runs/dpo exported/dpo", "the adapter and a model card"),

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Literal
 
 from lovec.imports import without_progress_bars
 from lovec.serving import RequestLimits, make_app
@@ -16,14 +17,20 @@ from lovec.serving.inline import check_template
 from lovec.serving.logs import log_to_stderr
 from lovec.settings import check_count
 from lovec.taggers import Session, open_session
+from lovec.taggers.deployment import Deployment
+from lovec.tagging import OPENAI, ApiModel, ApiTagger
+from lovec.tags import TagFormat
 from lovec.types import MODES, LovecError
 
 from .arguments import add_working_directory
 from .console import remark, warn
 from .signatures import SignatureParser
-from .tag_options import check_opening
+from .tag_options import api_prompting, check_engine_options, check_opening
 
 KEY = "LOVEC_API_KEY"
+
+_NO_OPTIONS = ("model", "cache", "max_cost", "price_in", "price_out", "timeout", "ask_again", "progress")
+"""Parameters of ``ApiModel`` that a server sets itself, or that are of files of questions."""
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM."""
@@ -48,6 +55,8 @@ def run(words: list[str]) -> None:
         f"must bring the key in ${KEY}, if it is set.",
     )
     parser.add(open_session)
+    parser.add(ApiModel, *_NO_OPTIONS)
+    parser.add(open_provider, "asker", "instruction", "tags")
     parser.add_argument("--name", type=str, help="what requests call the model; null is the last part of its name")
     parser.add_argument(
         "--cors",
@@ -75,6 +84,7 @@ def run(words: list[str]) -> None:
     parser.add(RequestLimits)
     config = parser.parse_args(words)
     check_opening(config)
+    check_engine_options(config, "method")
     try:
         from lovec.serving.connections import make_server
         from lovec.serving.feedback import Feedback
@@ -85,9 +95,17 @@ def run(words: list[str]) -> None:
     cors = [checked_origin(origin) for origin in options.cors or ()]
     inline = checked_template(options.inline)
     listener = parser.call(listen, options)  # before a model is loaded in vain
-    with without_progress_bars():
-        session = parser.call(open_session, options)
-    name = options.name or served_name(session)
+    session: Session | ApiTagger
+    if options.engine == OPENAI:
+        asker = parser.call(ApiModel, options, model=options.model, timeout=limits.timeout)
+        instruction, tags = api_prompting(options)
+        options.calibration = None if options.raw else options.calibration
+        session = parser.call(open_provider, options, asker=asker, instruction=instruction, tags=tags)
+        name = options.name or options.model
+    else:
+        with without_progress_bars():
+            session = parser.call(open_session, options)
+        name = options.name or served_name(session)
     key = os.environ.get(KEY) or None
     log_to_stderr(key)
     feedback = None if options.feedback is None else Feedback(options.feedback, session)
@@ -101,7 +119,7 @@ def run(words: list[str]) -> None:
     gc.collect()
     gc.freeze()  # a full collection over the model's objects would stop all threads for a second
     sys.setswitchinterval(1e-4)  # the engine asks for the interpreter at every operation, also while requests are read
-    for line in dict.fromkeys(map(session.deployment.note, MODES)):
+    for line in dict.fromkeys(map(app.state.model.note, MODES)):
         remark(line)
     print(f"{name} is served. Open {address}/ in a browser to try it; stop with Ctrl-C.")
     print(f"For programs: {address}/v1 ({guard}), {address}/health, {address}/metrics", flush=True)
@@ -111,6 +129,31 @@ def run(words: list[str]) -> None:
         if app.state.service.worker.alive:  # it would crash in the engine when the interpreter ends
             os._exit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else TERMINATED)
         raise
+
+
+def open_provider(
+    asker: ApiModel,
+    instruction: str,
+    tags: TagFormat,
+    method: Literal["p_true", "verbal"] | None = None,
+    calibration: str | None = None,
+) -> ApiTagger:
+    """Open a model behind another server's chat completions.
+
+    Args:
+        asker: the model.
+        instruction: system turn that asks for tags.
+        tags: the tag words and the scale.
+        method: how a model of --engine openai gives the sentences of texts at /v1/tag a confidence; null takes no
+            texts.
+        calibration: the calibration of a model of --engine openai, what `lovec calibrate FILE` wrote for answers that
+            `lovec tag` has from it: file or folder; null leaves confidences as they are.
+
+    Raises:
+        LovecError: there is no such calibration, or it is of something else.
+    """
+    deployment = None if calibration is None else Deployment.of_scores(calibration, asker.model, tags.scale)
+    return ApiTagger(asker, method, instruction=instruction, tags=tags, deployment=deployment)
 
 
 def checked_origin(origin: str) -> str:

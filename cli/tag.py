@@ -19,7 +19,6 @@ from typing import Any, TextIO
 from lovec import passages
 from lovec.datasets.hub_rows import HubRows
 from lovec.datasets.jsonl import open_input, record_to_dict
-from lovec.encoding import default_instruction
 from lovec.files import atomic_file, check_output, check_writable
 from lovec.imports import without_progress_bars
 from lovec.labelling import OnRay, Outcome, Progress, RaySettings, Shard, Source, Stage, run_stage
@@ -50,8 +49,7 @@ from lovec.tagging import (
     question_notices,
 )
 from lovec.tagging.apis import api_provenance
-from lovec.tags import DEFAULT_TAGS, TagFormat
-from lovec.types import CALIBRATION_FILE, DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Record, Scale
+from lovec.types import CALIBRATION_FILE, FREE_FORM, ITERATIVE, LovecError, Record
 
 from .arguments import add_working_directory
 from .console import confirm_calls, locked, log_level, remark, say_next, warn
@@ -59,7 +57,7 @@ from .errors import UsageError
 from .printer import Printer
 from .progress import ProgressLines, heartbeat, progress
 from .signatures import SignatureParser
-from .tag_options import check_opening, checked, inputs, tag_parser
+from .tag_options import api_prompting, check_opening, checked, inputs, tag_parser
 from .tag_reports import DOUBT, Problems, Tally, doubtful, doubtful_lines
 
 
@@ -205,7 +203,7 @@ class TagCommand:
             asker = self.parser.call(ApiModel, options, model=options.model, progress=False)
             chosen = options.method, options.samples, options.judge, options.readout
             limits = options.max_new_tokens, options.min_confidence
-            return ApiTagger(asker, *chosen, *limits, *self._prompting)
+            return ApiTagger(asker, *chosen, *limits, *api_prompting(options))
         with without_progress_bars(), heartbeat("loading the model"):
             session = self.parser.call(open_session, options)
         if options.model is None:
@@ -226,15 +224,6 @@ class TagCommand:
         """Say what tagging has taken."""
         if (account := self.tagger.account()) is not None:
             remark(account)
-
-    @property
-    def _prompting(self) -> tuple[str, TagFormat]:
-        """Instruction and tags of a model that no file says them of."""
-        words, scale = self.options.tag_words, self.options.scale
-        levels = DEFAULT_SCALE if scale is None else Scale(tuple(scale))
-        opening, closing = words or (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
-        tags = TagFormat(opening, closing, levels)
-        return self.options.instruction or default_instruction(tags), tags
 
     def _check_guarantee(self) -> None:
         """Refuse a guarantee that there is no threshold for, before the model is loaded.
@@ -406,7 +395,7 @@ class TagCommand:
         settings["judge"] = decisive(settings["judge"])
         settings["calibration"] = _calibration(options)
         if self.options.engine == OPENAI:
-            settings[PROVENANCE] = api_provenance(self.options.model, *self._prompting).to_dict()
+            settings[PROVENANCE] = api_provenance(self.options.model, *api_prompting(self.options)).to_dict()
             settings["base_url"] = address(self.options.base_url)
         else:
             provenance = session_provenance(options)

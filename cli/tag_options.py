@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from lovec.baselines import Judge
 from lovec.devices import check_device_name, check_dtype_name, check_engine_name
+from lovec.encoding import default_instruction
 from lovec.files import check_output, check_unused
 from lovec.labelling import RaySettings, Shard
 from lovec.models import NO_MODEL
@@ -17,7 +18,8 @@ from lovec.taggers import open_session
 from lovec.tagging import OPENAI, SAMPLED, ApiModel, Method, TextTagger
 from lovec.tagging.apis import check_api
 from lovec.tagging.methods import check_method
-from lovec.types import LovecError, check_confidence
+from lovec.tags import DEFAULT_TAGS, TagFormat
+from lovec.types import DEFAULT_SCALE, LovecError, Scale, check_confidence
 
 from .errors import UsageError
 from .signatures import SignatureParser
@@ -125,10 +127,9 @@ def checked(options: Any) -> Any:
         raise UsageError(
             "--ask and --ask_file have the model write; they take no FILE, --about, --question or --paragraphs"
         )
+    check_engine_options(options)
     if options.engine == OPENAI:
         _check_api(options)
-    elif options.base_url is not None or options.parameters is not None:
-        raise UsageError(f"--base_url and --parameters are of --engine {OPENAI}, which is not given")
     if options.method is not None:
         _check_method(options)
     elif options.judge is not None:
@@ -174,14 +175,45 @@ _HERE = ("adapter", "chat_template", "dtype", "quantization", "device", "scoring
 """Options that have no effect on a model behind chat completions."""
 
 
-def _check_api(options: Any) -> None:
-    """Refuse what a model behind chat completions has no use for.
+_ELSEWHERE = ("base_url", "parameters", "calibration")
+"""Options that have an effect on a model behind chat completions only."""
+
+
+def check_engine_options(options: Any, *others: str) -> None:
+    """Refuse what is of models that lovec runs where it runs none, and the other way round.
+
+    Args:
+        options: the options, parsed.
+        others: more options that have an effect on a model behind chat completions only.
 
     Raises:
         UsageError: so it is.
     """
-    if given := [name for name in _HERE if options[name] is not None]:
-        raise UsageError(f"--{given[0]} is of models that lovec runs; --engine {OPENAI} takes none")
+    names = _HERE if options.engine == OPENAI else (*_ELSEWHERE, *others)
+    if given := [name for name in names if options.get(name) is not None]:
+        whose = "of models that lovec runs" if options.engine == OPENAI else f"of --engine {OPENAI}"
+        raise UsageError(f"--{given[0]} is {whose}; leave it out, or choose another --engine")
+
+
+def api_prompting(options: Any) -> tuple[str, TagFormat]:
+    """Return instruction and tags of a model that no file says them of.
+
+    Args:
+        options: those of ``open_session``.
+    """
+    words, scale = options.tag_words, options.scale
+    levels = DEFAULT_SCALE if scale is None else Scale(tuple(scale))
+    opening, closing = words or (DEFAULT_TAGS.open, DEFAULT_TAGS.close)
+    tags = TagFormat(opening, closing, levels)
+    return options.instruction or default_instruction(tags), tags
+
+
+def _check_api(options: Any) -> None:
+    """Refuse what a model behind chat completions cannot do.
+
+    Raises:
+        UsageError: so it is.
+    """
     try:
         check_api(options.method, options.readout, options.asking)
     except LovecError as error:

@@ -24,7 +24,16 @@ _TRANSIENT = {408, 409, 425, 429}  # statuses that are retried, besides everythi
 
 
 class CallFailed(Exception):
-    """A call got no usable reply; other calls to the same server may."""
+    """A call got no usable reply; other calls to the same server may.
+
+    Attributes:
+        status: HTTP status of the last reply; None where there was none, or it was no error.
+        code: what the server calls the error; None where it does not say.
+    """
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
 
 
 class CallRefused(CallFailed):
@@ -143,7 +152,7 @@ class ApiClient:
         seconds = max(self.timeout, seconds or 0.0)
 
         for tries in count(1):
-            wait = None
+            wait = status = None
             try:
                 async with asyncio.timeout(seconds):  # the client's own time-out is between two bytes
                     return await call()
@@ -155,17 +164,17 @@ class ApiClient:
                 status = 402 if error.code == "insufficient_quota" else error.status_code
                 if status in self.advice:
                     raise ServerRefused(f"{problem}; {self.advice[status]}") from None
-                if error.status_code not in _TRANSIENT and error.status_code < 500:
-                    raise CallRefused(problem) from None
+                if status not in _TRANSIENT and status < 500:
+                    raise CallRefused(problem, status, error.code) from None
                 wait = _retry_after(error.response.headers)
             except openai.OpenAIError as error:
                 problem = self._line(f"broken connection: {error.__cause__ or error}")
             except MalformedReply as error:
                 problem = self._line(f"unexpected reply: {error}")
             if wait is not None and wait > _LONGEST_RETRY_AFTER:
-                raise CallFailed(f"{problem} (the server asks to wait {wait:.0f} s)")
+                raise CallFailed(f"{problem} (the server asks to wait {wait:.0f} s)", status)
             if tries > retries or not may_retry():
-                raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
+                raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem, status)
             if wait is None:
                 wait = min(_FIRST_WAIT * 2 ** min(tries - 1, 30), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
             else:

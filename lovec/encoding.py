@@ -72,6 +72,26 @@ def without_half_character(text: str) -> str:
     return _HALF_CHARACTER.sub("", text)
 
 
+def dialogue_parts(turns: Sequence[tuple[str, str]]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the texts of the system in a conversation, and its other turns.
+
+    Args:
+        turns: (role, text) pairs in their order.
+
+    Raises:
+        LovecError: the other turns do not alternate between "user" and "assistant", with "user" first and last.
+    """
+    system_texts = [text for role, text in turns if role == "system"]
+    others = [(role, text) for role, text in turns if role != "system"]
+    expected = [("user", "assistant")[i % 2] for i in range(len(others))]
+    if [role for role, _ in others] != expected or expected[-1:] != ["user"]:
+        raise LovecError(
+            f"the roles are {', '.join(role for role, _ in turns) or 'none'}; expected user and assistant in turn, "
+            "user first and last, and any number of system texts"
+        )
+    return system_texts, others
+
+
 def distinct_prefixes(texts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the shortest beginning of every text that no other text has.
 
@@ -218,17 +238,9 @@ class Encoder:
                 gives the same ids as ``prompt``.
 
         Raises:
-            LovecError: the roles are not as described.
+            LovecError: see ``dialogue_parts``.
         """
-        system_texts = [text for role, text in turns if role == "system"]
-        messages = [(role, text) for role, text in turns if role != "system"]
-        expected = [("user", "assistant")[i % 2] for i in range(len(messages))]
-        if [role for role, _ in messages] != expected or expected[-1:] != ["user"]:
-            raise LovecError(
-                f"the roles are {', '.join(role for role, _ in turns) or 'none'}; expected user and assistant in turn, "
-                "user first and last, and any number of system texts"
-            )
-        (_, question), *later = messages
+        system_texts, [(_, question), *later] = dialogue_parts(turns)
         opening = self._messages(question, "\n\n".join([self.instruction, *system_texts]))
         return self._render([*opening, *({"role": role, "content": text} for role, text in later)])
 

@@ -23,13 +23,16 @@ from lovec.datasets.rows import Layout, Row, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
-from lovec.types import LovecError, Record
+from lovec.types import LovecError, Readout, Record
 
 LAYOUT_NAMES = tuple(dict.fromkeys(layout.short for layout in LAYOUTS if layout.short))
 """Names of the layouts that hold labels."""
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
+
+READOUTS: Mapping[str, Readout] = {STATED: "stated", MEAN: "mean"}
+"""What they are read from tags by."""
 
 _FIRST = 100  # rows whose keys say which columns there are
 

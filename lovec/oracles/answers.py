@@ -27,6 +27,7 @@ def sampling_parameters(sampling: Sampling, key: str, given: Mapping[str, Any]) 
     if not any(name in given for name in _LIMITS):
         own["max_tokens"] = sampling.max_new_tokens
     if sampling.temperature > 0:
+        own |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         own["seed"] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1
     return {name: value for name, value in {**own, **given}.items() if value is not None}
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -287,6 +287,34 @@ class Asker:
         missing = [number for number, done in enumerate(run.done) if not done]
         return Asked(run.values, missing, run.stop_reason, run.gave_up)
 
+    async def granted(self, wishes: Sequence[Mapping[str, Any]], call: Callable[[int], Awaitable[T]]) -> T:
+        """Return the reply to a call with the first of the wishes that the server does not refuse.
+
+        Args:
+            wishes: see ``Prompt.wishes``.
+            call: calls with the wish of an index.
+
+        Raises:
+            CallFailed: see ``Chat.ask``; where every wish is refused, the refusal of the last.
+            ServerRefused: see ``Chat.ask``.
+        """
+        last = len(wishes) - 1
+        for wish in range(min(self._accepted, last), last + 1):
+            try:
+                reply = await call(wish)
+            except CallRefused as error:
+                if wish == last:  # it is not the wishes that are refused
+                    raise
+                refusal = error
+                continue
+            if wish > self._accepted:
+                self._accepted = wish
+                names = [name for name in wishes[0] if name not in wishes[wish]]
+                if names:
+                    log.warning("the server refuses %s, so calls are made without: %s", " and ".join(names), refusal)
+            return reply
+        raise AssertionError("there is at least one wish")
+
     def key(self, prompt: Prompt[Any], attempt: int) -> str:
         """Return the key of an attempt's reply in the cache: what was wished for, whatever the server has granted."""
         return reply_key(self.model, address(self.base_url), prompt.messages, prompt.parameters(attempt), attempt)
@@ -440,7 +468,9 @@ class _Run(Generic[T]):
             raise _NoMoreCalls
         self._reserved_cost += expected
         try:
-            reply = await self._granted_reply(prompt, attempt, chat)
+            reply = await asker.granted(
+                prompt.wishes, lambda wish: chat.ask(prompt.messages, prompt.parameters(attempt, wish))
+            )
         except ServerRefused as error:
             self._make_no_more_calls(f"the server refuses every call: {error}")
             raise _NoMoreCalls from None
@@ -453,25 +483,6 @@ class _Run(Generic[T]):
         asker.tokens_in += prompt.tokens if reply.tokens_in is None else reply.tokens_in
         asker.tokens_out += count_tokens(reply.text) if reply.tokens_out is None else reply.tokens_out
         return reply if prompt.kept is None else replace(reply, tokens=prompt.kept(reply))
-
-    async def _granted_reply(self, prompt: Prompt[T], attempt: int, chat: Chat) -> ChatReply:
-        """Return the reply to a call with the first of the prompt's wishes that the server does not refuse."""
-        asker, last = self._asker, len(prompt.wishes) - 1
-        for wish in range(min(asker._accepted, last), last + 1):
-            try:
-                reply = await chat.ask(prompt.messages, prompt.parameters(attempt, wish))
-            except CallRefused as error:
-                if wish == last:  # it is not the wishes that are refused
-                    raise
-                refusal = error
-                continue
-            if wish > asker._accepted:
-                asker._accepted = wish
-                names = [name for name in prompt.wishes[0] if name not in prompt.wishes[wish]]
-                if names:
-                    log.warning("the server refuses %s, so calls are made without: %s", " and ".join(names), refusal)
-            return reply
-        raise AssertionError("there is at least one wish")
 
 
 def run_to_the_end(work: Coroutine[Any, Any, None], interrupt: Callable[[], None]) -> None:

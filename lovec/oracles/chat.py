@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lovec import calls
-from lovec.calls import ApiClient, MalformedReply, read_key
+from lovec.calls import ApiClient, CallFailed, MalformedReply, read_key
 from lovec.oracles.cache import ChatReply, ReplyToken
 from lovec.types import LovecError
 
@@ -54,6 +54,49 @@ class Chat(ApiClient):
         body = {"model": self.model, "messages": list(messages), **parameters}
         return await self.post("/chat/completions", body, read_reply)
 
+    async def write(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        parameters: Mapping[str, Any],
+        on_piece: Callable[[str, Sequence[Any]], bool],
+    ) -> ChatReply:
+        """Return the reply to a chat, without tokens, and hand over its text as it is written.
+
+        Args:
+            messages: the chat.
+            parameters: of the call.
+            on_piece: called with every new piece of the text, and what the server says of its tokens, see
+                ``read_tokens``; returns False to end the reply.
+
+        Raises:
+            CallFailed: there is no reply, or it breaks off; the message says why, in one line.
+            ServerRefused: the server will not reply to any call.
+        """
+        pieces: list[str] = []
+        finish, counts, going = "", _counts(None), True
+
+        def on_event(event: Any) -> bool:
+            nonlocal finish, counts, going
+            try:
+                if event.get("usage") is not None:
+                    counts = _counts(event["usage"])
+                if not (choices := event["choices"]):
+                    return True
+                piece = choices[0]["delta"].get("content")
+                finish = choices[0].get("finish_reason") or finish
+            except (LookupError, TypeError, AttributeError):
+                raise MalformedReply(str(event)[:100]) from None
+            pieces.append(encodable(piece) if isinstance(piece, str) else "")
+            tokens = _listed(choices[0])
+            going = on_piece(pieces[-1], tokens if isinstance(tokens, list) else ())
+            return going
+
+        body = {"model": self.model, "messages": list(messages), "stream": True, **parameters}
+        await self.stream("/chat/completions", body, on_event)
+        if going and not finish:
+            raise CallFailed("the stream of a reply broke off")
+        return ChatReply("".join(pieces), encodable(str(finish)), *counts)
+
 
 def address(base_url: str | None) -> str:
     """Return the address of a server: ``base_url`` if it is not None, else ``$OPENAI_BASE_URL``, else OpenAI's.
@@ -92,8 +135,7 @@ def read_reply(body: str) -> ChatReply:
         choices, usage = data["choices"], data.get("usage")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedReply(body[:100] or "nothing") from None
-    counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
-    tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 2**53 else None for n in counts)
+    tokens_in, tokens_out = _counts(usage)
     try:
         text, finish = choices[0]["message"]["content"], choices[0].get("finish_reason")
     except (LookupError, TypeError, AttributeError):
@@ -102,18 +144,30 @@ def read_reply(body: str) -> ChatReply:
         return ChatReply(encodable(body), NO_MESSAGE, tokens_in, tokens_out)
     finish = encodable(finish) if isinstance(finish, str) else ""
     text = encodable(text or "")
-    return ChatReply(text, finish, tokens_in, tokens_out, _tokens(choices[0], text))
+    return ChatReply(text, finish, tokens_in, tokens_out, read_tokens(_listed(choices[0]), text))
 
 
-def _tokens(choice: Mapping[str, Any], text: str) -> tuple[ReplyToken, ...]:
+def _listed(choice: Mapping[str, Any]) -> Any:
+    """Return what a server says of the tokens of a choice, for ``read_tokens``."""
+    listed = choice.get("logprobs")
+    return listed.get("content") if isinstance(listed, Mapping) else None
+
+
+def _counts(usage: Any) -> tuple[int | None, int | None]:
+    """Return the tokens of the prompt and of the reply, as the server counts them; None where it does not."""
+    counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+    tokens_in, tokens_out = (n if type(n) is int and 0 <= n < 2**53 else None for n in counts)
+    return tokens_in, tokens_out
+
+
+def read_tokens(items: Any, text: str) -> tuple[ReplyToken, ...]:
     """Return the tokens of a text with their log-probabilities; none where the server gives none that fit the text.
 
     Args:
-        choice: a choice of a chat completion.
-        text: its text; tokens before and after it are left out, such as those of a thought that is told apart.
+        items: what the server says of the tokens (``logprobs.content`` of a choice); anything.
+        text: the text; tokens before and after it are left out, such as those of a thought that is told apart.
     """
     try:
-        items = choice["logprobs"]["content"]
         pieces = [_bytes(item) for item in items]
         names = [item["token"] for item in items]
         found = [{alike["token"]: alike["logprob"] for alike in (*item["top_logprobs"], item)} for item in items]

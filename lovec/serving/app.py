@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lovec.serving.wire as wire
 from lovec.serving.limits import RequestLimits
 from lovec.serving.page import PAGE_HEADERS, render_page
-from lovec.serving.service import Pending, Service
+from lovec.serving.pending import Pending
+from lovec.serving.provider import ProviderModel
+from lovec.serving.served import ServedModel, SessionModel
+from lovec.serving.service import Service
 from lovec.serving.worker import EngineWorker, score_answers
 from lovec.taggers import Session
+from lovec.tagging import ApiTagger
 from lovec.types import MODES, LovecError
 
 if TYPE_CHECKING:
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
 
     from lovec.serving.counters import Counters
     from lovec.serving.feedback import Feedback
-    from lovec.serving.streams import StreamWorker
 
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ CORS: Mapping[str, Any] = {
 
 
 def make_app(
-    session: Session,
+    session: Session | ApiTagger,
     name: str,
     limits: RequestLimits | None = None,
     key: str | None = None,
@@ -62,7 +65,7 @@ def make_app(
     """Return the application; it starts the engine's thread when it starts, and closes the session when it ends.
 
     Args:
-        session: the model; nothing else may use its engine.
+        session: the model; nothing else may use its engine. It may also be one behind another server.
         name: name of the model in requests.
         limits: limits on requests; None takes the defaults.
         key: the bearer token that requests under /v1 must have; None asks for none.
@@ -72,7 +75,7 @@ def make_app(
         feedback: takes verdicts on answers; it is closed when the application ends. None takes none.
 
     Returns:
-        The application; ``state.service`` is its ``Service``.
+        The application; ``state.model`` is its ``ServedModel``, and ``state.service`` its ``Service`` once it runs.
 
     Raises:
         LovecError: the extra ``serve`` is not installed, or ``inline`` is no such template.
@@ -91,9 +94,10 @@ def make_app(
         raise LovecError(f"serving needs more packages: pip install 'lovec[serve]' ({error})") from error
 
     limits = limits or RequestLimits()
-    worker = _make_worker(session, limits)
+    model = _served_model(session, limits)
+    worker = model.worker
     counters = Counters(worker)
-    service = Service(session, worker, counters, limits, name, inline, feedback)
+    service = Service(model, counters, limits, name, inline, feedback)
     if feedback is not None:
         counters.report(feedback)
     description = describe(name, guarded=key is not None)
@@ -106,7 +110,7 @@ def make_app(
         yield
         service.close()
         if await worker.close(CLOSING):
-            session.close()
+            model.close()
         else:
             log.warning("the engine is still in a call; it is left there")
 
@@ -130,14 +134,14 @@ def make_app(
         return JSONResponse(await service.take_labels(await service.read_body(request)))
 
     def card() -> dict[str, Any]:
-        notes = {mode: session.deployment.note(mode) for mode in MODES}
-        model = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
-        return model | {"confidence": notes, "scale": list(session.encoder.scale.words)}
+        notes = {mode: model.note(mode) for mode in MODES}
+        said = {"id": name, "object": "model", "created": started, "owned_by": "lovec"}
+        return said | {"confidence": notes, "scale": list(model.tags.scale.words)}
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [card()]})
 
-    async def model(request: Request) -> Response:
+    async def one_model(request: Request) -> Response:
         wire.check_model(request.path_params["name"], name)
         return JSONResponse(card())
 
@@ -185,7 +189,7 @@ def make_app(
         Route("/metrics", metrics),
         Route("/openapi.json", openapi),
         Route("/v1/models", models),
-        Route("/v1/models/{name:path}", model),  # names may have slashes
+        Route("/v1/models/{name:path}", one_model),  # names may have slashes
         Route("/v1/chat/completions", answering(service.start_chat), methods=["POST"]),
         Route("/v1/responses", answering(service.start_items), methods=["POST"]),
         Route("/v1/tag", answering(service.start_text), methods=["POST"]),
@@ -201,20 +205,24 @@ def make_app(
         exception_handlers={wire.RequestRefused: refused, HTTPException: http_error, Exception: refused},
         lifespan=lifespan,
     )
+    app.state.model = model
     app.router.redirect_slashes = False  # the address of a redirection would come from the client's Host header
     return app
 
 
-def _make_worker(session: Session, limits: RequestLimits) -> EngineWorker | StreamWorker:
-    """Return what runs the model: a thread for an engine of this process, tasks for a server that batches by itself."""
+def _served_model(session: Session | ApiTagger, limits: RequestLimits) -> ServedModel:
+    """Return a model with what runs it: a thread for an engine of this process, tasks where another server does."""
+    if isinstance(session, ApiTagger):
+        return ProviderModel(session, limits.max_waiting)
     from lovec.engines import VllmServer  # here, since other commands start without the libraries of engines
     from lovec.serving.streams import StreamWorker
 
     engine, encoder = session.engine, session.encoder
     if isinstance(engine, VllmServer):
-        return StreamWorker(engine, encoder.stop_ids, encoder.choices, engine.max_rows + limits.max_waiting)
+        most = engine.max_rows + limits.max_waiting
+        return SessionModel(session, StreamWorker(engine, encoder.stop_ids, encoder.choices, most))
     score = partial(score_answers, engine)
-    return EngineWorker(engine, encoder.stop_ids, limits.max_waiting, score, encoder.choices)
+    return SessionModel(session, EngineWorker(engine, encoder.stop_ids, limits.max_waiting, score, encoder.choices))
 
 
 def _error_response(error: wire.RequestRefused, headers: Mapping[str, str] | None = None) -> Response:

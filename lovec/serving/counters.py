@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from lovec.serving.feedback import Feedback
-    from lovec.serving.streams import StreamWorker
+    from lovec.serving.tasks import TaskWorker
     from lovec.serving.worker import EngineWorker
 
 
@@ -22,7 +22,7 @@ class Counters:
         worker: the worker whose queue and batch are reported.
     """
 
-    def __init__(self, worker: EngineWorker | StreamWorker) -> None:
+    def __init__(self, worker: EngineWorker | TaskWorker) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter("lovec_requests", "Requests answered.", ("path", "status"), registry=self._registry)
         self._seconds = Histogram(
@@ -33,6 +33,9 @@ class Counters:
             registry=self._registry,
         )
         self._tokens = Counter("lovec_tokens", "Tokens of completed answers.", ("kind",), registry=self._registry)
+        self._tags = Counter(
+            "lovec_tags", "Tags of answers, by whether they are well-formed.", ("tag",), registry=self._registry
+        )
         running = Gauge("lovec_running", "Answers and texts that have begun.", registry=self._registry)
         running.set_function(lambda: worker.running)
         waiting = Gauge("lovec_waiting", "Answers and texts that wait for their turn.", registry=self._registry)
@@ -51,6 +54,10 @@ class Counters:
         """Count the tokens of a completed answer."""
         self._tokens.labels("prompt").inc(prompt)
         self._tokens.labels("completion").inc(completion)
+
+    def count_tag(self, is_valid: bool) -> None:
+        """Count the tag of a sentence of an answer; a sentence without one has none that is valid."""
+        self._tags.labels("valid" if is_valid else "malformed").inc()
 
     def text(self) -> tuple[bytes, str]:
         """Return all counters as text, and the media type of the text."""

@@ -31,6 +31,7 @@ from lovec.serving.body import read_json
 from lovec.serving.wire import MOST_PARTS, RequestRefused, Strict, validated
 from lovec.settings import LARGEST
 from lovec.taggers import Session
+from lovec.tagging import ApiTagger
 from lovec.types import MODES, LovecError, Mode
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Feedback:
         LovecError: the file cannot be written or holds something else, or another server has it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], session: Session) -> None:
+    def __init__(self, path: str | os.PathLike[str], session: Session | ApiTagger) -> None:
         deployment = self._deployment = session.deployment
         self._calibrations = {mode: _digest(deployment.calibration(mode), session.provenance) for mode in MODES}
         promises = {mode: deployment.calibrations.get(mode) for mode in MODES}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lovec.documents import kind_of
-from lovec.encoding import Encoder
+from lovec.encoding import Encoder, dialogue_parts
 from lovec.sentences import spans
 from lovec.serving.inline import Inline
 from lovec.serving.wire import Turn
@@ -116,6 +116,19 @@ class History:
         ]
         return self._encode(known, encoder)
 
+    def messages(self, instruction: str) -> list[dict[str, str]]:
+        """Return the conversation as chat messages; sentences whose scores are not known have no tags.
+
+        Args:
+            instruction: what asks for tags; the texts of the system follow it.
+
+        Raises:
+            LovecError: see ``dialogue_parts``.
+        """
+        system_texts, turns = dialogue_parts(self._texts(self._turns))
+        turns = [("system", "\n\n".join([instruction, *system_texts])), *turns]
+        return [{"role": role, "content": text} for role, text in turns]
+
     def requests(self, encoder: Encoder, room: int | None) -> Requests[list[int]]:
         """Let the model score the sentences that have no score yet, and yield the token ids of the conversation.
 
@@ -143,6 +156,8 @@ class History:
         yield self._encode(done, encoder)
 
     def _encode(self, turns: Sequence[tuple[str, Sequence[Piece]]], encoder: Encoder) -> list[int]:
-        return encoder.dialogue(
-            [(role, "".join(piece.tagged(self._tags) for piece in pieces)) for role, pieces in turns]
-        )
+        return encoder.dialogue(self._texts(turns))
+
+    def _texts(self, turns: Sequence[tuple[str, Sequence[Piece]]]) -> list[tuple[str, str]]:
+        """Return the roles and the tagged texts of turns."""
+        return [(role, "".join(piece.tagged(self._tags) for piece in pieces)) for role, pieces in turns]

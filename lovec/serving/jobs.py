@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from lovec.serving.wire import RequestRefused
 from lovec.taggers.freeform import GrowingAnswer
@@ -50,6 +50,22 @@ class Job:
             self.on_cancel()
 
 
+class AnswerEnd(NamedTuple):
+    """The end of an answer.
+
+    Attributes:
+        finished: whether its model, or a stop, has ended it, and not a limit of tokens.
+        prompt_tokens: number of tokens of the prompt; None where nobody has counted them.
+        tokens: number of tokens of the answer, likewise.
+        problems: what is wrong with it.
+    """
+
+    finished: bool
+    prompt_tokens: int | None
+    tokens: int | None
+    problems: Sequence[str] = ()
+
+
 @dataclass(eq=False)
 class CompletionJob(Job):
     """A completion to be sampled. Its callbacks run where the worker runs it.
@@ -80,7 +96,7 @@ class CompletionJob(Job):
 
 @dataclass(eq=False, kw_only=True)
 class AnswerJob(CompletionJob):
-    """A completion that is a tagged answer: it hands over the answer's sentences, and at the end the ``Completion``.
+    """A completion that is a tagged answer: it hands over the answer's sentences, and at the end an ``AnswerEnd``.
 
     Attributes:
         growing: reads and scores its sentences.
@@ -99,11 +115,11 @@ class AnswerJob(CompletionJob):
             self.put(sentence)
 
     def end(self, result: Any) -> None:
-        """Hand over the rest of the answer and the completion, or an error."""
+        """Hand over the rest of the answer and its end, or an error."""
         if isinstance(result, Completion):
             for sentence in self.growing.rest():
                 self.put(sentence)
-            result = replace(result, finished=result.finished or self.stopped)
+            result = AnswerEnd(result.finished or self.stopped, len(self.prompt), len(result.ids))
         super().end(result)
 
 

@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 from lovec.passages import Breaks
 from lovec.serving.history import History
 from lovec.serving.inline import Inline
+from lovec.serving.jobs import AnswerEnd
 from lovec.serving.wire import AnswerRequest, ChatRequest, RequestRefused, TagRequest, error_body
 from lovec.taggers.deployment import Deployment
 from lovec.taggers.freeform import ScoredSpan
 from lovec.taggers.scoring import Tagged
 from lovec.tagging import CUT_OFF
-from lovec.types import FREE_FORM, ITERATIVE, Completion, LovecError, Mode, Record, Sentence
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record, Sentence
 
 Chunk: TypeAlias = dict[str, Any]
 """An event of a stream."""
@@ -36,14 +37,14 @@ class Response(ABC):
     Attributes:
         request: as given.
         mode: as given.
-        prompt: token ids of the prompt that is answered; a given text has none.
+        prompt: what the model reads to answer; of a given text nothing.
         parts: number of parts that grow independently: the answers, or the text.
 
     Raises:
         RequestRefused: the request asks for a guarantee that there is no threshold for.
     """
 
-    prompt: Sequence[int] = ()
+    prompt: Sequence[Any] = ()
     parts = 1
 
     def __init__(
@@ -134,7 +135,7 @@ class AnswerResponse(Response):
     Args:
         request: the request.
         history: the conversation so far.
-        prompt: its token ids; they change where earlier answers have to be scored first.
+        prompt: the same as its model reads it; it changes where earlier answers have to be scored first.
         deployment: see ``Response``, as for ``name`` and ``inline``.
         name: name of the model.
         inline: writes confidences into the text.
@@ -142,7 +143,8 @@ class AnswerResponse(Response):
 
     Attributes:
         answers: the answers.
-        tokens: number of tokens of the answers that have ended.
+        prompt_tokens: number of tokens of the conversation; None as long as nobody has counted them.
+        tokens: number of tokens of the answers that have ended, likewise.
         key: a name of its own.
         created: seconds since 1970.
     """
@@ -153,7 +155,7 @@ class AnswerResponse(Response):
         self,
         request: AnswerRequest,
         history: History,
-        prompt: Sequence[int],
+        prompt: Sequence[Any],
         deployment: Deployment,
         name: str,
         inline: Inline,
@@ -164,7 +166,8 @@ class AnswerResponse(Response):
         self.prompt, self.parts = prompt, request.n
         self._problems = list(problems)
         self.answers = [Answer() for _ in range(request.n)]
-        self.tokens = 0
+        self.prompt_tokens: int | None = None
+        self.tokens: int | None = 0
         self.key, self.created = uuid.uuid4().hex, int(time.time())
 
     @property
@@ -172,7 +175,7 @@ class AnswerResponse(Response):
         """The sentences of the first answer."""
         return self.answers[0].sentences
 
-    def add(self, part: int, item: ScoredSpan | Completion) -> list[Chunk]:
+    def add(self, part: int, item: ScoredSpan | AnswerEnd) -> list[Chunk]:
         """Add a sentence of an answer, or its end, see ``Response``."""
         answer = self.answers[part]
         if isinstance(item, ScoredSpan):
@@ -184,14 +187,15 @@ class AnswerResponse(Response):
             answer.places.append((begin, begin + len(entry["text"]) * entry["kept"]))
             answer.text += (new := f"{space}{self._shown(entry)}")
             return self._grown(part, new, entry)
-        self.tokens += len(item.ids)
+        self.prompt_tokens = item.prompt_tokens
+        self.tokens = None if self.tokens is None or item.tokens is None else self.tokens + item.tokens
         answer.is_cut = not item.finished
         of_sentences = [
             f"sentence {number}: {entry['problem']}"
             for number, entry in enumerate(answer.entries, 1)
             if "problem" in entry
         ]
-        answer.problems = [*([CUT_OFF] if answer.is_cut else []), *self._problems, *of_sentences]
+        answer.problems = [*([CUT_OFF] if answer.is_cut else []), *self._problems, *item.problems, *of_sentences]
         return self._ended(part)
 
     @abstractmethod
@@ -260,9 +264,11 @@ class ChatResponse(AnswerResponse):
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "created": self.created, "model": self._name}
 
-    def _usage(self) -> dict[str, int]:
-        """Return how many tokens the prompt and all answers together have."""
-        prompt, answers = len(self.prompt), self.tokens
+    def _usage(self) -> dict[str, int] | None:
+        """Return how many tokens the prompt and all answers together have; None where nobody has counted them."""
+        prompt, answers = self.prompt_tokens, self.tokens
+        if prompt is None or answers is None:
+            return None
         return {"prompt_tokens": prompt, "completion_tokens": answers, "total_tokens": prompt + answers}
 
 

@@ -167,7 +167,7 @@ class ItemResponse(AnswerResponse):
             "status": status,
             "model": self._name,
             "output": [] if status == "in_progress" else [self._item()],
-            "usage": None if status == "in_progress" else self._usage(),
+            "usage": self._usage(),
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": asked.instructions,
@@ -200,9 +200,11 @@ class ItemResponse(AnswerResponse):
         begin, end = self._answer.places[number]
         return {"type": _CONFIDENCE, "start_index": begin, "end_index": end, **self._answer.entries[number]}
 
-    def _usage(self) -> dict[str, Any]:
-        """Return how many tokens the prompt and the answer have."""
-        prompt = len(self.prompt)
+    def _usage(self) -> dict[str, Any] | None:
+        """Return how many tokens the prompt and the answer have; None as long as nobody has counted them."""
+        prompt = self.prompt_tokens
+        if prompt is None or self.tokens is None:
+            return None
         return {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

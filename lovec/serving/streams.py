@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from lovec.calls import CallFailed, ServerRefused
@@ -11,13 +10,12 @@ from lovec.choices import ChoiceTree
 from lovec.engines import VllmServer
 from lovec.engines.common import sample_rows
 from lovec.engines.completions import CompletionClient, ServerReply, read_models
-from lovec.serving.jobs import AnswerJob, Job, StepsJob, queue_full, shutting_down
+from lovec.serving.jobs import AnswerJob, Job, StepsJob
+from lovec.serving.tasks import TaskWorker
 from lovec.serving.wire import RequestRefused
 from lovec.taggers.scoring import ScoreRequest
 from lovec.types import Completion, LovecError, TokenScores
 from lovec.written import Steps
-
-log = logging.getLogger(__name__)
 
 STREAM_INTERVAL = 4
 """Tokens per event of the streams that the server sends. Sentences are sent whole, so that single tokens would only
@@ -89,8 +87,8 @@ class ScoreBatches:
                 result.set_result(found[row])
 
 
-class StreamWorker:
-    """Runs every job at once, each as a task, on a vLLM server.
+class StreamWorker(TaskWorker):
+    """Does jobs on a vLLM server.
 
     The tokens of an answer arrive as a stream. The sentences of an answer are scored while its stream goes on, one
     after the other; what the stream tells of their scores is not asked again. A job that is cancelled closes its stream
@@ -107,25 +105,12 @@ class StreamWorker:
         self, engine: VllmServer, stop_ids: Sequence[int], choices: Sequence[Sequence[int]], most: int
     ) -> None:
         self.client = engine.connect()
+        super().__init__(self.client.api, most)
         self.stop_ids = tuple(stop_ids)
         self.tree = ChoiceTree(choices)
         self.scores = ScoreBatches(self.client, self.tree)
-        self.most = most
-        self.stopping = False
-        self.waiting = 0
-        self.alive = True
-        self._tasks: dict[asyncio.Task[None], Job] = {}
         self._check: asyncio.Task[str | None] | None = None
         self._checked = -CHECK_EVERY
-
-    @property
-    def running(self) -> int:
-        """Number of jobs that have begun."""
-        return len(self._tasks)
-
-    async def open(self) -> None:
-        """Begin, in the running event loop."""
-        await self.client.api.__aenter__()
 
     async def problem(self) -> str | None:
         """Return why jobs cannot be done, for the health check; None where they can.
@@ -146,52 +131,14 @@ class StreamWorker:
             return "the server that runs the model does not answer"
         return None if self.client.model in [card["id"] for card in cards] else "the server has lost the model"
 
-    async def close(self, timeout: float) -> bool:
-        """End all jobs and close the connections; return whether that took no longer than ``timeout`` seconds."""
-        self.cancel()
-        tasks = list(self._tasks)
-        left = (await asyncio.wait(tasks, timeout=timeout))[1] if tasks else ()
-        await self.client.api.__aexit__()
-        self.alive = bool(left)
-        return not self.alive
+    async def _do(self, job: Job) -> None:
+        if isinstance(job, AnswerJob):
+            job.end(await self._write(job))
+        elif isinstance(job, StepsJob):
+            await self._score_text(job)
 
-    def refuse(self) -> None:
-        """Accept no more jobs."""
-        self.stopping = True
-
-    def cancel(self) -> None:
-        """Accept no more jobs, and end the others with an error."""
-        self.refuse()
-        for job in list(self._tasks.values()):
-            job.end(shutting_down())
-            job.cancel()
-
-    def submit(self, *jobs: Job, accepted: bool = False) -> None:
-        """Start jobs, all or none of them, see ``EngineWorker.submit``.
-
-        Raises:
-            RequestRefused: there are too many, or the worker is stopping.
-        """
-        if self.stopping and not accepted:
-            raise shutting_down()
-        if not accepted and len(self._tasks) + len(jobs) > self.most:
-            raise queue_full(self.most)
-        for job in jobs:
-            task = asyncio.create_task(self._run(job))
-            job.on_cancel = task.cancel
-            self._tasks[task] = job
-            task.add_done_callback(self._tasks.pop)
-
-    async def _run(self, job: Job) -> None:
-        """Do a job, and hand over what becomes known of it, or the error."""
-        try:
-            if isinstance(job, AnswerJob):
-                job.end(await self._write(job))
-            elif isinstance(job, StepsJob):
-                await self._score_text(job)
-        except Exception as error:  # goes to those who wait
-            log.error("the model's server failed: %s", error, exc_info=not isinstance(error, _UPSTREAM))
-            job.end(RequestRefused(UNREACHABLE, status=502) if isinstance(error, _UPSTREAM) else error)
+    def _refusal(self, error: Exception) -> RequestRefused:
+        return RequestRefused(UNREACHABLE, status=502)
 
     async def _write(self, job: AnswerJob) -> Completion:
         """Return an answer, whose sentences are scored and handed over while it is written."""
@@ -239,6 +186,3 @@ class StreamWorker:
             return await self.client.token_logps(request.contexts, request.starts, self.tree)
         rows = await self.client.score(request.contexts, self.tree)
         return [TokenScores((), choices=tuple(row)) for row in rows]
-
-
-_UPSTREAM: tuple[type[Exception], ...] = (CallFailed, ServerRefused, LovecError)

@@ -64,6 +64,44 @@ class Deployment:
 
         return cls(read_calibrations(weights, provenance()))
 
+    @classmethod
+    def of_scores(cls, path: str | os.PathLike[str], model: str, scale: Scale) -> Deployment:
+        """Return what ``lovec calibrate FILE`` has written for tagged answers, applied to free-form tagging.
+
+        Args:
+            path: the calibration: its file, or its folder.
+            model: name of the model that gives the scores, for messages.
+            scale: the scale of the scores.
+
+        Raises:
+            LovecError: there is no such file, or it was not fitted to answers that `lovec tag` wrote.
+        """
+        from lovec.calibration import Calibration, Stack, load_calibration
+        from lovec.datasets.layouts import OWN
+        from lovec.datasets.scored import READOUTS
+
+        found = load_calibration(path)
+        names = [column.key for column in found.columns]
+        if found.layout != OWN.short or not set(names) <= READOUTS.keys():
+            raise LovecError(
+                f"the calibration {path} is of {', '.join(names) or 'the confidence'}, expected one of "
+                f"{' and '.join(READOUTS)}, fitted by `lovec calibrate` to labelled answers that `lovec tag` wrote"
+            )
+        readouts = tuple(READOUTS[name] for name in names)
+        is_stack = isinstance(found.map, Stack)
+        fitted = Calibration(
+            map=replace(found.map, features=readouts) if isinstance(found.map, Stack) else found.map,
+            guarantees=found.guarantees,
+            fitted=found.fitted,
+            histogram=found.histogram,
+            readout=readouts if is_stack else readouts[0],
+            adapter="",
+            base=model,
+            mode=FREE_FORM,
+            levels=scale.size,
+        )
+        return cls({FREE_FORM: fitted})
+
     def calibration(self, mode: str) -> Calibration | None:
         """Return the calibration for a mode of tagging; None without any."""
         other = FREE_FORM if mode == ITERATIVE else ITERATIVE

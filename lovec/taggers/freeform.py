@@ -34,6 +34,9 @@ OnWritten: TypeAlias = Callable[[ScoredSentence], None]
 """Called by an engine, while it writes, with each sentence once its tag is complete: with the stated score and its
 confidence, and without distribution."""
 
+CUT_BY_STOP = "cut by stop"
+"""The problem of a sentence that a stop has cut."""
+
 log = logging.getLogger(__name__)
 
 
@@ -226,40 +229,111 @@ def sentence_spans(text: TaggedText, ids: Sequence[int], encoder: Encoder) -> li
     return spans if text.tail.strip() else spans[:-1]
 
 
-class AnswerReader:
-    """Reads the sentences of one answer while its tokens arrive.
+class TextReader:
+    """Reads the tagged spans of one answer while it is written, up to a text that ends it.
 
     Args:
-        encoder: the encoder of the model that writes the answer.
+        tags: the tag words and the scale.
+        written: returns all that is written so far.
+        stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
+            unless it stands in a span that was returned already.
+
+    Attributes:
+        tags: as given.
+        stops: as given.
+        stopped: whether one of them has ended the answer.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._ids: list[int] = []
-        self._returned = 0  # sentences that `on_token` has returned
+    def __init__(self, tags: TagFormat, written: Callable[[], str], stops: Sequence[str] = ()) -> None:
+        self.tags, self.stops, self.stopped = tags, stops, False
+        self._written = written
+        self._returned = 0  # spans that `add` has seen
+        self._text = ""  # of these, without tags
+        self._kept = ""  # of the sentence that a stop cuts
+        # A piece may also end in the middle of a character (U+FFFD), which may be the last of a tag word or of a stop.
+        self._ends = {tags.close[-1], "\ufffd"}
+        self._stop_ends = {stop[-1] for stop in stops} | {"\ufffd"}
 
-    def on_token(self, token: int) -> list[TaggedSentence]:
-        """Add a token, and return the sentences whose closing tag word it completes: usually none, rarely several.
+    def add(self, piece: str) -> list[TaggedSentence]:
+        """Return the spans whose closing tag word a new piece completes: usually none, rarely several.
 
-        Sentences are returned in the order of the answer. What follows them is at most an unclosed tag or an untagged
-        tail.
+        Spans are returned in the order of the answer. What follows them is at most an unclosed tag or an untagged tail.
+
+        Args:
+            piece: what was written last, which ``written`` has by now.
         """
-        self._ids.append(token)
-        close = self._encoder.tags.close
-        # A token may also end in the middle of a character (U+FFFD), which may be the tag word's last.
-        if not {close[-1], "\ufffd"} & set(self._encoder.token_text(token)):
-            return []
-        complete = [span for span in self._parsed().sentences if span.raw.endswith(close)]
-        new, self._returned = complete[self._returned :], len(complete)
+        new: list[TaggedSentence] = []
+        if self._ends & set(piece):
+            complete = [span for span in parse(self._written(), self.tags).sentences if self._is_closed(span)]
+            for span in complete[self._returned :]:
+                if self._stops_in(span.raw, span.text):
+                    break
+                new.append(span)
+            self._returned = len(complete)
+        if self.stops and not self.stopped and self._stop_ends & set(piece):
+            tail = self.rest().tail
+            opening = self.tags.open
+            begun = max((n for n in range(len(opening)) if tail.endswith(opening[:n])), default=0)
+            self._stops_in(tail, tail[: len(tail) - begun].strip(), final=False)
         return new
 
     def rest(self) -> TaggedText:
-        """Return what follows the sentences returned by ``on_token``; for the end of the answer."""
-        parsed = self._parsed()
+        """Return what follows the spans that ``add`` has returned."""
+        parsed = parse(self._written(), self.tags)
         return TaggedText(parsed.sentences[self._returned :], parsed.tail)
 
-    def _parsed(self) -> TaggedText:
-        return parse(self._encoder.written(self._ids), self._encoder.tags)
+    def ending(self) -> list[TaggedSentence]:
+        """Return what follows these spans up to a stop, an untagged tail as the last; for the end of the answer."""
+        rest = TaggedText((), "") if self.stopped else self.rest()
+        spans = list(takewhile(lambda span: not self._stops_in(span.raw, span.text), rest.sentences))
+        is_cut = self.stopped or self._stops_in(rest.tail, rest.tail.strip())
+        tail = self._kept if is_cut else rest.tail
+        if tail.strip():
+            spans.append(TaggedSentence(tail.strip(), None, CUT_BY_STOP if is_cut else "untagged tail", tail))
+        return spans
+
+    def _is_closed(self, span: TaggedSentence) -> bool:
+        return span.raw.endswith(self.tags.close)
+
+    def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
+        """Return whether a stop ends in a sentence, and keep what stands before it.
+
+        Args:
+            raw: the sentence as it was written, with the white space before it.
+            text: the sentence without tag and surrounding white space.
+            final: whether it is complete; then the next one follows it.
+        """
+        space = raw[: len(raw) - len(raw.lstrip())] if self._text else ""
+        whole = f"{self._text}{space}{text}"
+        begin = len(self._text)
+        found = [
+            (at + len(stop), at) for stop in self.stops if (at := whole.find(stop, max(0, begin - len(stop) + 1))) >= 0
+        ]
+        if found:
+            self.stopped = True
+            self._kept = whole[begin : max(begin, min(found)[1])]
+        elif final:
+            self._text = whole
+        return self.stopped
+
+
+class AnswerReader(TextReader):
+    """Reads the tagged spans of one answer while its tokens arrive.
+
+    Args:
+        encoder: the encoder of the model that writes the answer.
+        stops: see ``TextReader``.
+    """
+
+    def __init__(self, encoder: Encoder, stops: Sequence[str] = ()) -> None:
+        super().__init__(encoder.tags, lambda: encoder.written(self._ids), stops)
+        self._encoder = encoder
+        self._ids: list[int] = []
+
+    def on_token(self, token: int) -> list[TaggedSentence]:
+        """Add a token, and return the spans that it completes, see ``add``."""
+        self._ids.append(token)
+        return self.add(self._encoder.token_text(token))
 
 
 class ScoredSpan(NamedTuple):
@@ -286,9 +360,7 @@ class GrowingAnswer:
         calibration: makes the confidence of what was read; None leaves the mean readout.
         keeps_logps: whether the log-probabilities of the tokens are those of the model (``Sampling.keeps_logps``), not
             of another distribution that is drawn from.
-        stops: texts that end the answer, looked for in the answer without its tags. What begins with one is left out,
-            unless it stands in a sentence that was handed over already.
-        stopped: whether one of them has ended it.
+        stops: texts that end the answer, see ``TextReader``.
         distributions: whether sentences get the distribution over all scores: not where no confidence needs it.
     """
 
@@ -297,10 +369,7 @@ class GrowingAnswer:
     calibration: Calibration | None = None
     keeps_logps: bool = True
     stops: Sequence[str] = ()
-    stopped: bool = field(default=False, init=False)
     distributions: bool = field(init=False)
-    _text: str = field(default="", init=False)  # of the sentences so far, without tags
-    _kept: str = field(default="", init=False)  # of the sentence that a stop cuts
     _reader: AnswerReader = field(init=False)
     _passage: Passage = field(init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
@@ -308,9 +377,13 @@ class GrowingAnswer:
 
     def __post_init__(self) -> None:
         self.distributions = self.calibration is None or self.calibration.needs_distribution
-        self._reader = AnswerReader(self.encoder)
+        self._reader = AnswerReader(self.encoder, self.stops)
         self._passage = Passage("answer", self.prompt, self._steps)
-        self._stop_ends = {stop[-1] for stop in self.stops} | {"\ufffd"}  # U+FFFD: part of a character
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop has ended it."""
+        return self._reader.stopped
 
     @property
     def likelihoods(self) -> bool:
@@ -325,16 +398,9 @@ class GrowingAnswer:
     def on_token(self, token: int) -> bool:
         """Add a token, and return whether the answer can go on: not where it has a sentence to be scored, or stops."""
         for span in self._reader.on_token(token):
-            if self._stops_in(span.raw, span.text):
-                break
             self._spans.append(span)
             scored = self.distributions and span.score is not None
             self._steps.append(Step(span.text, score=span.score) if scored else Step(span.raw, literal=True))
-        if self.stops and not self.stopped and self._stop_ends & set(self.encoder.token_text(token)):
-            tail = self._reader.rest().tail
-            opening = self.encoder.tags.open
-            begun = max((n for n in range(len(opening)) if tail.endswith(opening[:n])), default=0)
-            self._stops_in(tail, tail[: len(tail) - begun].strip(), final=False)
         return not (self._spans or self.stopped)
 
     def next_context(
@@ -376,40 +442,13 @@ class GrowingAnswer:
 
     def rest(self) -> list[ScoredSpan]:
         """Return what follows the spans that were handed over, up to a stop; for the end of the answer."""
-        rest = TaggedText((), "") if self.stopped else self._reader.rest()
-        spans = list(takewhile(lambda span: not self._stops_in(span.raw, span.text), rest.sentences))
-        is_cut = self.stopped or self._stops_in(rest.tail, rest.tail.strip())
-        tail = self._kept if is_cut else rest.tail
-        if tail.strip():
-            spans.append(TaggedSentence(tail.strip(), None, "cut by stop" if is_cut else "untagged tail", tail))
-        return [self._scored(span) for span in spans]
+        return list(map(self._scored, self._reader.ending()))
 
     def _scored(
         self, span: TaggedSentence, logps: list[float] | None = None, token_logps: tuple[float, ...] | None = None
     ) -> ScoredSpan:
         sentence, scale = read_sentence(span, self.encoder.scale), self.encoder.scale
         return ScoredSpan(span, read_out(sentence, span.score, logps, token_logps, scale, "mean", self.calibration))
-
-    def _stops_in(self, raw: str, text: str, final: bool = True) -> bool:
-        """Return whether a stop ends in a sentence, and keep what stands before it.
-
-        Args:
-            raw: the sentence as it was written, with the white space before it.
-            text: the sentence without tag and surrounding white space.
-            final: whether it is complete; then the next one follows it.
-        """
-        space = raw[: len(raw) - len(raw.lstrip())] if self._text else ""
-        whole = f"{self._text}{space}{text}"
-        begin = len(self._text)
-        found = [
-            (at + len(stop), at) for stop in self.stops if (at := whole.find(stop, max(0, begin - len(stop) + 1))) >= 0
-        ]
-        if found:
-            self.stopped = True
-            self._kept = whole[begin : max(begin, min(found)[1])]
-        elif final:
-            self._text = whole
-        return self.stopped
 
 
 def _token_callback(encoder: Encoder, numbers: Sequence[int], on_written: OnWritten) -> OnToken:

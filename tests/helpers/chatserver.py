@@ -6,6 +6,7 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any, TypeAlias
@@ -14,6 +15,9 @@ from faultserver import FaultServer, RecordedCall, completion, handler
 
 Token: TypeAlias = tuple[str, dict[str, float]]
 """A token of a reply, and probabilities of what might stand in its place."""
+
+BROKEN = ("break off", "no end", "error later", "cut", "filtered")
+"""Faults in the middle of a stream."""
 
 FACTS = ("It lies in the north", "It was founded in 1900", "It has a bridge", "It makes clocks")
 
@@ -43,11 +47,21 @@ class ChatServer(FaultServer):
         top: the most alternatives to a token that it gives; asked for more, it refuses. 0 refuses log-probabilities.
         silent: whether log-probabilities that are asked for are left out without a word.
         digits: whether every digit is a token.
+        split: characters of an event of a stream; 0 is a token of an event.
+        options: whether streams may have options.
+        held: whether the event of a stream with this number, from 0, waits.
+        answer: returns the sentences of the answer to a question.
+        gone: number of calls that have ended because the client has gone.
     """
 
     top: int = 20
     silent: bool = False
     digits: bool = False
+    split: int = 0
+    options: bool = True
+    held: Callable[[int], bool] = lambda _: False
+    answer: Callable[[str], list[str]] = written
+    gone: int = 0
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         return chat_handler(self)
@@ -67,12 +81,37 @@ class ChatServer(FaultServer):
             tokens.append(("0", {"0": ten, " ": 1 - ten}))
         return tokens
 
+    def events(self, body: dict[str, Any], tokens: list[Token], fault: str) -> Iterator[dict[str, Any]]:
+        """The events of a stream, with a fault in the middle or at the end."""
+        text, listed_at, at = "".join(token for token, _ in tokens), dict[int, list[Any]](), 0
+        for token, chances in tokens:
+            place = at // self.split if self.split else len(listed_at)
+            listed_at.setdefault(place, []).append(listed(token, chances))
+            at += len(token)
+        pieces = [token for token, _ in tokens]
+        if self.split:
+            pieces = [text[i : i + self.split] for i in range(0, len(text), self.split)]
+        with_logps = body.get("logprobs") and not self.silent
+        yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+        for number, piece in enumerate(pieces[: len(pieces) // 2 if fault in BROKEN else None]):
+            logprobs = {"content": listed_at.get(number, [])} if with_logps else None
+            delta = {"content": piece}
+            yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
+        if fault == "error later":
+            yield {"error": {"message": "the backend was lost"}}
+        elif fault not in ("break off", "no end"):
+            finish = {"cut": "length", "filtered": "content_filter"}.get(fault, "stop")
+            yield {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+        if "stream_options" in body and self.usage is not None:
+            usage = {"prompt_tokens": self.usage[0], "completion_tokens": self.usage[1]}
+            yield {"choices": [], "usage": {**usage, "total_tokens": sum(self.usage)}}
+
     def tokens(self, body: dict[str, Any], fault: str) -> list[Token]:
         """The reply to a request, token by token."""
         asked = body["messages"][-1]["content"]
         if body["messages"][0]["role"] == "system":
             tokens: list[Token] = []
-            for sentence in written(asked):
+            for sentence in self.answer(asked):
                 tokens += [(f"{' ' if tokens else ''}{sentence}", {}), (" <confidence>", {})]
                 tokens += self.score_tokens(planted(sentence), " ")
                 tokens += [] if fault == "malformed" else [(" </confidence>", {})]
@@ -93,8 +132,10 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
     class Handler(handler(server)):  # type: ignore[misc]
         def answer(self, call: RecordedCall, fault: str) -> None:
             body = call.body
-            if fault not in ("", "malformed"):
+            if fault not in ("", "malformed", *(BROKEN if body.get("stream") else ())):
                 return super().answer(call, fault)
+            if "stream_options" in body and not server.options:
+                return self.send(400, json.dumps({"error": {"message": "stream_options is not known here"}}))
             wrong = "n" if body.get("n", 1) != 1 else "logprobs" if body.get("top_logprobs", 0) > server.top else None
             if wrong is not None or (server.top == 0 and "logprobs" in body):
                 message = f"{wrong or 'logprobs'} is not supported here"
@@ -102,10 +143,37 @@ def chat_handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
             if not server.sleep(server.delay):
                 return None
             tokens = server.tokens(body, fault)
+            if body.get("stream"):
+                return self.stream(server.events(body, tokens, fault), fault)
             reply = completion("".join(text for text, _ in tokens), server.usage)
             if body.get("logprobs") and not server.silent:
                 reply["choices"][0]["logprobs"] = {"content": [listed(*token) for token in tokens]}
             return self.send(200, json.dumps(reply))
+
+        def stream(self, events: Iterator[dict[str, Any]], fault: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for number, event in enumerate(events):
+                    while server.held(number):
+                        if not server.sleep(0.02):
+                            return
+                        self.chunk(": still there\n\n")  # raises an exception where the client has gone
+                    self.chunk(f"data: {json.dumps(event)}\n\n")
+                if fault == "break off":
+                    self.close_connection = True
+                    return
+                self.chunk("data: [DONE]\n\n")
+                self.wfile.write(b"0\r\n\r\n")
+            except ConnectionError:
+                server.gone += 1
+                raise
+
+        def chunk(self, text: str) -> None:
+            data = text.encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     return Handler
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from lovec.encoding import INSTRUCTION, Encoder, default_instruction
 from lovec.labelling.steps import EngineWriter
 from lovec.modules import SFT
-from lovec.serving.service import Service
+from lovec.serving.served import SessionModel
 from lovec.taggers import FreeFormTagger, IterativeTagger, open_session
 from lovec.taggers.freeform import AnswerReader, read_answer
 from lovec.taggers.session import SETTINGS, adapter_folder, base_model, prompt_format, settings_file
@@ -174,9 +174,8 @@ def test_training_and_serving_stop_there_too(ending: tuple[Path, list[int], int]
     assert stop in trained.encoder.stop_ids and trained.encoder.end_id != stop
     nothing: Any = None
     with open_session(model) as session:
-        service = Service(session, nothing, nothing, nothing, "name", "")
-        assert service.encoder.stop_ids == session.encoder.stop_ids and stop in service.encoder.stop_ids
-        service.close()
+        served = SessionModel(session, nothing)
+        assert served.encoder.stop_ids == session.encoder.stop_ids and stop in served.encoder.stop_ids
 
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])

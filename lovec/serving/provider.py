@@ -1,0 +1,245 @@
+"""A model behind another server's chat completions: its answers get confidences on their way to clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from lovec.calls import CallFailed, CallRefused
+from lovec.notices import counted
+from lovec.oracles.asking import Prompt
+from lovec.oracles.chat import Chat, address
+from lovec.serving.history import History
+from lovec.serving.inline import Inline
+from lovec.serving.jobs import AnswerEnd, Job
+from lovec.serving.pending import Pending
+from lovec.serving.responses import AnswerResponse, TextResponse
+from lovec.serving.served import ServedModel
+from lovec.serving.tasks import TaskWorker
+from lovec.serving.wire import AnswerRequest, RequestRefused
+from lovec.taggers.freeform import ScoredSpan, TextReader
+from lovec.taggers.scoring import ScoredSentence
+from lovec.tagging import SAMPLED, ApiTagger
+from lovec.tagging.apis import Word
+from lovec.types import FREE_FORM, LovecError, Mode, Record, Sentence
+
+T = TypeVar("T")
+
+_USAGE: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
+_MOST_TOKENS = 4096  # whose log-probabilities are kept until the sentence ends that they are of
+_BEFORE = 64  # of them that stay where a sentence has ended: its last ones may come late
+
+
+@dataclass(eq=False)
+class ReplyJob(Job):
+    """An answer of the provider: it hands over the answer's sentences, and at the end an ``AnswerEnd``.
+
+    Attributes:
+        messages: the chat.
+        sent: parameters of the call.
+        stops: texts that end the answer, see ``TextReader``.
+    """
+
+    messages: Sequence[Mapping[str, str]]
+    sent: Mapping[str, Any]
+    stops: Sequence[str]
+
+
+@dataclass(eq=False)
+class TextJob(Job):
+    """A given text: it hands over the text's sentences, and at the end the ``Record``.
+
+    Attributes:
+        record: the text, cut into its parts.
+    """
+
+    record: Record
+
+
+class ProviderWorker(TaskWorker):
+    """Does jobs by calls of the provider: one for an answer, as a stream, and one for every sentence of a given text.
+
+    Args:
+        tagger: says what is asked, and reads the replies.
+        waiting: the most jobs that may wait.
+
+    Raises:
+        LovecError: there is no API key, and the provider is OpenAI.
+    """
+
+    def __init__(self, tagger: ApiTagger, waiting: int) -> None:
+        asker = tagger.asker
+        self.tagger = tagger
+        self.chat = Chat(asker.model, address(asker.base_url), asker.timeout, asker.retries)
+        super().__init__(self.chat, asker.concurrency + waiting)
+        self._free = asyncio.Semaphore(asker.concurrency)
+        self._begun: set[Job] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Number of jobs without a call so far."""
+        return len(self._tasks) - len(self._begun)
+
+    async def _do(self, job: Job) -> None:
+        try:
+            if isinstance(job, ReplyJob):
+                job.end(await self._write(job))
+            elif isinstance(job, TextJob):
+                job.end(await self._rate(job))
+        finally:
+            self._begun.discard(job)
+
+    def _refusal(self, error: Exception) -> RequestRefused:
+        message = f"the provider of the model has failed: {error}"
+        if isinstance(error, CallRefused):
+            code = error.code if isinstance(error.code, str) else None
+            return RequestRefused(f"the provider of the model refuses the request: {error}", code=code)
+        if isinstance(error, CallFailed) and error.status == 429:
+            return RequestRefused(message, status=429, code="rate_limit_exceeded")
+        return RequestRefused(message, status=502)
+
+    async def _write(self, job: ReplyJob) -> AnswerEnd:
+        """Return the end of an answer, whose sentences are handed over while it is written."""
+        tagger = self.tagger
+        pieces: list[str] = []
+        items: deque[Any] = deque(maxlen=_MOST_TOKENS)
+        reader = TextReader(tagger.tags, lambda: "".join(pieces), job.stops)
+        unknown = 0
+
+        def on_piece(piece: str, listed: Sequence[Any]) -> bool:
+            nonlocal unknown
+            pieces.append(piece)
+            items.extend(listed)
+            spans = reader.add(piece)
+            for span in spans:
+                sentence = tagger.read_span(span, items)
+                unknown += span.score is not None and sentence.distribution is None
+                job.put(ScoredSpan(span, sentence))
+            while spans and len(items) > len(listed) + _BEFORE:
+                items.popleft()
+            return not reader.stopped
+
+        wishes = [*({**wish, **_USAGE} for wish in tagger.wishes), {}]
+        reply = await self._call(
+            job,
+            lambda: tagger.asker.granted(
+                wishes, lambda wish: self.chat.write(job.messages, {**job.sent, **wishes[wish]}, on_piece)
+            ),
+        )
+        if reply.finish == "content_filter":
+            raise CallFailed("the answer was cut off (content_filter)")
+        for span in reader.ending():
+            job.put(ScoredSpan(span, tagger.read_span(span)))
+        problems = [self._unknown(unknown)] if unknown and tagger.wishes[0] else []
+        return AnswerEnd(reader.stopped or reply.finish != "length", reply.tokens_in, reply.tokens_out, problems)
+
+    def _unknown(self, sentences: int) -> str:
+        """Return what follows from log-probabilities that the provider has not given."""
+        problem = f"the provider gives no log-probabilities of the scores of {counted(sentences, 'sentence')}"
+        if self.tagger.deployment.calibration(FREE_FORM) is None:
+            return f"{problem}: the confidence is the stated score"
+        return f"{problem}, and the calibration needs them, so there is no confidence"
+
+    async def _rate(self, job: TextJob) -> Record:
+        """Return a given text whose sentences the provider was asked about; they are handed over in their order."""
+        tagger, record = self.tagger, job.record
+        problems: list[str] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                unknown = 0
+                prompts = tagger.sentence_prompts(record.statements())
+                asked = iter([tasks.create_task(self._asked(job, prompt)) for prompt in prompts])
+                for at, part in enumerate(record.sentences):
+                    sentence = Sentence(part.text, kind=part.kind)
+                    if part.is_statement:
+                        word = await next(asked)
+                        if isinstance(word, str):
+                            problems.append(f"sentence {at + 1} has no confidence: {word}")
+                        else:
+                            unknown += tagger.method == "p_true" and word.logps is None
+                        sentence = tagger.read_word(part, None if isinstance(word, str) else word)
+                    job.put(ScoredSentence(0, at, sentence))
+                if unknown:
+                    of = counted(unknown, "sentence")
+                    problems.append(f"the provider gives no log-probabilities of {of}: the confidence is 0 or 1")
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return replace(record, meta={**record.meta, "problems": problems})
+
+    async def _asked(self, job: Job, prompt: Prompt[Word]) -> Word | str:
+        """Return what the reply to a question says, or why it cannot be used."""
+        reply = await self._call(
+            job,
+            lambda: self.tagger.asker.granted(
+                prompt.wishes, lambda wish: self.chat.ask(prompt.messages, prompt.parameters(0, wish))
+            ),
+        )
+        return prompt.value(reply, 0)
+
+    async def _call(self, job: Job, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what a call gives, once there are few enough others."""
+        async with self._free:
+            self._begun.add(job)
+            return await call()
+
+
+class ProviderModel(ServedModel):
+    """A model behind another server's chat completions.
+
+    Args:
+        tagger: the model.
+        waiting: the most answers and texts that may wait.
+
+    Raises:
+        LovecError: its method needs more than one call for a sentence; or see ``ProviderWorker``.
+    """
+
+    def __init__(self, tagger: ApiTagger, waiting: int) -> None:
+        if tagger.method in SAMPLED:
+            raise LovecError(
+                f"the method {tagger.method} takes many calls for every sentence, which is too slow for a server; use "
+                "verbal or p_true, or `lovec tag`"
+            )
+        super().__init__(tagger.tags, tagger.deployment, ProviderWorker(tagger, waiting))
+        self.tagger = tagger
+
+    def note(self, mode: Mode) -> str:
+        """Return one sentence that says what the confidences of a mode of tagging are."""
+        return self.tagger.note(mode)
+
+    def read(self, request: AnswerRequest, inline: Inline) -> tuple[History, Sequence[Any], list[str]]:
+        """Return the conversation and its chat messages, see ``ServedModel.read``."""
+        history = History(request.turns, self.tags, inline)
+        try:
+            return history, history.messages(self.tagger.instruction), []
+        except LovecError as error:
+            raise RequestRefused(str(error), request.PLACE) from None
+
+    def check_question(self, question: str) -> None:
+        """Check that there is a method for given texts."""
+        if self.tagger.method is None:
+            message = "this server scores no given texts; start it with --method verbal or --method p_true"
+            raise RequestRefused(message, status=404)
+
+    def answer_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
+        """Return the jobs for answers."""
+        request, asker = response.request, self.tagger.asker
+
+        def job(part: int) -> ReplyJob:
+            sent = asker.sent(request.sampling, f"{request.seed}/{part}")
+            if request.seed is None and "seed" not in asker.parameters:
+                sent.pop("seed", None)
+            return ReplyJob(partial(pending.put, part), response.prompt, sent, request.stop)
+
+        return list(map(job, range(response.parts)))
+
+    def text_jobs(self, response: TextResponse, pending: Pending) -> Sequence[Job]:
+        """Return the job for a given text."""
+        return [TextJob(partial(pending.put, 0), response.record)]
+
+    def close(self) -> None:
+        """Do nothing: the worker has closed its connections."""

@@ -1,0 +1,208 @@
+"""The models behind a server: each says what it reads of a request, and which jobs of its worker answer it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lovec.encoding import Encoder
+from lovec.serving.history import History
+from lovec.serving.inline import Inline
+from lovec.serving.jobs import AnswerJob, Job, StepsJob
+from lovec.serving.pending import Pending
+from lovec.serving.responses import AnswerResponse, TextResponse
+from lovec.serving.wire import AnswerRequest, RequestRefused
+from lovec.taggers import IterativeTagger, Session
+from lovec.taggers.deployment import Deployment
+from lovec.taggers.freeform import GrowingAnswer
+from lovec.tagging import with_unknown_words
+from lovec.tags import TagFormat
+from lovec.types import FREE_FORM, ITERATIVE, LovecError, Mode, Record
+
+if TYPE_CHECKING:
+    from lovec.serving.tasks import TaskWorker
+    from lovec.serving.worker import EngineWorker
+
+
+class ServedModel(ABC):
+    """A model that a server answers with.
+
+    Args:
+        tags: the tag words and the scale.
+        deployment: what becomes of the confidences.
+        worker: does the jobs.
+
+    Attributes:
+        tags: as given, like the others.
+    """
+
+    most_characters = sys.maxsize
+    """The most characters of a text that the model can read."""
+
+    def __init__(self, tags: TagFormat, deployment: Deployment, worker: EngineWorker | TaskWorker) -> None:
+        self.tags, self.deployment, self.worker = tags, deployment, worker
+
+    @abstractmethod
+    def note(self, mode: Mode) -> str:
+        """Return one sentence that says what the confidences of a mode of tagging are."""
+
+    @abstractmethod
+    def read(self, request: AnswerRequest, inline: Inline) -> tuple[History, Sequence[Any], list[str]]:
+        """Return the conversation of a request, what the model reads of it, and what is wrong with the question.
+
+        Args:
+            request: the request.
+            inline: how confidences stand in the text of earlier answers.
+
+        Raises:
+            RequestRefused: the model cannot read it.
+        """
+
+    @abstractmethod
+    def check_question(self, question: str) -> None:
+        """Check that the model can tag a text that answers a question.
+
+        Raises:
+            RequestRefused: it cannot.
+        """
+
+    @abstractmethod
+    def answer_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
+        """Return the jobs for answers; what they find goes to ``pending``, with the number of the answer."""
+
+    @abstractmethod
+    def text_jobs(self, response: TextResponse, pending: Pending) -> Sequence[Job]:
+        """Return the jobs for a given text; what they find goes to ``pending``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the model holds."""
+
+
+class SessionModel(ServedModel):
+    """A model that lovec runs, in this process or on a vLLM server.
+
+    Args:
+        session: the model.
+        worker: runs its engine.
+    """
+
+    def __init__(self, session: Session, worker: EngineWorker | TaskWorker) -> None:
+        # A tokenizer has settings that a call may change: the engine's thread and those of requests each have one.
+        encoder = session.encoder
+        super().__init__(encoder.tags, session.deployment, worker)
+        self.session = session
+        self.encoder = Encoder(
+            copy.deepcopy(encoder.tokenizer), encoder.instruction, encoder.tags, encoder.scoring, encoder.stop_ids
+        )
+        self._encoding = threading.Lock()
+        self._longest_token = max(map(len, encoder.tokenizer.get_vocab()))
+        self._room = session.engine.context_length
+        if self._room is not None:
+            self.most_characters = self._room * self._longest_token
+
+    def note(self, mode: Mode) -> str:
+        """Return one sentence that says what the confidences of a mode of tagging are."""
+        return self.deployment.note(mode)
+
+    def read(self, request: AnswerRequest, inline: Inline) -> tuple[History, Sequence[Any], list[str]]:
+        """Return the conversation, its token ids, and that the model knows too few words, see ``ServedModel.read``."""
+        turns = request.turns
+        history: History
+
+        def encode() -> list[int]:
+            nonlocal history
+            history = History(turns, self.tags, inline)
+            return history.prompt(self.encoder)
+
+        prompt = self._encode(request.PLACE, sum(len(turn.text) for turn in turns), encode)
+        asked = [turn.text for turn in turns if turn.role == "user"]
+        with self._encoding:
+            unknown = replace(self.session, encoder=self.encoder).unknown_words_problem(asked)
+        return history, prompt, [] if unknown is None else [unknown]
+
+    def check_question(self, question: str) -> None:
+        """Check that a question fits the model's context."""
+        self._encode("question", len(question), lambda: self.encoder.prompt(question))
+
+    def answer_jobs(self, response: AnswerResponse, pending: Pending) -> Sequence[Job]:
+        """Return the jobs for answers, which have to wait for the scores of earlier ones."""
+        if response.history.is_known:
+            return self._answer_jobs(response, pending)
+
+        def go_on(prompt: list[int] | Exception) -> None:
+            if isinstance(prompt, Exception):
+                pending.put(0, prompt)
+                return
+            response.prompt = prompt
+            jobs = self._answer_jobs(response, pending)
+            self.worker.submit(*jobs, accepted=True)
+            pending.add(jobs)
+
+        return [StepsJob(go_on, response.history.requests(self.session.encoder, self._room))]
+
+    def text_jobs(self, response: TextResponse, pending: Pending) -> Sequence[Job]:
+        """Return the job for a given text."""
+        session = self.session
+
+        def put(item: Any) -> None:
+            pending.put(0, with_unknown_words(item, session, ITERATIVE) if isinstance(item, Record) else item)
+
+        calibration = self.deployment.calibration(ITERATIVE)
+        tagger = IterativeTagger(session.engine, session.encoder, "mean", calibration=calibration)
+        return [StepsJob(put, tagger.requests([response.record]))]
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        self.session.close()
+
+    def _answer_jobs(self, response: AnswerResponse, pending: Pending) -> list[AnswerJob]:
+        """Return the jobs for the answers to a prompt."""
+        return [self._answer_job(response, part, partial(pending.put, part)) for part in range(response.parts)]
+
+    def _answer_job(self, response: AnswerResponse, part: int, put: Callable[[Any], None]) -> AnswerJob:
+        """Return the job for one answer."""
+        request, encoder = response.request, self.session.encoder
+        calibration = self.deployment.calibration(FREE_FORM)
+        growing = GrowingAnswer(encoder, response.prompt, calibration, request.sampling.keeps_logps, request.stop)
+        sampling = replace(request.sampling, watched=encoder.watched if growing.distributions else ())
+        return AnswerJob(put, response.prompt, sampling, stream_key(request, part), growing.on_token, growing=growing)
+
+    def _encode(self, parameter: str, characters: int, encode: Callable[[], list[int]]) -> list[int]:
+        """Return the token ids of a prompt. It is not encoded if it is too long even where all tokens are the longest.
+
+        Args:
+            parameter: the parameter that it comes from.
+            characters: number of its characters.
+            encode: returns its token ids.
+
+        Raises:
+            RequestRefused: it does not fit the model's context, or is none that the model has.
+        """
+        room = self._room
+        if characters > self.most_characters:
+            length = f"{characters} characters, at least {characters // self._longest_token} tokens"
+        else:
+            try:
+                with self._encoding:
+                    prompt = encode()
+            except LovecError as error:
+                raise RequestRefused(str(error), parameter) from None
+            if room is None or len(prompt) < room:
+                return prompt
+            length = f"{len(prompt)} tokens with the instruction"
+        message = f"the {parameter} {'have' if parameter == 'messages' else 'has'} {length}, "
+        message += f"the model's context holds {room}"
+        raise RequestRefused(message, parameter, code="context_length_exceeded")
+
+
+def stream_key(request: AnswerRequest, part: int) -> str:
+    """Return what names the random stream of an answer, together with the seed of its request."""
+    return uuid.uuid4().hex if request.seed is None else f"\x1e{part}" if part else ""

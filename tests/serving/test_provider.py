@@ -1,0 +1,442 @@
+"""Serving a model behind another server's chat completions: its answers, their confidences, and its faults.
+
+The other server is a stand-in on loopback that streams as OpenAI's does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chatserver import ChatServer, planted, spread, written
+from served import KEY, NAME, chat, first_line, post, running, streamed, until
+
+import lovec
+from lovec import calls
+from lovec.cli import main
+from lovec.datasets.jsonl import record_to_dict
+from lovec.encoding import INSTRUCTION
+from lovec.metrics.functional import mean_confidence
+from lovec.taggers.deployment import Deployment
+from lovec.tagging import ApiModel, ApiTagger
+from lovec.types import DEFAULT_SCALE, FREE_FORM, LovecError, Record, Sentence
+
+QUESTIONS = [f"What is there to know about number {number}?" for number in range(12)]
+QUESTION = next(question for question in QUESTIONS if len(written(question)) > 2)
+
+
+@pytest.fixture(autouse=True)
+def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(calls, "_FIRST_WAIT", 0.01)
+    monkeypatch.setenv("LOVEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def provider() -> Iterator[ChatServer]:
+    with ChatServer() as server:
+        yield server
+
+
+def model(provider: ChatServer, asked: Any = None, **options: Any) -> ApiTagger:
+    return ApiTagger(ApiModel("gpt", provider.url, **{"retries": 2, **(asked or {})}), **options)
+
+
+def mean(score: int) -> float:
+    chances = spread(score)
+    return sum(int(word) * p for word, p in chances.items()) / sum(chances.values()) / 10
+
+
+def message(data: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    assert data[0] == 200, data
+    found: dict[str, Any] = data[1]["choices"][0]["message"]
+    return found
+
+
+def entries(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for e in events for part in e["choices"] for entry in part["delta"].get("confidence", [])]
+
+
+@pytest.mark.parametrize(("split", "digits"), [(0, False), (0, True), (1, False), (7, True), (10_000, False)])
+def test_answers_have_the_sentences_and_confidences_that_tag_gives(
+    provider: ChatServer, split: int, digits: bool
+) -> None:
+    provider.split, provider.digits = split, digits
+    [record] = [r for r in model(provider).stream([Record("a", QUESTION)], FREE_FORM) if isinstance(r, Record)]
+    provider.calls.clear()
+    with running(model(provider)) as server:
+        one = message(answer := post(server, chat(QUESTION)))
+        events = streamed(server, chat(QUESTION, stream=True, stream_options={"include_usage": True}))
+    assert [s.text for s in record.sentences] == written(QUESTION)
+    expected = [{"text": s.text, "score": s.score, "confidence": s.confidence, "kept": True} for s in record.sentences]
+    assert one["confidence"] == entries(events) == expected and one["problems"] == []
+    assert one["content"] == " ".join(written(QUESTION))
+    assert "".join(part["delta"].get("content", "") for e in events for part in e["choices"]) == one["content"]
+    assert answer[1]["usage"] == events[-1]["usage"] == {
+        "prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100
+    }  # fmt: skip
+    for call in provider.calls:
+        body = dict(call.body)
+        assert body.pop("messages") == [
+            {"role": "system", "content": INSTRUCTION},
+            {"role": "user", "content": QUESTION},
+        ]
+        assert body == {
+            "model": "gpt",
+            "stream": True,
+            "temperature": 0.0,
+            "max_tokens": 1024,
+            "logprobs": True,
+            "top_logprobs": 20,
+            "stream_options": {"include_usage": True},
+        }
+
+
+def test_sentences_are_sent_while_the_answer_is_written(provider: ChatServer) -> None:
+    held = True
+    provider.held = lambda number: held and number > 4  # the first sentence and its tag are out
+    with running(model(provider)) as server, server.send(chat(QUESTION, stream=True)) as connection:
+        lines = iter(connection.makefile("rb"))
+        found = next(line for line in lines if b'"score"' in line)
+        assert written(QUESTION)[0] in found.decode() and written(QUESTION)[1] not in found.decode()
+        held = False
+        assert any(written(QUESTION)[-1].encode() in line for line in lines)
+
+
+def test_the_openai_client_gets_confidences_from_both_apis(provider: ChatServer) -> None:
+    with running(model(provider), inline=" [{confidence:.2f}]") as server:
+        client = server.client()
+        reply = client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": QUESTION}])
+        stream = client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": QUESTION}], stream=True
+        )
+        deltas = [chunk.choices[0].delta for chunk in stream]
+        response = client.responses.create(model=NAME, input=QUESTION)
+        listed = client.models.list().data[0]
+    content = " ".join(f"{text} [{mean(planted(text)):.2f}]" for text in written(QUESTION))
+    assert reply.choices[0].message.content == content == response.output_text
+    assert "".join(delta.content or "" for delta in deltas) == content
+    confidences = [mean(planted(text)) for text in written(QUESTION)]
+    assert [e["confidence"] for e in reply.choices[0].message.confidence] == pytest.approx(confidences)
+    assert [a.confidence for a in response.output[0].content[0].annotations] == pytest.approx(confidences)
+    assert response.usage is not None and response.usage.output_tokens == 100
+    assert "log" not in listed.confidence["iterative"] and "probabilities" in listed.confidence["free-form"]
+
+
+@pytest.mark.parametrize(("top", "silent", "options"), [(5, False, True), (0, False, True), (20, True, False)])
+def test_without_log_probabilities_there_are_stated_scores_and_that_is_said(
+    provider: ChatServer, top: int, silent: bool, options: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.top, provider.silent, provider.options = top, silent, options
+    with running(model(provider)) as server:
+        answer = message(first := post(server, chat(QUESTION)))
+        n = len(provider.calls)
+        assert (
+            message(post(server, chat(QUESTION))) == answer and len(provider.calls) == n + 1
+        )  # nothing is tried again
+    known = top == 5
+    expected = [mean(planted(t)) if known else planted(t) / 10 for t in written(QUESTION)]
+    assert [entry["confidence"] for entry in answer["confidence"]] == pytest.approx(expected)
+    number = len(written(QUESTION))
+    said = f"the provider gives no log-probabilities of the scores of {number} sentences: the confidence is the stated"
+    assert [problem.startswith(said) for problem in answer["problems"]] == ([] if known else [True])
+    assert (first[1]["usage"] is None) == (not options)
+    assert ("the server refuses" in caplog.text) == (top == 0 or not options)
+
+
+def labelled(provider: ChatServer) -> None:
+    """Write labelled answers: the surer the model is, the more often it is right."""
+    draw, rows = random.Random(0), []
+    for record in model(provider).stream([Record(q, q) for q in (f"Number {n}?" for n in range(60))], FREE_FORM):
+        if isinstance(record, Record):
+            truth = [float(draw.random() < (0.97 if planted(s.text) > 4 else 0.2)) for s in record.sentences]
+            rows.append(json.dumps(record_to_dict(record.with_factuality(truth))))
+    Path("labelled.jsonl").write_text("\n".join(rows), encoding="utf-8")
+
+
+def calibrated(*words: str) -> None:
+    assert main(["calibrate", *words, "--draws", "10", "--out", "made"]) == 0
+
+
+@pytest.mark.parametrize("columns", [["mean of the distribution"], ["stated"], ["stated", "mean of the distribution"]])
+def test_confidences_are_those_of_the_calibration(provider: ChatServer, columns: list[str]) -> None:
+    labelled(provider)
+    chosen = [word for column in columns for word in ("--confidence", column)]
+    calibrated("labelled.jsonl", "--layout", "lovec", *chosen, "--keep_factual", "0.5")
+    calibration = lovec.load_calibration("made")
+    deployment = Deployment.of_scores("made", "gpt", DEFAULT_SCALE)
+    provider.calls.clear()
+    kept = []
+    with running(model(provider, deployment=deployment)) as server:
+        for question in QUESTIONS:
+            answer = message(post(server, chat(question, keep_factual=0.5)))
+            scores = {
+                "stated": [planted(t) / 10 for t in written(question)],
+                "mean of the distribution": [mean(planted(t)) for t in written(question)],
+            }
+            given = {name: scores[name] for name in columns}
+            assert [entry["confidence"] for entry in answer["confidence"]] == pytest.approx(
+                list(calibration(given)), abs=1e-9
+            )
+            assert [entry["kept"] for entry in answer["confidence"]] == list(calibration.keeps(given, keep_factual=0.5))
+            kept += [entry["kept"] for entry in answer["confidence"]]
+        refused = post(server, chat(QUESTION, keep_factual=0.99))
+        card = json.loads(urllib.request.urlopen(with_key(f"{server.url}/v1/models")).read())["data"][0]
+    assert set(kept) == {True, False}
+    assert refused[0] == 400 and refused[1]["error"]["param"] == "keep_factual"
+    assert "calibrated (" in card["confidence"]["free-form"]
+    assert all(("logprobs" in call.body) == (columns != ["stated"]) for call in provider.calls)  # which cost something
+
+
+def with_key(url: str) -> urllib.request.Request:
+    return urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
+
+
+def test_a_calibration_of_means_invents_nothing_where_there_are_none(provider: ChatServer) -> None:
+    labelled(provider)
+    calibrated("labelled.jsonl")
+    provider.silent = True
+    with running(model(provider, deployment=Deployment.of_scores("made", "gpt", DEFAULT_SCALE))) as server:
+        answer = message(post(server, chat(QUESTION)))
+    assert {entry["confidence"] for entry in answer["confidence"]} == {None}
+    assert [entry["score"] for entry in answer["confidence"]] == [planted(t) for t in written(QUESTION)]
+    assert "the calibration needs them, so there is no confidence" in answer["problems"][0]
+
+
+def test_calibrations_of_other_scores_are_refused() -> None:
+    rows = [f"{i % 7},{i % 10 / 10},{i % 3 % 2}" for i in range(60)]
+    Path("rows.csv").write_text("\n".join(["group,p,correct", *rows]))
+    calibrated("rows.csv")
+    with pytest.raises(LovecError, match=r"made is of p, expected one of stated and mean of the distribution"):
+        Deployment.of_scores("made", "gpt", DEFAULT_SCALE)
+
+
+@pytest.mark.parametrize(
+    ("faults", "status", "code", "said"),
+    [
+        (["401"], 502, None, "HTTP 401: fault 401; set OPENAI_API_KEY"),
+        (["429 0"] * 9, 429, "rate_limit_exceeded", "HTTP 429: fault 429 (3 tries)"),
+        (["503"] * 9, 502, None, "HTTP 503: fault 503 (3 tries)"),
+        (["422"] * 9, 400, None, "refuses the request: HTTP 422: fault 422"),
+        (["quota"], 502, None, "pay first; the account has no credit left"),
+        (["drop"] * 9, 502, None, "broken connection"),
+        (["garbage html"] * 9, 502, None, ""),
+        (["break off"], 502, None, "broken connection"),
+        (["no end"], 502, None, "the stream of a reply broke off"),
+        (["error later"], 502, None, "the backend was lost"),
+        (["filtered"], 502, None, "content_filter"),
+    ],
+)
+def test_faults_of_the_provider_are_errors_with_its_message(
+    provider: ChatServer, faults: list[str], status: int, code: str | None, said: str
+) -> None:
+    provider.faults = {"number": [*faults, *faults]}
+    with running(model(provider)) as server:
+        got, data = post(server, chat(QUESTION))
+        assert (got, data["error"]["code"]) == (status, code) and said in data["error"]["message"], data
+        with server.send(chat(QUESTION, stream=True)) as connection:
+            *_, last = [line for line in connection.makefile("rb") if line.startswith(b"data: ")]
+        assert json.loads(last[6:])["error"]["code"] == code
+        provider.faults.clear()
+        assert message(post(server, chat(QUESTION)))["problems"] == []
+        assert server.idle()
+
+
+@pytest.mark.parametrize("faults", [["429 0"], ["503", "drop"]])
+def test_faults_before_the_first_sentence_are_tried_again(provider: ChatServer, faults: list[str]) -> None:
+    provider.faults = {"number": list(faults)}
+    with running(model(provider)) as server:
+        assert [e["text"] for e in message(post(server, chat(QUESTION)))["confidence"]] == written(QUESTION)
+    assert len(provider.calls) == len(faults) + 1
+
+
+def test_a_slow_provider_is_given_up(provider: ChatServer) -> None:
+    provider.delay = 60
+    with running(model(provider), timeout=0.5) as server:
+        status, data = post(server, chat(QUESTION))
+        assert status == 504 and "no answer within 0.5 s" in data["error"]["message"]
+        assert server.idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_disconnects_ends_the_call(provider: ChatServer, stream: bool) -> None:
+    provider.held = lambda number: number > 3
+    with running(model(provider, {"concurrency": 1})) as server:
+        connection = server.send(chat(QUESTION, stream=stream))
+        until(lambda: server.metric("lovec_running") == 1)
+        waiting = server.send(chat(QUESTION))
+        until(lambda: server.metric("lovec_waiting") == 1 and len(provider.calls) == 1)
+        connection.close()
+        until(lambda: provider.gone == 1)
+        until(lambda: len(provider.calls) == 2)  # the next one has its place
+        waiting.close()
+        until(lambda: provider.gone == 2)
+        assert server.idle()
+
+
+def test_malformed_tags_are_problems_and_are_counted(provider: ChatServer) -> None:
+    provider.faults = {"number": ["malformed"]}
+    with running(model(provider)) as server:
+        answer = message(post(server, chat(QUESTION)))
+        assert [entry["confidence"] for entry in answer["confidence"]] == [None]
+        assert answer["problems"] == ["sentence 1: no closing tag"]
+        post(server, chat(QUESTION))
+        metrics = server.get("/metrics")
+    assert 'lovec_tags_total{tag="malformed"} 1.0' in metrics
+    assert f'lovec_tags_total{{tag="valid"}} {len(written(QUESTION))}.0' in metrics
+    assert 'lovec_tokens_total{kind="completion"} 200.0' in metrics
+
+
+def test_limits_stops_and_choices(provider: ChatServer) -> None:
+    first, second, *_ = written(QUESTION)
+    with running(model(provider)) as server:
+        provider.faults = {"number": ["cut"]}
+        cut = post(server, chat(QUESTION, max_tokens=5))[1]["choices"][0]
+        assert cut["finish_reason"] == "length" and "cut off" in cut["message"]["problems"][0]
+        assert provider.calls[-1].body["max_tokens"] == 5
+        stopped = post(server, chat(QUESTION, stop=second[3:9]))[1]["choices"][0]
+        assert stopped["message"]["content"] == f"{first} {second[:3].rstrip()}" and stopped["finish_reason"] == "stop"
+        assert "stop" not in provider.calls[-1].body  # the provider would look for it in the tags
+        least = max(mean(planted(t)) for t in written(QUESTION))
+        kept = message(post(server, chat(QUESTION, min_confidence=least - 1e-9)))
+        assert [e["text"] for e in kept["confidence"] if e["kept"]] == [
+            t for t in written(QUESTION) if mean(planted(t)) == least
+        ]
+        provider.calls.clear()
+        status, data = post(server, chat(QUESTION, n=2, temperature=1, top_p=0.9, seed=3))
+        assert status == 200 and len(data["choices"]) == 2 and data["usage"]["completion_tokens"] == 200
+        one, other = (call.body for call in provider.calls)
+        assert (one["temperature"], one["top_p"]) == (1, 0.9) and one["seed"] != other["seed"]
+        post(server, chat(QUESTION, n=2, temperature=1, seed=3))
+        assert {call.body["seed"] for call in provider.calls} == {one["seed"], other["seed"]}
+        post(server, chat(QUESTION, temperature=1))
+        assert "seed" not in provider.calls[-1].body
+
+
+def test_earlier_answers_get_the_tags_back_that_the_client_sends(provider: ChatServer) -> None:
+    with running(model(provider)) as server:
+        answer = message(post(server, chat(QUESTION)))
+        turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}, answer]
+        turns[2] = {name: answer[name] for name in ("role", "content", "confidence")}
+        again = {"role": "user", "content": "And what else?"}
+        assert post(server, json.dumps({"messages": [*turns, again]}).encode())[0] == 200
+        sent = provider.calls[-1].body["messages"]
+        turns[2] = {"role": "assistant", "content": answer["content"]}
+        assert post(server, json.dumps({"messages": [*turns, again]}).encode())[0] == 200
+        plain = provider.calls[-1].body["messages"]
+        wrong = post(server, json.dumps({"messages": [again, again]}).encode())
+    tagged = " ".join(f"{t} <confidence> {planted(t)} </confidence>" for t in written(QUESTION))
+    assert [turn["content"] for turn in sent] == [f"{INSTRUCTION}\n\nBe brief.", QUESTION, tagged, "And what else?"]
+    assert plain[2]["content"] == answer["content"]  # nobody can tell the scores
+    assert wrong[0] == 400 and wrong[1]["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize("method", ["verbal", "p_true"])
+def test_given_texts_are_scored_by_a_method(provider: ChatServer, method: Any) -> None:
+    text = "# Ada\n\nIt has a bridge. It makes clocks."
+    body = {"text": text, "question": QUESTION}
+    facts = ["It has a bridge.", "It makes clocks."]
+    expected = [planted(t) / 10 if method == "verbal" else (planted(t) + 1) / 12 for t in facts]
+    with running(model(provider, method=method)) as server:
+        status, data = post(server, json.dumps(body).encode(), "/v1/tag")
+        events = streamed(server, json.dumps({**body, "stream": True}).encode(), "/v1/tag")
+        assert message(post(server, chat(QUESTION)))["confidence"]  # questions are answered as without one
+        provider.faults = {"bridge": ["malformed"]}
+        broken = post(server, json.dumps(body).encode(), "/v1/tag")[1] if method == "verbal" else None
+        provider.faults, provider.silent = {"bridge": ["503"] * 9}, True
+        silent = post(server, json.dumps({**body, "text": "It rains."}).encode(), "/v1/tag")[1]
+        failed = post(server, json.dumps(body).encode(), "/v1/tag")
+        assert server.idle()
+    assert status == 200 and data["content"] == text
+    assert [e.get("kind") for e in data["confidence"]] == ["heading", None, None]
+    assert [e["confidence"] for e in data["confidence"][1:]] == pytest.approx(expected)
+    assert [e for event in events for e in event["confidence"]] == data["confidence"]
+    assert failed[0] == 502 and "HTTP 503" in failed[1]["error"]["message"]
+    assert ("no log-probabilities of 1 sentence" in str(silent["problems"])) == (method == "p_true")
+    if broken is not None:
+        assert [e["confidence"] is None for e in broken["confidence"]] == [True, True, False]
+        assert "sentence 2 has no confidence: the reply is" in broken["problems"][0]
+
+
+def test_without_a_method_given_texts_are_refused(provider: ChatServer) -> None:
+    with running(model(provider)) as server:
+        status, data = post(server, b'{"text": "A b.", "question": "C?"}', "/v1/tag")
+    assert status == 404 and "start it with --method verbal" in data["error"]["message"] and provider.calls == []
+    with pytest.raises(LovecError, match="luq takes many calls"), running(model(provider, method="luq")):
+        pass
+
+
+def test_verdicts_are_taken_and_watched(provider: ChatServer, tmp_path: Path) -> None:
+    with running(model(provider), feedback=tmp_path / "verdicts.jsonl") as server:
+        reply = post(server, chat(QUESTION))[1]
+        verdicts = {"id": reply["id"], "sentences": [{"index": 0, "factuality": 1.0}]}
+        assert post(server, json.dumps(verdicts).encode(), "/v1/labels")[0] == 200
+    [line] = (tmp_path / "verdicts.jsonl").read_text().splitlines()
+    first = written(QUESTION)[0]
+    assert json.loads(line)["readouts"]["mean"] == pytest.approx(mean(planted(first)))
+    assert json.loads(line)["readouts"]["stated"] == planted(first) / 10
+
+
+def test_the_command_serves_a_provider(provider: ChatServer) -> None:
+    labelled(provider)
+    calibrated("labelled.jsonl")
+    words = ["--model", "acme/gpt", "--engine", "openai", "--base_url", provider.url, "--calibration", "made"]
+    command = [sys.executable, "-m", "lovec.cli", "serve", *words, "--port", "0", "--parameters", '{"seed": 5}']
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-of-the-provider", "OMP_NUM_THREADS": "1"}
+    environment.pop("LOVEC_API_KEY", None)
+    provider.calls.clear()
+    with open("log", "w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    line = first_line(process)
+    url = re.search(r"http://[\d.:]+", line)
+    assert url is not None and line.startswith("acme/gpt is served"), line + Path("log").read_text()
+    asked = urllib.request.Request(f"{url[0]}/v1/chat/completions", chat(QUESTION, model="acme/gpt"))
+    provider.faults = {"number": ["tell"] * 1}
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        found = json.loads(reply.read())["choices"][0]["message"]["confidence"]
+    with urllib.request.urlopen(f"{url[0]}/", timeout=60) as page:
+        assert "acme/gpt" in page.read().decode()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    calibration = lovec.load_calibration("made")
+    expected = calibration([mean_confidence(Sentence("x", distribution=d).distribution) for d in distributions()])
+    assert [entry["confidence"] for entry in found] == pytest.approx(list(expected), abs=1e-9)
+    assert {call.key for call in provider.calls} == {"Bearer sk-of-the-provider"}
+    assert provider.calls[-1].body["seed"] == 5 and provider.calls[-1].body["model"] == "acme/gpt"
+    printed = Path("log").read_text()
+    assert "Confidence: mean of the score distribution, calibrated" in printed and "sk-of-the-provider" not in printed
+
+
+def distributions() -> list[tuple[float, ...]]:
+    return [tuple(spread(planted(t)).get(str(n), 0.0) for n in range(11)) for t in written(QUESTION)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine", "openai"], "--engine openai needs --model NAME"),
+        (["--engine", "openai", "--model", "gpt", "--dtype", "float32"], "--dtype is of models that lovec runs"),
+        (["--model", "world", "--base_url", "http://x/v1"], "--base_url is of --engine openai"),
+        (["--model", "world", "--calibration", "x"], "--calibration is of --engine openai"),
+        (["--model", "world", "--method", "verbal"], "--method is of --engine openai"),
+        (["--engine", "openai", "--model", "gpt", "--calibration", "none"], "there is no calibration none"),
+        (["--engine", "openai", "--model", "gpt"], "$OPENAI_API_KEY is not set"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["serve", *words, "--port", "0"]) in (1, 2)
+    assert said in capsys.readouterr().err

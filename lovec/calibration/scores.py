@@ -374,6 +374,7 @@ def calibrate_columns(
     folds: int = 5,
     draws: int = 2000,
     seed: int = 0,
+    earlier: ScoreCalibration | None = None,
 ) -> tuple[ScoreCalibration, Fitted]:
     """Fit a calibration to scores that are higher for surer.
 
@@ -397,6 +398,8 @@ def calibrate_columns(
         folds: see ``fit_map``.
         draws: number of draws of the bootstrap for the intervals.
         seed: seed of all that is random.
+        earlier: a calibration of the same columns that is replaced: its confidences are those "before". None: the
+            scores themselves.
 
     Returns:
         The calibration, and the fit with its candidates and warnings.
@@ -437,6 +440,9 @@ def calibrate_columns(
         ROWS,
     )
     fitted = fit_labelled(labelled, maps, folds, seed)
+    if earlier is not None:
+        before = labelled.pairs(earlier.confidences(np.stack(numbers, 1)[used]))
+        fitted = replace(fitted, before=before, order_only=False)
     made = ScoreCalibration(
         columns=tuple(known),
         layout=layout,

@@ -248,6 +248,35 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     assert before == {p: p.read_bytes() for p in Path().rglob("*") if p.is_file() and not p.name.endswith(".lock")}
 
 
+def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
+    write("old.csv", made_rows(150))
+    fitted(
+        "old.csv", "--uncertainty", "entropy", "--keep_factual", "0.8", "--promise_by", "rarity", "--true_from", "0.4"
+    )
+    # things have changed: of what was true, a third is wrong now
+    changed = [{**row, "correct": int(row["correct"] and at % 3 > 0)} for at, row in enumerate(made_rows(150, seed=1))]
+    write("new.csv", changed)
+    capsys.readouterr()
+    fitted("old.calibration", "--feedback", "new.csv")
+    out = capsys.readouterr().out
+    old, new = (lovec.load_calibration(f"{name}.calibration") for name in ("old", "new"))
+    assert (new.fitted.data, new.by, new.columns[0].key) == (("new.csv",), "rarity", "entropy")
+    [before], [after] = old.guarantees, new.guarantees
+    assert (after.alpha, after.true_from) == (before.alpha, 0.4) and after.threshold > before.threshold
+    assert "the threshold before: --keep_factual 0.8: nothing false is kept in" in out
+    entropy = np.array([row["entropy"] for row in changed])
+    truth = np.array([row["correct"] for row in changed])
+    metrics = new.fitted.metrics
+    assert metrics["before"]["brier"][0] == pytest.approx(((old(entropy) - truth) ** 2).mean())
+    assert metrics["before"]["ece_m"][0] > 0.1 > metrics["after"]["ece_m"][0]
+    for words, said in (
+        ("old.calibration", "give --feedback FILE"),
+        ("old.calibration --feedback new.csv --confidence p_true", "name no others"),
+        ("new.csv --feedback old.csv", "holds no calibration"),
+    ):
+        assert said in error_of(capsys, "calibrate", *words.split(), "--out", "x")[1], words
+
+
 def test_a_run_is_told_from_a_file(here, capsys):
     from lovec.cli.calibrate import scores_file
 

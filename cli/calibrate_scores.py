@@ -47,8 +47,10 @@ def run(words: list[str]) -> None:
         check_range("--keep_factual", probability, above=0, below=1)
     if options.promise_by and not probabilities:
         raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
-    columns = replace(columns_of(options), by=options.promise_by)
+    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge)
     source = options.feedback or options.source
+    if options.judge and options.promise_by:
+        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
     if options.feedback and (columns.methods or columns.by or options.layout):
         raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
     if not options.feedback and os.path.isdir(source):
@@ -83,9 +85,15 @@ def run(words: list[str]) -> None:
     if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
         file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
     methods = chosen_methods(file, earlier)
-    directed = [method.confidence.numpy() for method in methods]
-    truth = methods[0].factuality.numpy()
-    groups = methods[0].group.tolist() if methods[0].grouped else None
+    rows, judge = methods[0].judged, None
+    if rows is None:
+        directed = [method.confidence.numpy() for method in methods]
+        truth, group = methods[0].factuality, methods[0].group
+    else:
+        directed = [m.judged.confidence.numpy() for m in methods if m.judged and m.judged.confidence is not None]
+        truth, group, judge = rows.people, rows.group, (options.judge, rows.judge.numpy())
+        methods = [replace(method, judged=None) for method in methods]  # the page is about people's labels
+    groups = group.tolist() if methods[0].grouped else None
     promised, true_from = promises(probabilities, options.promise, options.share), options.true_from
     if earlier is not None and not promised and earlier.guarantees:
         promised = [Promised.of(found) for found in earlier.guarantees]
@@ -99,13 +107,14 @@ def run(words: list[str]) -> None:
             for method in methods
         ],
         directed,
-        truth,
+        truth.numpy(),
         groups,
         promised=promised,
         true_from=true_from,
         layout=file.layout,
         group="" if file.layout else file.columns.group or "",
         by=None if methods[0].by is None else (str(columns.by), methods[0].by),
+        judge=judge,
         data=[source],
         sources=[file_digest(source)],
         draws=options.draws,
@@ -119,8 +128,8 @@ def run(words: list[str]) -> None:
     report(f"{source}: {made.describe()}", made, fitted, told)
     if earlier is not None:
         ranks, owners = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth))
-        before = [(one, group_passages(ranks, truth, owners, one.true_from)) for one in earlier.guarantees]
-        kinds = [*(f"the threshold before: {told_of_promise(*pair)}" for pair in before), *kinds]
+        passages = {one: group_passages(ranks, truth.numpy(), owners, one.true_from) for one in earlier.guarantees}
+        kinds = [*(f"the threshold before: {told_of_promise(one, passages[one].values())}" for one in passages), *kinds]
     for line in kinds:
         print(f"  {line}")
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
@@ -233,6 +242,12 @@ def _parser() -> OneLineParser:
         "--promise_by",
         metavar="COL",
         help="column whose values, such as rare and famous, each get a promise of their own",
+    )
+    parser.add_argument(
+        "--judge",
+        metavar="COL",
+        help="column of a judge's labels of all rows, of which --label has people's for some: map and thresholds from "
+        "both, corrected for the judge's errors",
     )
     parser.add_argument("--share", type=float, default=1.0, help="for --promise share, the share that is true")
     parser.add_argument(

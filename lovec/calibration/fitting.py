@@ -40,6 +40,9 @@ _Indices: TypeAlias = NDArray[np.int64]
 _Fit: TypeAlias = Callable[[Array, Array, _Indices], Callable[[ArrayLike], Array]]
 """Fits a map to features [N, F], factuality [N] and the passage of each [N]; the map takes features as well."""
 
+_Judged: TypeAlias = Callable[[_Indices], tuple[Array, Array]]
+"""Returns features [M, F] and corrected labels [M], by people's labels of those passages alone that are given."""
+
 _SAME = 1e-12  # Brier scores that differ by less are equal
 
 
@@ -355,6 +358,7 @@ def fit_labelled(
     maps: Sequence[str] = ("isotonic", "platt", "beta"),
     folds: int = 5,
     seed: int = 0,
+    judged: _Judged | None = None,
 ) -> Fitted:
     """Choose a map from the features of what was labelled to factuality, and fit it, as ``fit_map`` says.
 
@@ -363,6 +367,9 @@ def fit_labelled(
         maps: see ``fit_map``.
         folds: see ``fit_map``.
         seed: see ``fit_map``.
+        judged: returns labels of more rows, corrected by those of some passages, see
+            ``lovec.calibration.judged.corrected_labels``. The maps of a single feature are then fitted to these, too,
+            and are further candidates.
 
     Raises:
         LovecError: a name or a setting is wrong.
@@ -376,6 +383,8 @@ def fit_labelled(
         fits: dict[str, _Fit] = {
             n: partial(_fit_one, n) for n in MAPS if n in simplest or (n in maps and n != "identity")
         }
+        if judged is not None:
+            fits |= {f"{n} with the judge": partial(_fit_judged, n, judged) for n in fits if n != "identity"}
     else:
         fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
     fold = _folds(len(data.names), folds, seed)[data.passage]
@@ -431,6 +440,12 @@ def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> Ca
         if name not in ("platt", "beta"):
             raise
         return _constant(factuality)
+
+
+def _fit_judged(
+    name: str, judged: _Judged, rows: Array, factuality: Array, passage: _Indices
+) -> Callable[[ArrayLike], Array]:
+    return _fit_one(name, *judged(passage), passage)
 
 
 def _constant(factuality: Array) -> _OneColumn:

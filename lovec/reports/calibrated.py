@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,21 +79,22 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
         notes.append(f"{CALIBRATED}: {drift}.")
     ranks, truth = calibration.ranks(directed), first.factuality.numpy()
     for promised in calibration.guarantees:
-        notes.append(told_of_promise(promised, group_passages(ranks, truth, groups, promised.true_from)))
+        notes.append(told_of_promise(promised, group_passages(ranks, truth, groups, promised.true_from).values()))
     values = np.array(first.by or (), dtype=object)
     for kind in calibration.kinds if first.by is not None else ():
         if (values == kind.value).any():
             passages = group_passages(ranks, truth, groups, kind.guarantee.true_from, values == kind.value)
-            notes.append(f"{calibration.by} {kind.value or '(none)'}, {told_of_promise(kind.guarantee, passages)}")
+            notes.append(
+                f"{calibration.by} {kind.value or '(none)'}, {told_of_promise(kind.guarantee, passages.values())}"
+            )
     return replace(file, methods=(*file.methods, added)), notes
 
 
 def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) -> ScoredFile:
     """Return a file with the methods that were calibrated and the cross-fitted confidences, each without its group."""
-    number = {str(group): group for group in methods[0].group.tolist()}
     rows = [
-        (confidence, truth, number[name])
-        for name, (confidences, truths) in fitted.after.items()
+        (confidence, truth, number)
+        for number, (confidences, truths) in enumerate(fitted.after.values())
         for confidence, truth in zip(confidences, truths, strict=True)
     ]
     confidence, truth, group = (torch.tensor(values) for values in zip(*rows, strict=True))
@@ -102,13 +103,13 @@ def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) 
         name=f"{CALIBRATED}, cross-fitted",
         confidence=confidence.double(),
         factuality=truth.double(),
-        group=torch.unique(group, return_inverse=True)[1],
+        group=group,
         order_only="",
     )
     return replace(file, methods=(*methods, added))
 
 
-def told_of_promise(promised: Guarantee, passages: Sequence[Passage], words: Words = ROWS) -> str:
+def told_of_promise(promised: Guarantee, passages: Collection[Passage], words: Words = ROWS) -> str:
     """Say in a sentence how far a promise was kept on labelled passages.
 
     Args:

@@ -12,6 +12,7 @@ Writes benchmarks/results/judged.json and the table in docs/calibrate.md.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, publish, read_json, replace_between, versions_text
+from common import ROOT, publish, replace_between, versions_text
 from powered import drawn, population, read
 
 from lovec.calibration.conformal import TRUE_FROM, Passage, losses
@@ -39,7 +40,7 @@ PROMISES: Sequence[tuple[Promise, float, float, str]] = (
     ("share", 0.8, 0.2, "80 % of the kept are true in 80 % of the answers"),
 )
 LABELS = (100, 200, 400)
-WAYS = ("judged", "people", "average", "judge")
+WAYS = ("judged", "people", "average", "alone")
 """From both; from people's labels alone, in the same way, and on average; from the judge's alone."""
 
 _GRID = 80  # thresholds that are tried
@@ -95,7 +96,7 @@ def tried(every: Judged, judge: torch.Tensor, labels: int, draws: int, seed: int
                 ("judged", lowest_safe(grid, by_people, by_judge, alpha)),
                 ("people", lowest_safe(grid, theirs, theirs, alpha)),
                 ("average", np.append(grid, np.inf)[average[-1] + 1 if average.size else 0]),
-                ("judge", lowest_safe(grid, by_judge, by_judge, alpha)),
+                ("alone", lowest_safe(grid, by_judge, by_judge, alpha)),
             ):
                 found[way].append(int(np.searchsorted(grid, threshold)))
         row: dict[str, Any] = {"labels": labels, "answers": int(known.sum()), "promise": name}
@@ -205,7 +206,8 @@ def main() -> None:
         publish(RESULTS, run(flags), flags.only_print)
     if not flags.only_print:
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replace_between(page, BEGIN, END, table(read_json(RESULTS))), encoding="utf-8")
+        content = table(json.loads(RESULTS.read_text(encoding="utf-8")))
+        PAGE.write_text(replace_between(page, BEGIN, END, content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -248,6 +248,37 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     assert before == {p: p.read_bytes() for p in Path().rglob("*") if p.is_file() and not p.name.endswith(".lock")}
 
 
+def test_a_judge_stands_beside_people(here, capsys):
+    rows = [
+        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
+        for at, row in enumerate(made_rows(200))
+    ]
+    write("judged.csv", rows)
+    words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
+    fitted("judged.csv", *words)
+    out = capsys.readouterr().out
+    made = lovec.load_calibration("judged.calibration")
+    assert "with the labels of the judge in gpt" in out and "with the judge" in out
+    assert (made.fitted.sentences, made.fitted.passages, made.judge) == (160, 40, "gpt")
+    [promised] = made.guarantees
+    assert promised.certainty == 0.9 and (promised.passages, promised.sentences) == (40, 160)
+    fitted("judged.csv", *words[:4], *words[6:], "--out", "alone")
+    [alone] = lovec.load_calibration("alone").guarantees
+    assert alone.certainty is None and alone.threshold < promised.threshold < 1
+    page = Path("judged.calibration/index.html").read_text()
+    assert "which 0.9 of such thresholds keep" in page
+    capsys.readouterr()
+    write("few.csv", [{**row, "human": row["human"] if at < 60 else ""} for at, row in enumerate(rows)])
+    fitted("few.csv", *words)
+    assert "rows of 15 groups, fewer than the 20" in capsys.readouterr().err
+    assert lovec.load_calibration("few.calibration").guarantees[0].certainty is None
+    assert (
+        "a single column"
+        in error_of(capsys, "calibrate", "judged.csv", *words, "--uncertainty", "entropy", "--redo")[1]
+    )
+    assert "give one of them" in error_of(capsys, "calibrate", "judged.csv", *words, "--promise_by", "rarity")[1]
+
+
 def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
     write("old.csv", made_rows(150))
     fitted(

@@ -572,8 +572,8 @@ def _judged(truth: Array, judge: ArrayLike, groups: Sequence[str], stacked: bool
     labels = np.asarray(judge, dtype=np.float64)
     if stacked or labels.shape != truth.shape:
         raise LovecError(
-            f"a judge's labels have shape {list(labels.shape)}, for {len(truth)} rows, expected as many, and a single "
-            "column of scores; name one column"
+            f"a judge's labels have shape {list(labels.shape)}, and people's {list(truth.shape)}, expected the same, "
+            "and a single column of scores; name one column"
         )
     names = {name: at for at, name in enumerate(dict.fromkeys(groups))}
     group = torch.tensor([names[name] for name in groups])

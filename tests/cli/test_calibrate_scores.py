@@ -272,11 +272,9 @@ def test_a_judge_stands_beside_people(here, capsys):
     fitted("few.csv", *words)
     assert "rows of 15 groups, fewer than the 20" in capsys.readouterr().err
     assert lovec.load_calibration("few.calibration").guarantees[0].certainty is None
-    assert (
-        "a single column"
-        in error_of(capsys, "calibrate", "judged.csv", *words, "--uncertainty", "entropy", "--redo")[1]
-    )
-    assert "give one of them" in error_of(capsys, "calibrate", "judged.csv", *words, "--promise_by", "rarity")[1]
+    words += ["--group", "question", "--redo"]
+    for more, said in (("--uncertainty entropy", "a single column"), ("--promise_by rarity", "give one of them")):
+        assert said in error_of(capsys, "calibrate", "judged.csv", *words, *more.split())[1]
 
 
 def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):

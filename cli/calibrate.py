@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 
+from lovec.hub import ADAPTER_FILES
+from lovec.types import CALIBRATION_FILE
+
 from .parser import with_underscores
 
 _ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -30,11 +33,13 @@ def scores_file(words: Sequence[str]) -> str | None:
     """Return the file with scores that a command line of ``lovec calibrate`` begins with or names; None for a run.
 
     Args:
-        words: the command line after ``calibrate``.
+        words: the command line after ``calibrate``; a calibration that such a file has given is one as well.
     """
     for before, word in pairwise(["", *with_underscores(words)]):
         is_value = before.startswith("-") and "=" not in before and before not in _SWITCHES
         if not word.startswith("-") and not is_value:
             missing = not os.path.exists(word) and word.removesuffix(".gz").endswith(_ENDINGS)
-            return word if os.path.isfile(word) or missing else None
+            named = [os.path.isfile(os.path.join(word, name)) for name in (CALIBRATION_FILE, ADAPTER_FILES[0])]
+            fitted = named == [True, False]
+            return word if os.path.isfile(word) or missing or fitted else None
     return None

@@ -6,6 +6,7 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,15 @@ from lovec.notices import counted
 from lovec.provenance import Provenance
 from lovec.settings import Count, PositiveShare, Probability, checked
 from lovec.taggers import FreeFormTagger, IterativeTagger, Session, open_session
+from lovec.taggers.deployment import Deployment
 from lovec.taggers.scoring_check import scoring_difference
-from lovec.taggers.session import adapter_folder
+from lovec.taggers.session import adapter_folder, session_provenance
 from lovec.types import (
     CALIBRATION_FILE,
     FREE_FORM,
     ITERATIVE,
     LovecError,
+    Mode,
     Oracle,
     Promise,
     Readout,
@@ -43,7 +46,10 @@ from .signatures import SignatureParser
 from .unseen import run_of, unseen
 
 if TYPE_CHECKING:  # it imports scipy and torch, which nothing that is mistyped should wait for
+    from jsonargparse import Namespace
+
     from lovec.calibration import Calibration, Fitted, Promised
+    from lovec.serving.feedback import Verdict
 
 
 @checked("--{}")
@@ -54,8 +60,12 @@ class CalibrateSettings:
     Attributes:
         data: file with labelled answers, in any layout that lovec reads; null takes the validation records of the data
             set that the run was trained on. Answers that training has seen are left out.
+        feedback: file of people's verdicts, which `lovec serve --feedback` has written: map and thresholds are fitted
+            to them, and no model is loaded. Features and promises stay those of the calibration that is there, unless
+            others are given.
         config: recipe whose data section says where the validation records are; null is the run's own recipe.
-        readout: what is mapped: "mean" of the distribution over all scores, or the "stated" score.
+        readout: what is mapped: "mean" of the distribution over all scores (null, without a calibration that is
+            fitted again), or the "stated" score.
         features: names of several features to map together instead, such as [mean, entropy, logp_mean], see
             docs/calibrate.md; null maps the readout alone.
         keep_factual: probabilities of guarantees, such as 0.9, for which thresholds are computed.
@@ -68,8 +78,9 @@ class CalibrateSettings:
     """
 
     data: str | None = None
+    feedback: str | None = None
     config: str | None = None
-    readout: Readout = "mean"
+    readout: Readout | None = None
     features: list[str] | None = None
     keep_factual: Probability | list[Probability] | None = None
     promise: Promise = "all-true"
@@ -79,6 +90,11 @@ class CalibrateSettings:
 
     def __post_init__(self) -> None:
         check_share(self.promise, self.share)
+
+    @property
+    def mapped(self) -> str | tuple[str, ...] | None:
+        """The readout or the features that are named; None where none are."""
+        return tuple(self.features) if self.features else self.readout
 
     @property
     def promised(self) -> list[Promised]:
@@ -108,8 +124,9 @@ def run(words: list[str]) -> None:
     parser.add(open_session, "adapter", "raw")
     options = parser.instantiate(parser.parse_args(words))
     settings = parser.call(CalibrateSettings, options)
-    if settings.data and settings.config:
-        raise UsageError("--data and --config both say what to fit to; give one of them")
+    sources = [name for name in ("data", "feedback", "config") if getattr(settings, name)]
+    if len(sources) > 1:
+        raise UsageError(f"--{' and --'.join(sources)} say what to fit to; give one of them")
     if HubName.parse(options.source) is not None:
         raise LovecError(
             f"{options.source} is on the hub, and a map is written beside the adapter; make a folder of it first, with "
@@ -117,14 +134,29 @@ def run(words: list[str]) -> None:
         )
     adapter = Path(adapter_folder(options.source))
     check_adapter_folder(str(adapter))
-    if settings.data is not None:
-        check_rows(settings.data)
+    for given in filter(None, (settings.data, settings.feedback)):
+        check_rows(given)
     if settings.config is not None:
         find_recipe(settings.config)
+    check_output(adapter / CALIBRATION_FILE, [settings.data, settings.feedback, settings.config])
+    if settings.feedback is None:
+        path = _from_answers(parser, options, settings, adapter)
+    else:
+        path = _from_verdicts(settings, adapter, session_provenance({**options.as_dict(), "adapter": str(adapter)}))
+    print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
+    source = shlex.quote(options.source)
+    say_next(
+        (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
+        (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
+        ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
+    )
+
+
+def _from_answers(parser: SignatureParser, options: Namespace, settings: CalibrateSettings, adapter: Path) -> Path:
+    """Fit to labelled answers, which the model tags, and return the path of what was written."""
     from lovec.calibration import calibrate, weights_digest, write_calibrations
 
     digest = weights_digest(adapter)
-    check_output(adapter / CALIBRATION_FILE, [settings.data, settings.config])
     with heartbeat("reading the labelled records"):
         records, oracle, names = _labelled(settings, Path(options.source))
     records, notes = unseen(records, run_of(adapter))
@@ -144,7 +176,7 @@ def run(words: list[str]) -> None:
                     adapter=digest,
                     base=session.model,
                     mode=mode,
-                    readout=tuple(settings.features) if settings.features else settings.readout,
+                    readout=settings.mapped or "mean",
                     promised=settings.promised,
                     true_from=settings.true_from,
                     data=names,
@@ -157,14 +189,84 @@ def run(words: list[str]) -> None:
                 warn(f"answers that the model writes itself {theirs}: {error}")
                 continue
             _report(mode, made[mode], fitted)
-        path = write_calibrations(adapter, {**kept, **made})
-    print(f"{path} written: tag, serve, predict, test and export apply it, --raw does not")
-    source = shlex.quote(options.source)
-    say_next(
-        (f"lovec tag page.txt --adapter {source}", "confidences by this map"),
-        (f"lovec serve --adapter {source}", "a page to try it, and an endpoint"),
-        ("lovec test --config RECIPE", "with the run's recipe: rows for the deployed confidences"),
-    )
+        return write_calibrations(adapter, {**kept, **made})
+
+
+def _from_verdicts(settings: CalibrateSettings, adapter: Path, provenance: Provenance) -> Path:
+    """Fit to the verdicts in a file of a server, and return the path of what was written.
+
+    Raises:
+        LovecError: no verdict is on answers of this model, or a map cannot be fitted to them.
+    """
+    from lovec.calibration import Promised, calibrate_answers, weights_digest, write_calibrations
+    from lovec.calibration.calibration import rank_by
+    from lovec.calibration.fitting import SENTENCES, Answer, feature_names
+    from lovec.reports.calibrated import told_of_promise
+
+    made: dict[str, Calibration] = {}
+    verdicts = _verdicts(str(settings.feedback), provenance)
+    with locked(adapter, folder=True), heartbeat("calibrate"):
+        kept = _earlier(adapter, provenance)
+        for mode, given in verdicts.items():
+            before = Deployment(kept).calibration(mode)
+            readout = settings.mapped or (before.readout if before else "mean")
+            features = feature_names(readout)
+            answers = [
+                Answer(
+                    own[0].response_id,
+                    [[v.readouts[n] for n in features] if v.readouts.keys() >= {*features} else None for v in own],
+                    [v.factuality for v in own],
+                )
+                for own in given
+            ]
+            promised, true_from = settings.promised, settings.true_from
+            if before is not None and before.guarantees and not promised:
+                promised = [Promised.of(found) for found in before.guarantees]
+                true_from = before.guarantees[0].true_from
+            made[mode], fitted = calibrate_answers(
+                answers,
+                adapter=weights_digest(adapter),
+                base=provenance.parts["base"]["name"],
+                mode=mode,
+                levels=len(provenance.parts["prompt"]["scale"]),
+                readout=readout,
+                promised=promised,
+                true_from=true_from,
+                data=[str(settings.feedback)],
+                provenance=provenance,
+                earlier=before.map if before is not None and before.readout == readout else None,
+            )
+            _report(mode, made[mode], fitted)
+            if before is not None and before.readout == readout:
+                for found in before.guarantees:
+                    passages = [answer.passage(partial(rank_by, before.map), found.true_from) for answer in answers]
+                    print(f"  the threshold before: {told_of_promise(found, passages, SENTENCES)}")
+        return write_calibrations(adapter, {**kept, **made})
+
+
+def _verdicts(path: str, provenance: Provenance) -> dict[Mode, list[list[Verdict]]]:
+    """Return the verdicts on the answers of a model in a file of a server, by the mode of tagging and the answer.
+
+    Raises:
+        LovecError: there are none.
+    """
+    from lovec.serving.feedback import read_verdicts, scores_digest
+
+    digest, others = scores_digest(provenance), 0
+    found: dict[Mode, list[list[Verdict]]] = {}
+    for verdicts in read_verdicts(path):
+        if verdicts[0].scores == digest:
+            found.setdefault(verdicts[0].mode, []).append(verdicts)
+        else:
+            others += 1
+    if not found:
+        raise LovecError(
+            f"{path} has verdicts on {counted(others, 'answer')}, none of them of this model, adapter and prompt; give "
+            "the file that `lovec serve --feedback` has written with the same ones"
+        )
+    if others:
+        warn(f"{path}: {counted(others, 'answer is', 'answers are')} of another model, adapter or prompt, and left out")
+    return found
 
 
 def _earlier(adapter: Path, provenance: Provenance | None) -> dict[str, Calibration]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from lovec.types import LovecError, Promise
 from .console import say_next, warn
 from .errors import UsageError
 from .parser import OneLineParser
-from .score import add_column_options, beside, check_folder, columns_of, foot
+from .score import add_column_options, beside, check_folder, columns_of, foot, named_columns
 
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
@@ -46,23 +47,58 @@ def run(words: list[str]) -> None:
         check_range("--keep_factual", probability, above=0, below=1)
     if options.promise_by and not probabilities:
         raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
-    columns = replace(columns_of(options), by=options.promise_by)
-    folder = Path(options.out) if options.out else beside(options.source, "calibration")
-    check_output(folder, [options.source])
+    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge)
+    source = options.feedback or options.source
+    if options.judge and options.promise_by:
+        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
+    if options.feedback and (columns.methods or columns.by or options.layout):
+        raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
+    if not options.feedback and os.path.isdir(source):
+        raise UsageError(f"{source} is a calibration; give --feedback FILE with labels to fit it again to")
+    folder = Path(options.out) if options.out else beside(source, "calibration")
+    check_output(folder, [options.source, source])
     check_folder(folder, "calibrate", options.redo)
-    check_rows(options.source)
-    from lovec.calibration.scores import CALIBRATION_NAME, Column, calibrate_columns, calibration_text
+    check_rows(source)
+    import numpy as np
+
+    from lovec.calibration import Promised
+    from lovec.calibration.scores import (
+        CALIBRATION_NAME,
+        Column,
+        calibrate_columns,
+        calibration_text,
+        group_passages,
+        load_calibration,
+    )
     from lovec.datasets.scored import MEAN, read_scored
     from lovec.provenance import file_digest
-    from lovec.reports.calibrated import chosen_methods, cross_fitted
+    from lovec.reports.calibrated import chosen_methods, cross_fitted, told_of_promise
     from lovec.reports.scores import measured_files, write_scores
 
-    file = read_scored(options.source, columns, options.layout)
+    earlier = load_calibration(options.source) if options.feedback else None
+    layout = options.layout
+    if earlier is not None:
+        columns, layout = named_columns(earlier, columns), earlier.layout
+    file = read_scored(source, columns, layout)
     if file.said:
-        note(f"{options.source}: {file.said}")
+        note(f"{source}: {file.said}")
     if any(method.name == MEAN for method in file.methods) and not columns.methods:  # as of a run
         file = replace(file, methods=tuple(method for method in file.methods if method.name == MEAN))
-    methods = chosen_methods(file)
+    methods = chosen_methods(file, earlier)
+    rows, judge = methods[0].judged, None
+    if rows is None:
+        directed = [method.confidence.numpy() for method in methods]
+        truth, group = methods[0].factuality, methods[0].group
+    else:
+        directed = [m.judged.confidence.numpy() for m in methods if m.judged and m.judged.confidence is not None]
+        truth, group, judge = rows.people, rows.group, (options.judge, rows.judge.numpy())
+        methods = [replace(method, judged=None) for method in methods]  # the page is about people's labels
+    groups = group.tolist() if methods[0].grouped else None
+    promised, true_from = promises(probabilities, options.promise, options.share), options.true_from
+    if earlier is not None and not promised and earlier.guarantees:
+        promised = [Promised.of(found) for found in earlier.guarantees]
+        true_from = earlier.guarantees[0].true_from
+    probabilities = [round(1 - one.alpha, 9) for one in promised]
     made, fitted = calibrate_columns(
         [
             Column(method.name, "uncertainty")
@@ -70,24 +106,30 @@ def run(words: list[str]) -> None:
             else Column(method.name, "confidence", file.columns.confidence_scale)
             for method in methods
         ],
-        [method.confidence.numpy() for method in methods],
-        methods[0].factuality.numpy(),
-        methods[0].group.tolist() if methods[0].grouped else None,
-        promised=promises(probabilities, options.promise, options.share),
-        true_from=options.true_from,
+        directed,
+        truth.numpy(),
+        groups,
+        promised=promised,
+        true_from=true_from,
         layout=file.layout,
         group="" if file.layout else file.columns.group or "",
-        by=None if methods[0].by is None else (options.promise_by, methods[0].by),
-        data=[options.source],
-        sources=[file_digest(options.source)],
+        by=None if methods[0].by is None else (str(columns.by), methods[0].by),
+        judge=judge,
+        data=[source],
+        sources=[file_digest(source)],
         draws=options.draws,
+        earlier=earlier,
     )
     told = [found.describe("row", "group") for found in made.guarantees]
     for at, found in enumerate(made.guarantees):
         if (kept := made.least_kept(found)) is not None:
             told[at] += f": those with {kept}"
     kinds = [_by_kind(made, probability) for probability in probabilities] if made.by else []
-    report(f"{options.source}: {made.describe()}", made, fitted, told)
+    report(f"{source}: {made.describe()}", made, fitted, told)
+    if earlier is not None:
+        ranks, owners = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth))
+        passages = {one: group_passages(ranks, truth.numpy(), owners, one.true_from) for one in earlier.guarantees}
+        kinds = [*(f"the threshold before: {told_of_promise(one, passages[one].values())}" for one in passages), *kinds]
     for line in kinds:
         print(f"  {line}")
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
@@ -97,7 +139,7 @@ def run(words: list[str]) -> None:
         *(f"{line}." for line in kinds),
     ]
     scores = replace(scores, notes=(*notes, *fitted.warnings, *scores.notes))
-    title = options.title or f"lovec calibrate: {Path(options.source).name}"
+    title = options.title or f"lovec calibrate: {Path(source).name}"
     written = write_scores(scores, folder, title, foot(), {CALIBRATION_NAME: calibration_text(made)})
     print(f"\n{written}")
     calibration, keep = shlex.quote(str(folder)), f" --keep_factual {probabilities[0]:g}" if probabilities else ""
@@ -174,6 +216,13 @@ def _parser() -> OneLineParser:
         "scores of its adapter are calibrated: `lovec calibrate --help`.",
     )
     parser.add_argument("source", metavar="FILE", help="scores and labels, in any form that `lovec score` reads")
+    parser.add_argument(
+        "--feedback",
+        metavar="FILE",
+        help="new scores and labels, such as verdicts that `lovec serve --feedback` has written; with the folder of a "
+        "calibration of the same columns in place of FILE, that one is fitted again, with its promises where "
+        "--keep_factual gives no others",
+    )
     add_column_options(parser)
     parser.add_argument(
         "--keep_factual",
@@ -193,6 +242,12 @@ def _parser() -> OneLineParser:
         "--promise_by",
         metavar="COL",
         help="column whose values, such as rare and famous, each get a promise of their own",
+    )
+    parser.add_argument(
+        "--judge",
+        metavar="COL",
+        help="column of a judge's labels of all rows, of which --label has people's for some: map and thresholds from "
+        "both, corrected for the judge's errors",
     )
     parser.add_argument("--share", type=float, default=1.0, help="for --promise share, the share that is true")
     parser.add_argument(

@@ -4,7 +4,7 @@ It loads no model and has no command line: records in, records out, and one JSON
 any origin in, confidences out, and one JSON file of its own.
 """
 
-from lovec.calibration.calibration import Calibration, Promised, calibrate
+from lovec.calibration.calibration import Calibration, Promised, calibrate, calibrate_answers
 from lovec.calibration.conformal import Guarantee, guarantee
 from lovec.calibration.files import read_calibrations, write_calibrations
 from lovec.calibration.fitting import Fitted, fit_map
@@ -28,6 +28,7 @@ __all__ = [
     "Stack",
     "Watch",
     "calibrate",
+    "calibrate_answers",
     "calibrate_scores",
     "fit_map",
     "guarantee",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
@@ -14,10 +15,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 import lovec
-from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee, passages_of
+from lovec.calibration.conformal import TRUE_FROM, Guarantee, guarantee
 from lovec.calibration.drift import Histogram
 from lovec.calibration.features import check_names, feature_row
-from lovec.calibration.fitting import Fitted, fit_map
+from lovec.calibration.fitting import Answer, Fitted, Labelled, feature_names, fit_labelled
 from lovec.calibration.maps import FeatureMap, Identity, Stack, feature_map_from_dict
 from lovec.metrics.bootstrap import MAIN
 from lovec.metrics.records import READOUTS
@@ -60,6 +61,11 @@ class Promised(NamedTuple):
         """Return the promise that all kept sentences are true with a probability in (0, 1)."""
         check_range("keep_factual", probability, above=0, below=1)
         return cls(round(1.0 - probability, 9))
+
+    @classmethod
+    def of(cls, found: Guarantee) -> Promised:
+        """Return the promise of a guarantee, to be made again."""
+        return cls(found.alpha, found.kind, found.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +299,36 @@ class Calibration(FittedMap):
 
 
 def calibrate(
-    records: Sequence[Record],
+    records: Sequence[Record], *, readout: str | Sequence[str] = "mean", **options: Any
+) -> tuple[Calibration, Fitted]:
+    """Fit a calibration to tagged and labelled records.
+
+    Args:
+        records: tagged and labelled records.
+        readout: see ``fit_map``.
+        **options: see ``calibrate_answers``; ``levels`` is that of the records.
+
+    Returns:
+        The calibration, and the fit with its candidates and warnings.
+
+    Raises:
+        LovecError: see ``calibrate_answers``; or sentences were scored on different scales.
+    """
+    scales = sorted({s.levels for r in records for s in r.sentences if s.factuality is not None})
+    if len(scales) > 1:
+        raise LovecError(f"sentences are scored on {scales} levels, expected one scale; calibrate one run at a time")
+    features = feature_names(readout)
+    answers = [Answer.of(record, features) for record in records]
+    return calibrate_answers(answers, readout=readout, levels=(scales or [DEFAULT_SCALE.size])[0], **options)
+
+
+def calibrate_answers(
+    answers: Sequence[Answer],
     *,
     adapter: str,
     base: str,
     mode: Mode,
+    levels: int,
     readout: str | Sequence[str] = "mean",
     maps: Sequence[str] = ("isotonic", "platt", "beta"),
     promised: Sequence[Promised] = (),
@@ -307,52 +338,57 @@ def calibrate(
     draws: int = 2000,
     seed: int = 0,
     provenance: Provenance | None = None,
+    earlier: FeatureMap | None = None,
 ) -> tuple[Calibration, Fitted]:
-    """Fit a calibration to tagged and labelled records.
+    """Fit a calibration to labelled answers.
 
     For one readout, the thresholds are on the readout itself, so all records serve both the map and the guarantees. A
     stack of several features orders sentences by the labels it was fitted to: where guarantees are asked for, it is
     fitted to one random half of the passages, and the thresholds are found on the other.
 
     Args:
-        records: tagged and labelled records.
+        answers: labelled answers, with the features that ``readout`` names.
         adapter: digest of the adapter's weights, see ``lovec.calibration.weights_digest``.
         base: name of the base model; of a path only the last part is kept.
-        mode: how the records were tagged.
+        mode: how the answers were tagged.
+        levels: number of levels of the scale of their scores.
         readout: see ``fit_map``.
         maps: see ``fit_map``.
         promised: guarantees to compute thresholds for.
         true_from: factuality from which a sentence is true, for the guarantees.
-        data: paths of the files with the records, of which only the names are kept.
+        data: paths of the files with the answers, of which only the names are kept.
         folds: see ``fit_map``.
         draws: number of draws of the bootstrap for the intervals.
         seed: seed of all that is random.
-        provenance: what decided the scores of the records, see ``Session.provenance``; with None nobody can tell later
+        provenance: what decided the scores of the answers, see ``Session.provenance``; with None nobody can tell later
             whether the scores that the map is applied to are like these.
+        earlier: a map of the same features that is replaced: its confidences are those "before". None: the readout.
 
     Returns:
         The calibration, and the fit with its candidates and warnings.
 
     Raises:
-        LovecError: see ``fit_map`` and ``guarantee``; or sentences were scored on different scales.
+        LovecError: see ``fit_map`` and ``guarantee``.
     """
-    fit_on, promise_on = list(records), list(records)
+    fit_on, promise_on = list(answers), list(answers)
     if promised and not isinstance(readout, str):
-        fit_on, promise_on = _halves(records, seed)
-    fitted = fit_map(fit_on, readout, maps, folds, seed)
-    scales = sorted({s.levels for r in records for s in r.sentences if s.factuality is not None})
-    if len(scales) != 1:
-        raise LovecError(f"sentences are scored on {scales} levels, expected one scale; calibrate one run at a time")
+        fit_on, promise_on = _halves(answers, seed)
+    labelled = Labelled.of(fit_on, readout)
+    fitted = fit_labelled(labelled, maps, folds, seed)
+    if earlier is not None:
+        confidences = [confidence_by(earlier, row) for row in labelled.rows.tolist()]
+        fitted = replace(fitted, before=labelled.pairs(np.array(confidences)))
     made = Calibration(
         readout=fitted.readout,
         adapter=adapter,
         base=Path(base).name if os.path.isabs(base) else base,
         mode=mode,
-        levels=scales[0],
+        levels=levels,
         provenance=provenance,
         **fitted_fields(fitted, data, draws, seed),
     )
-    passages, _ = passages_of(promise_on if promised else [], made.rank, true_from)
+    check_range("true_from", true_from, above=0, at_most=1)
+    passages = [a.passage(partial(rank_by, made.map), true_from) for a in promise_on if a.factuality]
     return replace(made, guarantees=tuple(guarantee(passages, *one, true_from) for one in promised)), fitted
 
 
@@ -406,12 +442,12 @@ def check_promises(guarantees: Sequence[Guarantee]) -> None:
                 )
 
 
-def _halves(records: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
-    """Divide records at random into two halves; records with the same id stay together."""
-    names = list(dict.fromkeys(record.id for record in records))
+def _halves(answers: Sequence[Answer], seed: int) -> tuple[list[Answer], list[Answer]]:
+    """Divide answers at random into two halves; answers with the same id stay together."""
+    names = list(dict.fromkeys(answer.id for answer in answers))
     order = np.random.default_rng(seed).permutation(len(names))
     first = {names[index] for index in order[: (len(names) + 1) // 2]}
-    return [r for r in records if r.id in first], [r for r in records if r.id not in first]
+    return [a for a in answers if a.id in first], [a for a in answers if a.id not in first]
 
 
 def _readout(value: Any, _: str) -> str | tuple[str, ...]:

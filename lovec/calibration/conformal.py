@@ -16,15 +16,16 @@ true if its factuality is at least ``true_from``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lovec.calibration.logistic import Array
 from lovec.notices import counted
-from lovec.plain import PlainObject, Share, checked_number, plain_object, wrong
+from lovec.plain import PlainObject, Share, checked_number, plain_object, read_object, wrong
 from lovec.settings import check_choice, check_range, check_seed
 from lovec.types import LovecError, Promise, Record, Sentence
 
@@ -152,6 +153,33 @@ def risk_threshold(passages: Iterable[Passage], alpha: float) -> float:
     return float(np.append(_BELOW_ALL, levels)[np.argmax(allowed)])
 
 
+def losses(passages: Sequence[Passage], kind: Promise, share: float, thresholds: ArrayLike) -> Array:
+    """Return how far each passage breaks a promise at each threshold.
+
+    Args:
+        passages: scores and truths.
+        kind: what is promised.
+        share: for "share", the share of the kept sentences that is true.
+        thresholds: [T].
+
+    Returns:
+        [number of passages, T], in [0, 1]. For "errors" the number of kept false sentences divided by that of all, else
+        1 where the score r of the passage lies above the threshold. It never rises with the threshold.
+
+    Raises:
+        LovecError: see ``conformal_scores``.
+    """
+    at = np.asarray(thresholds, dtype=np.float64)
+    if kind != "errors":
+        return (np.array(conformal_scores(passages, share))[:, None] > at).astype(np.float64)
+    found = np.empty((len(passages), len(at)))
+    for number, passage in enumerate(passages):
+        scores, true = _checked(passage)
+        false = np.sort(scores[~true])
+        found[number] = (len(false) - np.searchsorted(false, at, side="right")) / len(scores)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Guarantee(PlainObject):
     """A threshold, and what is promised of the sentences whose score lies strictly above it.
@@ -165,6 +193,8 @@ class Guarantee(PlainObject):
         passages: number of passages it was computed from.
         sentences: number of their labelled sentences.
         kept: share of these that it keeps.
+        certainty: share of such thresholds, each from other labelled passages, that keep the promise by themselves;
+            None where the promise holds on average over them.
     """
 
     what: ClassVar[str] = "a guarantee"
@@ -177,6 +207,7 @@ class Guarantee(PlainObject):
     passages: int
     sentences: int
     kept: Share
+    certainty: Share | None = None
 
     @property
     def keep_factual(self) -> float:
@@ -200,11 +231,14 @@ class Guarantee(PlainObject):
             group: what such things belong to.
         """
         true = f"true (factuality of at least {self.true_from:g})"
+        by_itself = "" if self.certainty is None else f", which {self.certainty:.3g} of such thresholds keep"
         if self.kind == "errors":
-            return f"the kept {item}s that are not {true} are on average at most {self.alpha:.3g} of all {item}s"
+            most = f"at most {self.alpha:.3g} of all {item}s{by_itself}"
+            return f"the kept {item}s that are not {true} are on average {most}"
         part = "all" if self.kind == "all-true" else f"at least {self.share:.3g} of the"
         article = "an" if group[0] in "aeiou" else "a"
-        return f"{part} kept {item}s of {article} {group} are {true} with probability {self.keep_factual:.3g} or more"
+        probability = f"with probability {self.keep_factual:.3g} or more{by_itself}"
+        return f"{part} kept {item}s of {article} {group} are {true} {probability}"
 
     def describe(self, item: str = "sentence", group: str = "answer") -> str:
         """Return in one sentence what is promised, and how much is kept; arguments as of ``promise``."""
@@ -219,7 +253,17 @@ class Guarantee(PlainObject):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the guarantee as a plain JSON object; an infinite threshold is "nothing" or "everything"."""
-        return plain_object(self) | {"threshold": _ENDS.get(self.threshold, self.threshold)}
+        said = plain_object(self) | {"threshold": _ENDS.get(self.threshold, self.threshold)}
+        return said if self.certainty is not None else {name: said[name] for name in said if name != "certainty"}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Guarantee:
+        """Return the guarantee that a JSON object holds.
+
+        Raises:
+            LovecError: it holds something else.
+        """
+        return read_object(cls, {"certainty": None, **data} if isinstance(data, Mapping) else data)
 
 
 def guarantee(

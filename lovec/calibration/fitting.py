@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lovec.calibration.conformal import Passage
 from lovec.calibration.features import check_names, feature_row
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import MAPS, STRENGTHS, ConfidenceMap, FeatureMap, Isotonic, Platt, Stack
@@ -39,6 +40,9 @@ _Indices: TypeAlias = NDArray[np.int64]
 _Fit: TypeAlias = Callable[[Array, Array, _Indices], Callable[[ArrayLike], Array]]
 """Fits a map to features [N, F], factuality [N] and the passage of each [N]; the map takes features as well."""
 
+_Judged: TypeAlias = Callable[[_Indices], tuple[Array, Array]]
+"""Returns features [M, F] and corrected labels [M], by people's labels of those passages alone that are given."""
+
 _SAME = 1e-12  # Brier scores that differ by less are equal
 
 
@@ -52,6 +56,38 @@ class Words(NamedTuple):
 
 SENTENCES = Words()
 """Of tagged records."""
+
+
+class Answer(NamedTuple):
+    """The labelled sentences of an answer, as the numbers that a map takes.
+
+    Attributes:
+        id: its id; answers with the same one are one passage.
+        rows: the features of each sentence; None where it lacks one.
+        factuality: how true each is, in [0, 1].
+    """
+
+    id: str
+    rows: Sequence[list[float] | None]
+    factuality: Sequence[float]
+
+    @classmethod
+    def of(cls, record: Record, features: Sequence[str]) -> Answer:
+        """Return those sentences of a tagged record that have a factuality."""
+        labelled = [(feature_row(s, features), s.factuality) for s in record.sentences if s.factuality is not None]
+        return cls(record.id, [row for row, _ in labelled], [factuality for _, factuality in labelled])
+
+    def passage(self, rank: Callable[[list[float]], float], true_from: float) -> Passage:
+        """Return what a guarantee is computed from, see ``lovec.calibration.conformal``.
+
+        Args:
+            rank: returns what a sentence is kept by, from its features.
+            true_from: factuality from which a sentence is true.
+        """
+        return Passage(
+            [None if row is None else rank(row) for row in self.rows],
+            [factuality >= true_from for factuality in self.factuality],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +118,23 @@ class Labelled:
     words: Words = SENTENCES
 
     @classmethod
-    def of(cls, records: Iterable[Record], readout: str | Sequence[str]) -> Labelled:
-        """Collect the sentences of tagged and labelled records.
+    def of(cls, answers: Iterable[Answer], readout: str | Sequence[str]) -> Labelled:
+        """Collect the sentences of labelled answers.
 
         Args:
-            records: tagged and labelled records.
+            answers: labelled answers, with the features that ``readout`` names.
             readout: "mean" or "stated", or the names of several features.
 
         Raises:
             LovecError: there are too few sentences to fit anything to; see ``fit_map``.
         """
-        features = (readout,) if isinstance(readout, str) else tuple(readout)
-        check_names(features)
+        features = feature_names(readout)
         found: list[tuple[list[float], float, str]] = []
         missing = 0
-        for record in records:
-            for sentence in record.sentences:
-                if sentence.factuality is not None:
-                    row = feature_row(sentence, features)
-                    missing += row is None
-                    found += [] if row is None else [(row, sentence.factuality, record.id)]
+        for answer in answers:
+            for row, factuality in zip(answer.rows, answer.factuality, strict=True):
+                missing += row is None
+                found += [] if row is None else [(row, factuality, answer.id)]
         return cls.of_rows(
             features,
             np.array([row for row, _, _ in found], dtype=np.float64).reshape(-1, len(features)),
@@ -160,6 +193,18 @@ class Labelled:
         )
         labelled._check()
         return labelled
+
+    def members(self) -> list[Any]:
+        """Return the indices of the sentences of each passage."""
+        order = np.argsort(self.passage, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self.passage))[:-1])
+
+    def pairs(self, confidence: Array) -> QuestionPairs:
+        """Return confidences [N] and the factualities, by passage."""
+        return {
+            name: (confidence[own].tolist(), self.factuality[own].tolist())
+            for name, own in zip(self.names, self.members(), strict=True)
+        }
 
     def _check(self) -> None:
         n, (item, group, _) = len(self.factuality), self.words
@@ -291,9 +336,21 @@ def fit_map(
         LovecError: there is no labelled sentence, or only one passage; all labels or all confidences are equal; a value
             is NaN or outside its range; or a name is unknown.
     """
+    features = feature_names(readout)
+    return fit_labelled(Labelled.of([Answer.of(record, features) for record in records], readout), maps, folds, seed)
+
+
+def feature_names(readout: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the features that a map takes, see ``fit_map``.
+
+    Raises:
+        LovecError: a name is unknown, or twice there.
+    """
     if isinstance(readout, str) and readout not in READOUTS:
         raise LovecError(f"readout is {readout!r}, expected one of {', '.join(READOUTS)}, or a tuple of features")
-    return fit_labelled(Labelled.of(records, readout), maps, folds, seed)
+    names = (readout,) if isinstance(readout, str) else tuple(readout)
+    check_names(names)
+    return names
 
 
 def fit_labelled(
@@ -301,6 +358,7 @@ def fit_labelled(
     maps: Sequence[str] = ("isotonic", "platt", "beta"),
     folds: int = 5,
     seed: int = 0,
+    judged: _Judged | None = None,
 ) -> Fitted:
     """Choose a map from the features of what was labelled to factuality, and fit it, as ``fit_map`` says.
 
@@ -309,6 +367,9 @@ def fit_labelled(
         maps: see ``fit_map``.
         folds: see ``fit_map``.
         seed: see ``fit_map``.
+        judged: returns labels of more rows, corrected by those of some passages, see
+            ``lovec.calibration.judged.corrected_labels``. The maps of a single feature are then fitted to these, too,
+            and are further candidates.
 
     Raises:
         LovecError: a name or a setting is wrong.
@@ -322,6 +383,8 @@ def fit_labelled(
         fits: dict[str, _Fit] = {
             n: partial(_fit_one, n) for n in MAPS if n in simplest or (n in maps and n != "identity")
         }
+        if judged is not None:
+            fits |= {f"{n} with the judge": partial(_fit_judged, n, judged) for n in fits if n != "identity"}
     else:
         fits = {"stack": partial(_fit_stack, data.features), "stack, isotonic": partial(_fit_mapped, data.features)}
     fold = _folds(len(data.names), folds, seed)[data.passage]
@@ -338,9 +401,9 @@ def fit_labelled(
         name=chosen.name,
         readout=data.features if data.stacked else data.features[0],
         candidates=candidates,
-        before=_pairs(data, _raw(data)),
-        after=_pairs(data, crossed[chosen.name]),
-        rows=tuple(tuple(data.rows[own].tolist()) for own in _members(data)),
+        before=data.pairs(_raw(data)),
+        after=data.pairs(crossed[chosen.name]),
+        rows=tuple(tuple(data.rows[own].tolist()) for own in data.members()),
         warnings=tuple(_warnings(data)),
         missing=data.missing,
         order_only=not data.stacked and not all(data.probabilities),
@@ -377,6 +440,12 @@ def _fit_one(name: str, rows: Array, factuality: Array, passage: _Indices) -> Ca
         if name not in ("platt", "beta"):
             raise
         return _constant(factuality)
+
+
+def _fit_judged(
+    name: str, judged: _Judged, rows: Array, factuality: Array, passage: _Indices
+) -> Callable[[ArrayLike], Array]:
+    return _fit_one(name, *judged(passage), passage)
 
 
 def _constant(factuality: Array) -> _OneColumn:
@@ -430,19 +499,6 @@ def _raw(data: Labelled) -> Array:
         return data.rows[:, 0]
     columns = np.flatnonzero(data.probabilities)
     return data.rows[:, columns[0]] if columns.size else np.full(len(data.rows), data.factuality.mean())
-
-
-def _pairs(data: Labelled, confidence: Array) -> QuestionPairs:
-    return {
-        name: (confidence[own].tolist(), data.factuality[own].tolist())
-        for name, own in zip(data.names, _members(data), strict=True)
-    }
-
-
-def _members(data: Labelled) -> list[Any]:
-    """Return the indices of the sentences of each passage."""
-    order = np.argsort(data.passage, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(data.passage))[:-1])
 
 
 def _warnings(data: Labelled) -> Iterable[str]:

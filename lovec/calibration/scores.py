@@ -17,10 +17,13 @@ from lovec.calibration.calibration import FittedMap, Promised, check_promises, f
 from lovec.calibration.conformal import TRUE_FROM, Guarantee, Passage, guarantee
 from lovec.calibration.files import MOST_BYTES
 from lovec.calibration.fitting import Fitted, Labelled, Words, fit_labelled
+from lovec.calibration.judged import LEAST_GROUPS, corrected_labels, judged_guarantee
 from lovec.calibration.logistic import Array
 from lovec.calibration.maps import Stack
 from lovec.files import read_json, write_text
 from lovec.metrics.grouped import ranks
+from lovec.metrics.powered import Judged
+from lovec.notices import counted
 from lovec.plain import PlainObject, Within, checked_numbers, checked_object, checked_text, read_object, wrong
 from lovec.settings import check_range
 from lovec.types import LovecError
@@ -154,6 +157,7 @@ class ScoreCalibration(FittedMap):
         sources: SHA-256 of the files that it was fitted to.
         by: column that names the kind of a row, for each of which promises hold by themselves; "" for none.
         kinds: guarantees for each kind.
+        judge: column of a judge's labels that were used beside people's; "" for none.
     """
 
     columns: Annotated[tuple[Column, ...], Within(most=_MOST_COLUMNS)]
@@ -162,6 +166,7 @@ class ScoreCalibration(FittedMap):
     sources: tuple[str, ...] = ()
     by: str = ""
     kinds: Annotated[tuple[KindGuarantee, ...], Within(most=10_000)] = ()
+    judge: str = ""
 
     def __post_init__(self) -> None:
         names = tuple(column.key for column in self.columns)
@@ -278,7 +283,8 @@ class ScoreCalibration(FittedMap):
     def describe(self) -> str:
         """Return in one sentence what a confidence is."""
         source = ", ".join(column.key or "the confidence" for column in self.columns)
-        return self.describe_from(f"from {source}" if len(self.columns) > 1 else source, ROWS.item, ROWS.group)
+        said = self.describe_from(f"from {source}" if len(self.columns) > 1 else source, ROWS.item, ROWS.group)
+        return f"{said}, with the labels of the judge in {self.judge}" if self.judge else said
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as a plain JSON object."""
@@ -369,11 +375,13 @@ def calibrate_columns(
     layout: str | None = None,
     group: str = "",
     by: tuple[str, Sequence[str]] | None = None,
+    judge: tuple[str, ArrayLike] | None = None,
     data: Iterable[str] = (),
     sources: Sequence[str] = (),
     folds: int = 5,
     draws: int = 2000,
     seed: int = 0,
+    earlier: ScoreCalibration | None = None,
 ) -> tuple[ScoreCalibration, Fitted]:
     """Fit a calibration to scores that are higher for surer.
 
@@ -384,7 +392,7 @@ def calibrate_columns(
     Args:
         columns: what the scores are, without ranks.
         directed: scores of each column, [N], see ``Column.directed``; NaN where there is none.
-        factuality: [N], in [0, 1].
+        factuality: [N], in [0, 1]; with a judge, NaN for rows that people have not labelled.
         groups: what each row belongs to, [N]; None is itself.
         maps: see ``fit_map``.
         promised: guarantees to compute thresholds for.
@@ -392,11 +400,16 @@ def calibrate_columns(
         layout: see ``ScoreCalibration``.
         group: see ``ScoreCalibration``.
         by: name of the column that says the kind of each row, and the kinds, [N]: each kind gets guarantees of its own.
+        judge: name of the column of a judge's labels, and these, [N], NaN where it cannot tell. Of a single column of
+            scores, maps and thresholds are then fitted to both, see ``lovec.calibration.judged``, unless people have
+            labelled fewer than ``LEAST_GROUPS`` groups.
         data: paths of the files with the rows, of which only the names are kept.
         sources: see ``ScoreCalibration``.
         folds: see ``fit_map``.
         draws: number of draws of the bootstrap for the intervals.
         seed: seed of all that is random.
+        earlier: a calibration of the same columns that is replaced: its confidences are those "before". None: the
+            scores themselves.
 
     Returns:
         The calibration, and the fit with its candidates and warnings.
@@ -420,10 +433,11 @@ def calibrate_columns(
     known = [_ranked(column, values) for column, values in zip(columns, numbers, strict=True)]
     features = np.stack([column.features(values) for column, values in zip(known, numbers, strict=True)], 1)
     stacked = len(known) > 1
-    fit_on = promise_on = np.ones(len(truth), dtype=np.bool_)
+    fit_on = promise_on = ~np.isnan(truth) if judge is not None else np.ones(len(truth), dtype=np.bool_)
+    rows, notes = (None, []) if judge is None else _judged(truth, judge[1], owners, stacked)
     if promised and stacked:
-        fit_on = _half(owners, seed)
-        promise_on = ~fit_on
+        half = _half(owners, seed)
+        fit_on, promise_on = fit_on & half, promise_on & ~half
     there = ~np.isnan(features).any(1)
     used = there & fit_on
     labelled = Labelled.of_rows(
@@ -436,36 +450,53 @@ def calibrate_columns(
         stacked,
         ROWS,
     )
-    fitted = fit_labelled(labelled, maps, folds, seed)
+
+    def corrected(passages: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Return all scores, with labels that are corrected by people's of some groups."""
+        assert rows is not None
+        chosen = np.isin(owners, [labelled.names[at] for at in np.unique(passages)])
+        told = replace(rows, people=rows.people.where(torch.from_numpy(chosen), torch.nan)).told()
+        return features[there], corrected_labels(features[there, 0], told.among(torch.from_numpy(there)))
+
+    fitted = fit_labelled(labelled, maps, folds, seed, None if rows is None else corrected)
+    fitted = replace(fitted, warnings=(*fitted.warnings, *notes))
+    if earlier is not None:
+        before = labelled.pairs(earlier.confidences(np.stack(numbers, 1)[used]))
+        fitted = replace(fitted, before=before, order_only=False)
     made = ScoreCalibration(
         columns=tuple(known),
         layout=layout,
         group=group,
         sources=tuple(sources),
         by="" if by is None else by[0],
+        judge="" if judge is None or rows is None else judge[0],
         **fitted_fields(fitted, data, draws, seed),
     )
     if not promised:
         return made, fitted
     rated = made._mapped(features) if stacked else features[:, 0]
 
-    def found_among(rows: _Kept) -> list[Guarantee]:
-        passages = group_passages(rated, truth, owners, true_from, rows)
-        return [guarantee(passages, *one, true_from) for one in promised]
+    def found_among(own: _Kept) -> list[Guarantee]:
+        passages = group_passages(rated, truth, owners, true_from, own & promise_on)
+        if rows is None:
+            return [guarantee(list(passages.values()), *one, true_from) for one in promised]
+        of_judge = group_passages(rated, rows.told().judge.numpy(), owners, true_from, own)
+        theirs = [passages.get(owner) for owner in of_judge]
+        return [judged_guarantee(theirs, list(of_judge.values()), *one, true_from) for one in promised]
 
     kinds: list[KindGuarantee] = []
     if by is not None:
         values = np.array(by[1], dtype=object)
         for value in sorted(set(by[1])):
-            if (own := promise_on & (values == value)).any():
+            if (promise_on & (own := values == value)).any():
                 kinds += [KindGuarantee(checked_text(value, "a kind of rows"), one) for one in found_among(own)]
-    return replace(made, guarantees=tuple(found_among(promise_on)), kinds=tuple(kinds)), fitted
+    return replace(made, guarantees=tuple(found_among(np.ones_like(promise_on))), kinds=tuple(kinds)), fitted
 
 
 def group_passages(
     scores: Array, factuality: Array, groups: Sequence[Hashable], true_from: float, among: _Kept | None = None
-) -> list[Passage]:
-    """Return the groups of rows as passages, for promises.
+) -> dict[Hashable, Passage]:
+    """Return the groups of rows as passages, for promises, by the group.
 
     Args:
         scores: what rows are kept by, [N]; NaN where a row has none, so that it is never kept.
@@ -480,7 +511,7 @@ def group_passages(
         score = float(scores[at])
         own.scores.append(None if score != score else score)  # type: ignore[attr-defined]
         own.true.append(bool(factuality[at] >= true_from))  # type: ignore[attr-defined]
-    return list(found.values())
+    return found
 
 
 def load_calibration(path: str | os.PathLike[str]) -> ScoreCalibration:
@@ -530,6 +561,34 @@ def _ranked(column: Column, directed: Array) -> Column:
     if column.kind == "confidence" and (there >= 0).all() and (there <= 1).all():
         return column
     return Column(column.key, column.kind, column.scale, Ranks.of(there))
+
+
+def _judged(truth: Array, judge: ArrayLike, groups: Sequence[str], stacked: bool) -> tuple[Judged | None, list[str]]:
+    """Return the labels of people and of a judge, None where the judge's are not used, and what is to be said.
+
+    Raises:
+        LovecError: there are several columns of scores, or not as many labels as rows.
+    """
+    labels = np.asarray(judge, dtype=np.float64)
+    if stacked or labels.shape != truth.shape:
+        raise LovecError(
+            f"a judge's labels have shape {list(labels.shape)}, and people's {list(truth.shape)}, expected the same, "
+            "and a single column of scores; name one column"
+        )
+    names = {name: at for at, name in enumerate(dict.fromkeys(groups))}
+    group = torch.tensor([names[name] for name in groups])
+    rows = Judged(torch.from_numpy(truth), torch.from_numpy(labels), group)
+    counts = torch.bincount(group[rows.labelled], minlength=len(names))
+    if (labelled := int((counts > 0).sum())) < LEAST_GROUPS:
+        return None, [
+            f"people have labelled rows of {counted(labelled, 'group')}, fewer than the {LEAST_GROUPS} that it takes "
+            "to know a judge's errors: the judge's labels are not used"
+        ]
+    in_part = int(((counts > 0) & (counts < torch.bincount(group))).sum())
+    partly = (
+        f"people have labelled {counted(in_part, 'group')} in part: what they left out counts as what nobody can judge"
+    )
+    return rows, [partly] if in_part else []
 
 
 def _half(groups: Sequence[str], seed: int) -> _Kept:

@@ -139,16 +139,56 @@ def powered_mean(people: Tensor, judge: Tensor, group: Tensor, level: float = LE
     Raises:
         LovecError: people have labelled rows of fewer than two groups, the shapes differ, or the level is out of range.
     """
-    from scipy.special import stdtrit  # takes a moment, which commands that need no interval need not wait
-
     check_range("level", level, above=0, below=1)
     found = _ByBin.of(people, judge, group, torch.zeros_like(group), 1)
-    weight = found.weight(torch.ones(1, dtype=torch.float64))
-    value, groups = float(found.means(weight)), found.groups
-    free = groups - 1 - (weight > 0)
-    error = math.sqrt((groups - 1) / free * float(found.moved(weight).square().sum())) if free else math.inf
-    reach = float(stdtrit(free, (1 + level) / 2)) * error if free else math.inf
-    return Estimate(value, value - reach, value + reach, error, weight, found.labels, groups)
+    weight = found.weights()
+    value, error, reach = (float(one) for one in (found.means(weight), *found.reach(weight, (1 + level) / 2)))
+    return Estimate(value, value - reach, value + reach, error, float(weight), found.labels, found.groups)
+
+
+def powered_means(people: Tensor, judge: Tensor, group: Tensor, place: Tensor, bins: int) -> Tensor:
+    """Estimate the mean of people's labels in each bin, as ``powered_mean`` does, with one lambda for all of them.
+
+    Args:
+        people: see ``powered_mean``.
+        judge: see ``powered_mean``.
+        group: see ``powered_mean``.
+        place: the bin of each row, [N], int64, from 0.
+        bins: number of bins, B.
+
+    Returns:
+        [B], in [0, 1]; NaN where people have labelled nothing.
+
+    Raises:
+        LovecError: see ``powered_mean``.
+    """
+    found = _ByBin.of(people, judge, group, place, bins)
+    return found.means(found.weight(torch.bincount(place, minlength=bins) / len(place))).clamp(0.0, 1.0)
+
+
+def upper_bounds(people: Tensor, judge: Tensor, level: float) -> Tensor:
+    """Return upper confidence bounds of the mean losses of groups by people's labels, one bound per loss.
+
+    The bound is that of ``powered_mean``, on one side. One more group is counted, with the highest loss and without
+    a say in what the judge is worth, as in conformal risk control: without it a few groups that happen to have no loss
+    would have no variance, either.
+
+    Args:
+        people: losses of groups by people's labels, [G, T], in [0, 1]; NaN for groups that they have not labelled.
+        judge: losses of all groups by the judge's labels, [G, T].
+        level: share of bounds that are not below the mean, for each loss by itself.
+
+    Returns:
+        [T]; with no group that people have labelled, infinite.
+
+    Raises:
+        LovecError: the level is out of range.
+    """
+    check_range("level", level, above=0, below=1)
+    worst = torch.ones_like(people[:1]), judge[~people[:, 0].isnan()].mean(0, keepdim=True)
+    found = _ByBin.of_groups(torch.cat([people, worst[0]]), torch.cat([judge, worst[1]]))
+    weight = found.weights()
+    return found.means(weight) + found.reach(weight, level)[1]
 
 
 def labels_needed(people: Tensor, judge: Tensor, group: Tensor, width: float, level: float = LEVEL) -> int | None:
@@ -440,17 +480,43 @@ class _ByBin:
         mean = torch.stack([by_people[0], seen[0], every[0]])
         return cls(mean, by_people[1], seen[1], every[1], int(known.sum()), labelled)
 
+    @classmethod
+    def of_groups(cls, people: Tensor, judge: Tensor) -> _ByBin:
+        """Compute it from one value of each group in each bin, [G, B]; NaN for groups that people have not labelled."""
+        known = ~people[:, 0].isnan()
+        means, moved = [], []
+        for values, used in ((people, known), (judge, known), (judge, torch.ones_like(known))):
+            number, mean = int(used.sum()), values[used].mean(0)
+            means.append(mean)
+            moved.append(((values - mean) / math.sqrt(number * (number - 1))).where(used[:, None], 0.0))
+        of_people, seen, every = moved
+        return cls(torch.stack(means), of_people, seen, every, int(known.sum()), int(known.sum()))
+
     def weight(self, share: Tensor) -> float:
         """Return lambda: the one within [0, 1] with the lowest variance of the means, each times its share [B]."""
         judge = share * (self.seen - self.every)
         both, spread = float((judge * share * self.people).sum()), float(judge.square().sum())
         return min(max(both / spread, 0.0), 1.0) if spread > _NOTHING else 0.0
 
-    def means(self, weight: float) -> Tensor:
+    def weights(self) -> Tensor:
+        """Return lambda for each bin by itself, [B]."""
+        judge = self.seen - self.every
+        both, spread = (judge * self.people).sum(0), judge.square().sum(0)
+        return (both / spread).clamp(0.0, 1.0).where(spread > _NOTHING, 0.0)
+
+    def means(self, weight: float | Tensor) -> Tensor:
         """Return the estimated mean of each bin, [B]; NaN where people have labelled nothing."""
         people, seen, every = self.mean.unbind()
-        return torch.add(people, every - seen, alpha=weight)
+        return people + weight * (every - seen)
 
-    def moved(self, weight: float) -> Tensor:
+    def moved(self, weight: float | Tensor) -> Tensor:
         """Return how far each group moves it, [G, B]."""
         return self.people - weight * (self.seen - self.every)
+
+    def reach(self, weight: Tensor, quantile: float) -> tuple[Tensor, Tensor]:
+        """Return the standard error of the mean of each bin, [B], and times the quantile of the t distribution."""
+        from scipy.special import stdtrit  # takes a moment, which commands that need no interval need not wait
+
+        free = self.groups - 1 - (weight > 0).double()
+        error = ((self.groups - 1) / free * self.moved(weight).square().sum(0)).sqrt().where(free > 0, math.inf)
+        return error, torch.from_numpy(stdtrit(free.clamp(min=1).numpy(), quantile)) * error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 
-from lovec.calibration.conformal import Guarantee, holds, retention
-from lovec.calibration.fitting import Fitted
-from lovec.calibration.scores import ScoreCalibration, group_passages
+from lovec.calibration.conformal import Guarantee, Passage, holds, retention
+from lovec.calibration.fitting import Fitted, Words
+from lovec.calibration.scores import ROWS, ScoreCalibration, group_passages
 from lovec.datasets.scored import ScoredFile, ScoredMethod
 from lovec.notices import counted
 from lovec.provenance import file_digest
@@ -78,22 +79,22 @@ def with_calibrated(file: ScoredFile, calibration: ScoreCalibration) -> tuple[Sc
         notes.append(f"{CALIBRATED}: {drift}.")
     ranks, truth = calibration.ranks(directed), first.factuality.numpy()
     for promised in calibration.guarantees:
-        notes.append(_kept(promised, ranks, truth, groups))
+        notes.append(told_of_promise(promised, group_passages(ranks, truth, groups, promised.true_from).values()))
     values = np.array(first.by or (), dtype=object)
     for kind in calibration.kinds if first.by is not None else ():
-        own = np.flatnonzero(values == kind.value)
-        if own.size:
-            said = _kept(kind.guarantee, ranks[own], truth[own], [groups[at] for at in own.tolist()])
-            notes.append(f"{calibration.by} {kind.value or '(none)'}, {said}")
+        if (values == kind.value).any():
+            passages = group_passages(ranks, truth, groups, kind.guarantee.true_from, values == kind.value)
+            notes.append(
+                f"{calibration.by} {kind.value or '(none)'}, {told_of_promise(kind.guarantee, passages.values())}"
+            )
     return replace(file, methods=(*file.methods, added)), notes
 
 
 def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) -> ScoredFile:
     """Return a file with the methods that were calibrated and the cross-fitted confidences, each without its group."""
-    number = {str(group): group for group in methods[0].group.tolist()}
     rows = [
-        (confidence, truth, number[name])
-        for name, (confidences, truths) in fitted.after.items()
+        (confidence, truth, number)
+        for number, (confidences, truths) in enumerate(fitted.after.values())
         for confidence, truth in zip(confidences, truths, strict=True)
     ]
     confidence, truth, group = (torch.tensor(values) for values in zip(*rows, strict=True))
@@ -102,17 +103,22 @@ def cross_fitted(file: ScoredFile, methods: list[ScoredMethod], fitted: Fitted) 
         name=f"{CALIBRATED}, cross-fitted",
         confidence=confidence.double(),
         factuality=truth.double(),
-        group=torch.unique(group, return_inverse=True)[1],
+        group=group,
         order_only="",
     )
     return replace(file, methods=(*methods, added))
 
 
-def _kept(promised: Guarantee, ranks: np.ndarray, truth: np.ndarray, groups: list[int]) -> str:
-    """Say in a sentence how far a promise was kept on labelled rows."""
-    passages = group_passages(ranks, truth, groups, promised.true_from)
+def told_of_promise(promised: Guarantee, passages: Collection[Passage], words: Words = ROWS) -> str:
+    """Say in a sentence how far a promise was kept on labelled passages.
+
+    Args:
+        promised: the promise, and its threshold.
+        passages: passages that the threshold was not computed from.
+        words: what rows and groups are called.
+    """
     found = retention(passages, promised.threshold)
-    kept = f"{100 * found.share:.1f} % of {counted(found.sentences, 'row')} kept"
+    kept = f"{100 * found.share:.1f} % of {counted(found.sentences, words.item)} kept"
     goal = f"--keep_factual {promised.keep_factual:g}"
     if promised.kind == "errors":
         return f"{goal}: {100 * found.errors:.1f} % kept and false (at most {100 * promised.alpha:.3g}); {kept}."
@@ -122,6 +128,6 @@ def _kept(promised: Guarantee, ranks: np.ndarray, truth: np.ndarray, groups: lis
         "nothing false is kept" if promised.kind == "all-true" else f"{100 * promised.share:.3g} % of the kept are true"
     )
     return (
-        f"{goal}: {part} in {100 * held / len(passages):.1f} % of {counted(len(passages), 'group')} "
+        f"{goal}: {part} in {100 * held / len(passages):.1f} % of {counted(len(passages), words.group)} "
         f"({100 * low:.1f} to {100 * high:.1f}); {kept}."
     )

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar
 
 from pydantic import Field
 
-from lovec.calibration import Rated, Watch
+from lovec.calibration import Calibration, Rated, Watch
 from lovec.calibration.features import FEATURES, feature_row
 from lovec.datasets.jsonl import read_objects
 from lovec.notices import counted
 from lovec.plain import PlainObject, Share, Within, checked_number
+from lovec.provenance import Provenance
 from lovec.serving.body import read_json
 from lovec.serving.wire import MOST_PARTS, RequestRefused, Strict, validated
 from lovec.settings import LARGEST
@@ -93,7 +94,8 @@ class Verdict(PlainObject):
         response_id: id of the response.
         index: place of the sentence in it.
         mode: how it was tagged.
-        calibration: digest of the calibration and of what decides the scores, see ``Feedback``.
+        scores: digest of what decides the scores, see `scores_digest`.
+        calibration: digest of this and of the calibration.
         confidence: see `Reading`.
         rank: see `Reading`.
         readouts: see `Reading`.
@@ -106,6 +108,7 @@ class Verdict(PlainObject):
     response_id: str
     index: Annotated[int, Within(0, 2**31 - 1)]
     mode: Mode
+    scores: str
     calibration: str
     confidence: Share | None
     rank: Share | None
@@ -137,6 +140,7 @@ class Feedback:
 
     def __init__(self, path: str | os.PathLike[str], session: Session | ApiTagger) -> None:
         deployment = self._deployment = session.deployment
+        self._scores = scores_digest(session.provenance)
         self._calibrations = {mode: _digest(deployment.calibration(mode), session.provenance) for mode in MODES}
         promises = {mode: deployment.calibrations.get(mode) for mode in MODES}
         self.watches = {mode: Watch.over(found.guarantees if found else ()) for mode, found in promises.items()}
@@ -146,9 +150,7 @@ class Feedback:
         self._file = _opened(path)
         try:
             others = 0
-            verdicts = (_read(path, number, row) for number, row in read_objects(path))
-            for _, group in groupby(verdicts, key=lambda verdict: verdict.response_id):
-                own = list(group)
+            for own in read_verdicts(path):
                 if self._calibrations[own[0].mode] == own[0].calibration:
                     self._watch(own)
                 else:
@@ -249,7 +251,8 @@ class Feedback:
                 raise RequestRefused(f"sentence {number} is no statement (see its kind); leave it out", place)
             calibration = self._calibrations[remembered.mode]
             read = (reading.confidence, reading.rank, reading.readouts)
-            found[number] = Verdict(request.id, number, remembered.mode, calibration, *read, said.factuality, time)
+            of = (remembered.mode, self._scores, calibration)
+            found[number] = Verdict(request.id, number, *of, *read, said.factuality, time)
         return list(found.values())
 
     def _append(self, verdicts: Iterable[Verdict]) -> None:
@@ -272,9 +275,24 @@ class Feedback:
         self.sentences[mode] += len(verdicts)
 
 
-def _digest(calibration: PlainObject | None, provenance: Any) -> str:
-    """Return what verdicts are of: the calibration, and what decides the scores."""
-    parts = [None if part is None else part.to_dict() for part in (calibration, provenance)]
+def read_verdicts(path: str | os.PathLike[str]) -> Iterator[list[Verdict]]:
+    """Yield the verdicts on each answer from a file of a server.
+
+    Raises:
+        LovecError: the file cannot be read, or holds something else.
+    """
+    verdicts = (_read(path, number, row) for number, row in read_objects(path))
+    for _, group in groupby(verdicts, key=lambda verdict: verdict.response_id):
+        yield list(group)
+
+
+def scores_digest(provenance: Provenance | None) -> str:
+    """Return the digest of what decides the scores of a model; None is not known."""
+    return _digest(provenance)
+
+
+def _digest(*of: Calibration | Provenance | None) -> str:
+    parts = [None if part is None else part.to_dict() for part in of]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -139,7 +139,7 @@ def test_promises_hold_over_500_splits():
         )
         for name in kinds:
             own = np.flatnonzero(np.array(groups) == last[name])
-            (passage,) = group_passages(made.ranks(directed[own][:, None]), truth[own], [0] * len(own), 0.5)
+            (passage,) = group_passages(made.ranks(directed[own][:, None]), truth[own], [0] * len(own), 0.5).values()
             for by_kind in (False, True):
                 limit = made.thresholds_by_kind(1 - alpha)[name] if by_kind else made.threshold(1 - alpha)
                 held[name, by_kind] += holds(passage, limit.threshold)

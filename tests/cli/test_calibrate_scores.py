@@ -248,6 +248,64 @@ def test_mistakes_are_said_in_one_line(here, capsys, words, code, said):
     assert before == {p: p.read_bytes() for p in Path().rglob("*") if p.is_file() and not p.name.endswith(".lock")}
 
 
+def test_a_judge_stands_beside_people(here, capsys):
+    rows = [
+        {**row, "human": row["correct"] if at < 160 else "", "gpt": int(row["correct"] or at % 5 == 0)}
+        for at, row in enumerate(made_rows(200))
+    ]
+    write("judged.csv", rows)
+    words = "--confidence p_true --label human --judge gpt --keep_factual 0.8 --promise errors".split()
+    fitted("judged.csv", *words)
+    out = capsys.readouterr().out
+    made = lovec.load_calibration("judged.calibration")
+    assert "with the labels of the judge in gpt" in out and "with the judge" in out
+    assert (made.fitted.sentences, made.fitted.passages, made.judge) == (160, 40, "gpt")
+    [promised] = made.guarantees
+    assert promised.certainty == 0.9 and (promised.passages, promised.sentences) == (40, 160)
+    fitted("judged.csv", *words[:4], *words[6:], "--out", "alone")
+    [alone] = lovec.load_calibration("alone").guarantees
+    assert alone.certainty is None and alone.threshold < promised.threshold < 1
+    page = Path("judged.calibration/index.html").read_text()
+    assert "which 0.9 of such thresholds keep" in page
+    capsys.readouterr()
+    write("few.csv", [{**row, "human": row["human"] if at < 60 else ""} for at, row in enumerate(rows)])
+    fitted("few.csv", *words)
+    assert "rows of 15 groups, fewer than the 20" in capsys.readouterr().err
+    assert lovec.load_calibration("few.calibration").guarantees[0].certainty is None
+    words += ["--group", "question", "--redo"]
+    for more, said in (("--uncertainty entropy", "a single column"), ("--promise_by rarity", "give one of them")):
+        assert said in error_of(capsys, "calibrate", "judged.csv", *words, *more.split())[1]
+
+
+def test_a_calibration_is_fitted_again_to_new_labels(here, capsys):
+    write("old.csv", made_rows(150))
+    fitted(
+        "old.csv", "--uncertainty", "entropy", "--keep_factual", "0.8", "--promise_by", "rarity", "--true_from", "0.4"
+    )
+    # things have changed: of what was true, a third is wrong now
+    changed = [{**row, "correct": int(row["correct"] and at % 3 > 0)} for at, row in enumerate(made_rows(150, seed=1))]
+    write("new.csv", changed)
+    capsys.readouterr()
+    fitted("old.calibration", "--feedback", "new.csv")
+    out = capsys.readouterr().out
+    old, new = (lovec.load_calibration(f"{name}.calibration") for name in ("old", "new"))
+    assert (new.fitted.data, new.by, new.columns[0].key) == (("new.csv",), "rarity", "entropy")
+    [before], [after] = old.guarantees, new.guarantees
+    assert (after.alpha, after.true_from) == (before.alpha, 0.4) and after.threshold > before.threshold
+    assert "the threshold before: --keep_factual 0.8: nothing false is kept in" in out
+    entropy = np.array([row["entropy"] for row in changed])
+    truth = np.array([row["correct"] for row in changed])
+    metrics = new.fitted.metrics
+    assert metrics["before"]["brier"][0] == pytest.approx(((old(entropy) - truth) ** 2).mean())
+    assert metrics["before"]["ece_m"][0] > 0.1 > metrics["after"]["ece_m"][0]
+    for words, said in (
+        ("old.calibration", "give --feedback FILE"),
+        ("old.calibration --feedback new.csv --confidence p_true", "name no others"),
+        ("new.csv --feedback old.csv", "holds no calibration"),
+    ):
+        assert said in error_of(capsys, "calibrate", *words.split(), "--out", "x")[1], words
+
+
 def test_a_run_is_told_from_a_file(here, capsys):
     from lovec.cli.calibrate import scores_file
 

@@ -202,7 +202,7 @@ def write_scores(folder: Path) -> None:
         lines.append(",".join([*map(str, cells), "rare" if at // 4 % 2 else "famous", human, str(int(score > 0.4))]))
         verdict = {"response_id": f"r{at // 4}", "index": at % 4, "confidence": score, "factuality": true}
         verdicts.append(json.dumps({**verdict, "readouts": {"mean": score}}))
-    for file in ("results.csv", "scores.csv", "new.csv", "held_out.csv"):
+    for file in ("results.csv", "scores.csv", "new.csv", "newer.csv", "held_out.csv"):
         (folder / file).write_text("\n".join(lines) + "\n")
     (folder / "verdicts.jsonl").write_text("\n".join(verdicts) + "\n")
 

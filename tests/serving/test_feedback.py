@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,13 @@ from served import Server, chat, post, running, served, streamed
 from writer import Writer
 
 import lovec.serving.feedback as feedback_module
-from lovec.calibration import Promised, Rated, Watch, calibrate
+from lovec.calibration import Promised, Rated, Watch, calibrate, read_calibrations
 from lovec.cli import main
+from lovec.datasets.jsonl import write_records
 from lovec.serving.feedback import Feedback
 from lovec.taggers import FreeFormTagger, Session, open_session
 from lovec.taggers.deployment import Deployment
-from lovec.types import LovecError, Record, Sampling
+from lovec.types import LovecError, Record, Sampling, Sentence
 
 TEXT = "# Ada\n\nAda ran. She wrote a note. It was noon in London."
 
@@ -270,3 +272,60 @@ def test_the_command_serves_and_the_file_is_calibrated(tmp_path: Path, capsys: p
     for folder, column in (("users", "confidence"), ("verdicts.calibration", "readouts.mean")):
         made = json.loads((tmp_path / folder / "calibration.json").read_text())
         assert (made["group"], [one["key"] for one in made["columns"]]) == ("response_id", [column])
+
+
+def test_a_run_is_calibrated_again_from_the_verdicts_of_its_server(
+    adapter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server is told that most of what was true when it was calibrated is wrong; the next one says so."""
+    run, file, labels = tmp_path / "run", tmp_path / "verdicts.jsonl", tmp_path / "labels.jsonl"
+    shutil.copytree(adapter, run / "adapter")
+    texts = [[f"Ada ran {n} miles.", f"She wrote {n} notes.", "It was noon.", "Bob sat."] for n in range(30)]
+    records = [
+        Record(
+            f"t{n}", f"t{n}", sentences=tuple(Sentence(s, factuality=float((n + at) % 8 > 0)) for at, s in enumerate(t))
+        )
+        for n, t in enumerate(texts)
+    ]
+    write_records(labels, records)
+    calibrate_run = ["calibrate", str(run), "--device", "cpu"]
+    assert main([*calibrate_run, "--data", str(labels), "--keep_factual", "0.8", "--promise", "errors"]) == 0
+    [first] = read_calibrations(run / "adapter").values()
+
+    def confidences(server: Server, text: Sequence[str]) -> tuple[str, list[float]]:
+        _, reply = post(server, json.dumps({"text": " ".join(text), "about": "Ada"}).encode(), "/v1/tag")
+        return reply["id"], [entry["confidence"] for entry in reply["confidence"]]
+
+    with running(open_session(adapter=str(run), device="cpu"), feedback=file) as server:
+        for n, text in enumerate(texts):
+            name, was = confidences(server, text)
+            status, taken = rate(server, name, [float((n + at) % 4 == 0) for at in range(4)])
+            assert status == 200
+        assert "a promise does not hold" in taken["problems"][0]
+    capsys.readouterr()
+    assert main([*calibrate_run, "--feedback", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "given texts (iterative tagging)" in out and "120 sentences of 30 answers" in out
+    assert "the threshold before: --keep_factual 0.8" in out
+    [again] = read_calibrations(run / "adapter").values()
+    assert (again.readout, again.levels, again.base) == (first.readout, first.levels, first.base)
+    assert [(g.kind, g.alpha) for g in again.guarantees] == [("errors", 0.2)]
+    assert again.guarantees[0].threshold > first.guarantees[0].threshold
+    told = [row["confidence"] for row in rows(file)]
+    truth = [row["factuality"] for row in rows(file)]
+    brier = sum((c - f) ** 2 for c, f in zip(told, truth, strict=True)) / len(told)
+    assert again.fitted.metrics["before"]["brier"][0] == pytest.approx(brier)  # what users got
+    with running(open_session(adapter=str(run), device="cpu"), feedback=file) as server:
+        name, now = confidences(server, texts[-1])
+        assert max(now) < 0.6 < min(was)
+        assert rate(server, name, [1, 0, 0, 0])[1]["problems"] == []  # the alarm was of the first calibration
+    assert main([*calibrate_run, "--feedback", str(file)]) == 0  # of both: the scores are the same
+    assert "124 sentences of 31 answers" in capsys.readouterr().out
+    stranger = tmp_path / "stranger.jsonl"
+    stranger.write_text(file.read_text().replace(rows(file)[0]["scores"], "0" * 16))
+    for words, said in (
+        ((str(stranger),), "verdicts on 31 answers, none of them of this model"),
+        ((str(labels),), "give a file that `lovec serve` wrote"),
+        ((str(file), "--data", str(labels)), "--data and --feedback say what to fit to"),
+    ):
+        assert main([*calibrate_run, "--feedback", *words]) > 0 and said in capsys.readouterr().err

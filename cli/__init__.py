@@ -15,8 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from itertools import pairwise
 from signal import SIGINT, Signals
+from types import FunctionType
 
 from lovec.imports import without_collection
+from lovec.plugins import plugins
 from lovec.progress import EVERY, Heartbeat, quiet
 from lovec.signals import Terminated, terminating
 from lovec.types import LovecError, is_text
@@ -48,7 +50,10 @@ _OTHERS = {
     "demo": "train, test and compare on real cities or on the embedded world, offline",
 }
 COMMANDS = _TRAINING | _OTHERS
-"""Every command, and what it does in one line."""
+"""Every command of lovec, and what it does in one line."""
+
+_BROUGHT = "lovec.commands"
+"""The entry points of commands that other packages bring: functions that take the words after the command."""
 
 INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
@@ -127,7 +132,11 @@ def run(args: list[str], alone: bool = False) -> int:
     if command.startswith("-"):
         raise unknown("option", command, ("--help", "--version"))
     if command not in COMMANDS:
-        raise unknown("command", command, COMMANDS)
+        brought = plugins(_BROUGHT)
+        if command not in brought:
+            raise unknown("command", command, [*COMMANDS, *brought])
+        brought[command].load(FunctionType)(rest)
+        return 0
     training = command in _TRAINING
     if training and (guide := import_module(".training_help", __name__)).asks_for_short_help(rest):
         print(guide.short_help(command), end="")
@@ -158,7 +167,8 @@ def _ended(signals: Sequence[int], announced: bool = False) -> int:
 
 def usage() -> str:
     """Return the text of ``lovec --help``."""
-    commands = "\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items())
+    brought = {name: plugin.purpose for name, plugin in plugins(_BROUGHT).items()}
+    commands = "\n".join(f"  {name:<10} {text}" for name, text in (COMMANDS | brought | COMMANDS).items())
     return f"""usage: lovec COMMAND [options]
 
 Train language models to end each sentence with a confidence, and measure how well the confidences agree with the truth.

@@ -14,7 +14,7 @@ from . import COMMANDS
 from .arguments import BASE, RECIPES
 from .console import say_next
 from .parser import ITSELF, Asked, OneLineParser
-from .sourcecode import exported, parameters
+from .sourcecode import exported, packages_of, parameters
 from .training_help import OPTIONS
 
 _PLACES = {
@@ -26,13 +26,8 @@ _PLACES = {
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
-_CLASSES = {
-    "model": ("lovec.modules", "lovec.evaluation"),
-    "data": ("lovec.datamodules",),
-    "oracle": ("lovec.oracles",),
-    "baselines": ("lovec.baselines",),
-}
-"""Where the classes are that an option takes, by the last part of its name."""
+_CLASSES = {"model": "EvaluationModule", "data": "RecordsDataModule", "oracle": "Oracle", "baselines": "Baseline"}
+"""The classes that an option takes, by the last part of its name."""
 
 
 def run(words: list[str]) -> None:
@@ -137,8 +132,8 @@ def _literals(kind: Any) -> list[str]:
 
 def _classes(option: str) -> list[str]:
     """Return the names of the classes that an option takes; none for options that take something else."""
-    packages = _CLASSES.get(option.rpartition(".")[2], ()) if option in ("model", "data") or "oracle" in option else ()
-    packages = _CLASSES["baselines"] if option == "model.baselines" else packages
+    takes = option in ("model", "data", "model.baselines") or "oracle" in option
+    packages = packages_of(_CLASSES.get(option.rpartition(".")[2], "")) if takes else ()
     return sorted({name for package in packages for name in exported(package)})
 
 

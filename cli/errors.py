@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any
 
 from lovec.notices import nearest
+from lovec.plugins import PluginError, plugins
 from lovec.types import LovecError
 
 _LONGEST = 300
@@ -75,8 +76,8 @@ def system_error(error: Exception) -> str | None:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the exception at the start of a chain of ``raise ... from``."""
-    while error.__cause__ is not None:
+    """Return the exception at the start of a chain of ``raise ... from``, or what says which package has failed."""
+    while error.__cause__ is not None and not isinstance(error, PluginError):
         error = error.__cause__
     return error
 
@@ -202,12 +203,15 @@ def _options(parser: Any, prefix: str, classes: list[str]) -> list[str]:
 
 def _class_names(key: str, base_name: str = "") -> list[str]:
     """Short names of the classes that an option takes, or of those below the one with the name ``base_name``."""
+    from .sourcecode import packages_of
+
     if key not in _BASES:
         return []
     module, _, name = _BASES[key].rpartition(".")
     classes = list(_subclasses(getattr(import_module(module), name)))
     base = next((cls for cls in classes if cls.__name__ == base_name), object)
-    return [cls.__name__ for cls in classes if issubclass(cls, base) and not cls.__name__.startswith("_")]
+    own = [cls.__name__ for cls in classes if issubclass(cls, base) and not cls.__name__.startswith("_")]
+    return list(dict.fromkeys([*own, *(brought for package in packages_of(name) for brought in plugins(package))]))
 
 
 def _subclasses(base: type[Any]) -> Iterator[type[Any]]:

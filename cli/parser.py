@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NoReturn
 
-from .errors import UsageError, explain
+from lovec.plugins import PluginError
+
+from .errors import UsageError, explain, root_cause
 from .examples import examples_of
 
 _USER_KEYS = (".adapters.",)
@@ -119,6 +121,8 @@ class OneLineErrors(argparse.ArgumentParser):
         """Raise a one-line ``UsageError``; jsonargparse's parsers inside a parser raise what it expects of them."""
         if not self.exit_on_error:
             super().error(*((message,) if ex is None else (message, ex)))
+        if ex is not None and isinstance(cause := root_cause(ex), PluginError):
+            raise cause
         raise explain(message, self) from ex
 
 

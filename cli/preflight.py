@@ -26,6 +26,7 @@ from .parser import with_underscores
 from .resume import check_present, is_name
 from .saved_recipe import check_checkpoint
 from .sourcecode import (
+    PACKAGES,
     Parameters,
     exported,
     full_name,
@@ -33,6 +34,7 @@ from .sourcecode import (
     is_defined,
     is_readable,
     method_parameters,
+    packages_of,
     parameters,
 )
 
@@ -43,24 +45,7 @@ _FILES = ("data.path", "data.val_path", "data.test_path", "data.labels", "questi
           "chat_template")  # fmt: skip
 _TYPES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt", ".md", ".jinja"}
 _TRAINER_CLASS = "lightning.pytorch.trainer.trainer.Trainer"
-_OBJECTIVES, _DATA = ("lovec.modules", "lovec.evaluation"), ("lovec.datamodules",)
-_PACKAGES = {
-    "AnswerReward": ("lovec.rewards",),
-    "Baseline": ("lovec.baselines",),
-    "Callback": ("lightning.pytorch.callbacks", "lovec.callbacks"),
-    "Embedder": ("lovec.embedding",),
-    "Engine": ("lovec.engines",),
-    "EvaluationModule": _OBJECTIVES,
-    "Judge": ("lovec.baselines",),
-    "LRSchedulerCallable": ("torch.optim.lr_scheduler", "lovec.modules"),
-    "Logger": ("lightning.pytorch.loggers",),
-    "OptimizerCallable": ("torch.optim",),
-    "Oracle": ("lovec.oracles",),
-    "RecordsDataModule": _DATA,
-    "Reward": ("lovec.rewards",),
-    "Teacher": ("lovec.teachers",),
-}
-"""Where the classes are that a parameter takes by their short names, by a name in its annotation."""
+_DATA = PACKAGES["RecordsDataModule"]
 
 _SWEEP = ("vary", "grid", "seeds", "jobs", "out")
 _OWN = {"config": (), "c": (), "seed_everything": (), "ckpt_despite": (), "trainer": (_TRAINER_CLASS,),
@@ -261,7 +246,7 @@ class Settings:
         option = option.removesuffix("+")
         if option == "trainer" or not (names := self._takes(option)):
             return
-        if any(name.rpartition(".")[2] in _PACKAGES for name in names) and not isinstance(value, list):
+        if any(name.rpartition(".")[2] in PACKAGES for name in names) and not isinstance(value, list):
             self._classes[option] = self._class(option, names, value)
 
     def _class(self, option: str, names: Sequence[str], value: Any) -> str | None:
@@ -282,7 +267,7 @@ class Settings:
             if is_readable(module) and not is_defined(name) and (hint := nearest(last, exported(module))):
                 raise UsageError(f"there is no {last} in {module}{hint}")
             return name
-        packages = tuple(dict.fromkeys(place for word in names for place in _packages(word)))
+        packages = tuple(dict.fromkeys(place for word in names for place in packages_of(word)))
         if (found := full_name(name, packages)) is not None or self._has_own_classes():
             return found
         known = [other for package in packages for other in exported(package)]
@@ -295,10 +280,6 @@ class Settings:
         paths = [value for _, layer in self._layers for _, value in layer if isinstance(value, str)]
         return any("." in path and not is_readable(path.rpartition(".")[0]) and all(
             part.isidentifier() for part in path.split(".")) for path in paths)  # fmt: skip
-
-
-def _packages(word: str) -> tuple[str, ...]:
-    return _PACKAGES.get(word.rpartition(".")[2], ())
 
 
 def _check_file(path: Any) -> None:

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
 _DRAWS = 1000  # of the bootstrap behind the intervals
 _MANY = 100_000  # rows of which a reader is told that they take a while
-_LAYOUTS = (
-    "lovec",
-    "uqlm",
-    "lm-polygraph",
-    "factscore",
-    "safe",
-    "veriscore",
-    "factcheck-gpt",
-    "halueval",
-    "rlcr",
-    "conformal",
-    "lm-eval",
-)
 _MARK = "Written by lovec"
 
 
@@ -118,6 +105,8 @@ def _parser() -> OneLineParser:
 
 def add_column_options(parser: OneLineParser) -> None:
     """Add the options that say what the columns of a file hold."""
+    from lovec.datasets.layouts import layout_names
+
     parser.add_argument(
         "--confidence",
         action="append",
@@ -139,7 +128,7 @@ def add_column_options(parser: OneLineParser) -> None:
     )
     parser.add_argument("--label_scale", type=float, metavar="TOP", help="highest label, such as 10 (default: 1)")
     parser.add_argument(
-        "--layout", choices=_LAYOUTS, help="whose results these are; recognised by default where no column is named"
+        "--layout", choices=layout_names(), help="whose results these are; recognised by default if no column is named"
     )
 
 

@@ -16,6 +16,7 @@ from lovec.settings import Option, declared
 
 from .errors import protocol_help, root_cause
 from .parser import OneLineErrors
+from .sourcecode import brought, packages_of
 
 T = TypeVar("T")
 
@@ -25,6 +26,8 @@ _adapt: Any = _typehints.adapt_class_type
 
 def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
     """Return the path of the class that a short name stands for; any other name is returned as it is.
+
+    A name that no class has that is imported by now may be that of one which another package brings.
 
     Of several classes with this name, the one in the package of the option's type is meant, such as PyTorch's
     optimisers: bitsandbytes and transformers have some of the same name, and which packages are imported by now depends
@@ -36,9 +39,17 @@ def class_path(cls: type[Any] | tuple[type[Any]], name: str) -> str:
 
     Raises:
         ValueError: several classes have this name, and not just one of them is in that package.
+        PluginError: it is one that another package brings, and cannot be imported.
     """
     try:
         path: str = _resolve(cls, name)
+        if "." in path:
+            return path
+        kinds = (kind.__name__ for given in _typehints.get_class_types(cls) for kind in given.__mro__)
+        packages = tuple(package for kind in kinds for package in packages_of(kind))
+        if (plugin := brought(name, packages)) is not None:
+            plugin.load(type)  # here, where it is known which package is to blame
+            path = plugin.path
         return path
     except ValueError:
         if isinstance(cls, tuple):  # each of them has been here by itself

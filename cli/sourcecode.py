@@ -13,12 +13,43 @@ from pathlib import Path
 from typing import TypeAlias
 
 import lovec
+from lovec.plugins import Plugin, plugins
 
 Parameters: TypeAlias = Mapping[str, tuple[str, ...]]
 """Parameters of a class, and the names in the annotation of each; a class of these packages has its import path."""
 
 _BARE = ("ABC", "Generic", "Protocol")  # bases without parameters
 _READ = ("lovec", "lightning", "torch")  # packages whose code is read
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "AnswerReward": ("lovec.rewards",),
+    "Baseline": ("lovec.baselines",),
+    "Callback": ("lightning.pytorch.callbacks", "lovec.callbacks"),
+    "Embedder": ("lovec.embedding",),
+    "Engine": ("lovec.engines",),
+    "EvaluationModule": ("lovec.modules", "lovec.evaluation"),
+    "Judge": ("lovec.baselines",),
+    "LRSchedulerCallable": ("torch.optim.lr_scheduler", "lovec.modules"),
+    "Logger": ("lightning.pytorch.loggers",),
+    "OptimizerCallable": ("torch.optim",),
+    "Oracle": ("lovec.oracles",),
+    "RecordsDataModule": ("lovec.datamodules",),
+    "Reward": ("lovec.rewards",),
+    "Teacher": ("lovec.teachers",),
+}
+"""Where the classes are that a parameter takes by their short names, by a name in its annotation.
+
+Other packages bring more of them: the packages of lovec are groups of entry points, see ``lovec.plugins``.
+"""
+
+
+def packages_of(name: str) -> tuple[str, ...]:
+    """Return where the classes are that a parameter takes by their short names.
+
+    Args:
+        name: a name in its annotation, with or without its module.
+    """
+    return PACKAGES.get(name.rpartition(".")[2], ())
 
 
 @cache
@@ -49,9 +80,22 @@ def full_name(name: str, packages: tuple[str, ...]) -> str | None:
 
     Args:
         name: the name, such as ``DPO``.
-        packages: import paths of packages, such as ``lovec.modules``.
+        packages: import paths of packages, such as ``lovec.modules``. What is brought to them comes after their own.
+
+    Raises:
+        PluginError: several packages bring a class of this name.
     """
-    return next((f"{package}.{name}" for package in packages if _defined(package, name) is not None), None)
+    own = next((f"{package}.{name}" for package in packages if _defined(package, name) is not None), None)
+    if own is None and (plugin := brought(name, packages)) is not None:
+        return plugin.path
+    return own
+
+
+def brought(name: str, packages: tuple[str, ...]) -> Plugin | None:
+    """Return what another package brings under a name that several packages of lovec have not; None for nothing."""
+    if any(_defined(package, name) is not None for package in packages):
+        return None
+    return next((plugins(package)[name] for package in packages if name in plugins(package)), None)
 
 
 def is_defined(path: str) -> bool:
@@ -70,14 +114,14 @@ def is_readable(module: str) -> bool:
 
 
 def exported(package: str) -> list[str]:
-    """Return the names of classes that a package defines or imports from its modules."""
+    """Return the names of classes that a package defines or imports from its modules, or that are brought to it."""
     names = []
     for node in _tree(package).body:
         if isinstance(node, ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package):
             names += [alias.asname or alias.name for alias in node.names]
-    return [name for name in names if name[:1].isupper()]
+    return [*(name for name in names if name[:1].isupper()), *plugins(package)]
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ Importing this package does not import torch: its parts are imported when they a
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _PARTS = frozenset(
@@ -18,20 +17,22 @@ _PARTS = frozenset(
 _FUNCTIONS = {"tag": "tagging", "load_calibration": "calibration"}
 """Functions that stand beside the parts, and the part that each is from."""
 
-try:
-    __version__ = version("lovec")
-except PackageNotFoundError:  # a checkout on the path, not installed
-    __version__ = "0+uninstalled"
-
 
 def __getattr__(name: str) -> Any:
-    """Import and return the part or the function of that name (PEP 562)."""
+    """Import and return the part or the function of that name (PEP 562), or look up the version."""
     if name in _FUNCTIONS:
         return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
     if name in _PARTS:
         return import_module(f"{__name__}.{name}")
+    if name == "__version__":  # no command that does its work needs it, and looking it up takes a tenth of a second
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("lovec")
+        except PackageNotFoundError:  # a checkout on the path, not installed
+            return "0+uninstalled"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PARTS, *_FUNCTIONS})
+    return sorted({*globals(), *_PARTS, *_FUNCTIONS, "__version__"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lovec.plugins import plugins
 from lovec.types import LovecError
 
 if TYPE_CHECKING:
@@ -43,15 +44,17 @@ def check_device_name(name: str) -> None:
 
 
 def check_engine_name(name: str) -> None:
-    """Refuse what is neither an engine of lovec's nor the address of a server.
+    """Refuse what is neither an engine, of lovec or of a package that brings one, nor the address of a server.
 
     Raises:
         LovecError: so it is.
     """
-    if name not in _ENGINES and not name.startswith(_SERVERS):
+    if name in _ENGINES or name.startswith(_SERVERS):
+        return
+    if name not in (brought := plugins("lovec.engines")):
         raise LovecError(
-            f"the engine is {name!r}, expected one of {', '.join(_ENGINES)}, or the address of a vLLM server such as "
-            f"http://127.0.0.1:8000/v1"
+            f"the engine is {name!r}, expected one of {', '.join([*_ENGINES, *brought])}, or the address of a vLLM "
+            f"server such as http://127.0.0.1:8000/v1"
         )
 
 

@@ -29,7 +29,11 @@ class Floor:
 
 LAYERS = (
     Floor("bedrock", "below all", {"errors": "what a user can fix"}),
-    Floor("foundation", "carries every floor", {"settings": "options, each declared once"}),
+    Floor(
+        "foundation",
+        "carries every floor",
+        {"settings": "options, each declared once", "plugins": "what packages bring"},
+    ),
     Floor(
         "cellar", "meets every floor", {"types": "records, results, the protocols", "thoughts": "kept out of answers"}
     ),

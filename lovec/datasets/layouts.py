@@ -1,7 +1,7 @@
 """Files of records in any known layout: lovec's own, the authors', those of data sets and of other tools.
 
-A layout is recognised by its keys. Another one is a function from a row to records under `layout`, and its name in
-`LAYOUTS`.
+A layout is recognised by its keys. Another one is a function from a row to records under `layout`, and its place
+in `LAYOUTS`, or in the entry points ``lovec.layouts`` of the package that brings it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 
@@ -17,6 +18,7 @@ from lovec.datasets import authors, checkers, conversations, factscore, harness,
 from lovec.datasets.jsonl import RECORD_KEYS, records_of
 from lovec.datasets.rows import Layout, Reading, Row, read_records_of, read_rows
 from lovec.notices import listed
+from lovec.plugins import PluginError, plugins
 from lovec.progress import is_quiet
 from lovec.types import LovecError, Record
 
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 OWN = Layout("lovec", ("question",), None, conversations.is_own, short="lovec")
 
-LAYOUTS = (
+_SPECIFIC = (
     checkers.veriscore,
     triviaqa.short_answer,
     OWN,
@@ -49,18 +51,59 @@ LAYOUTS = (
     uncertainty.rlcr_numbers,
     uncertainty.subclaim_numbers,
     harness.choices,
-    conversations.answered,
-    conversations.asked,
-    conversations.chat,
 )
-"""All layouts; a row has the first one that it fits."""
+_GENERAL = (conversations.answered, conversations.asked, conversations.chat)  # which many rows fit
+_GROUP = "lovec.layouts"
+
+LAYOUTS = (*_SPECIFIC, *_GENERAL)
+"""Lovec's own layouts."""
+
+
+def all_layouts() -> Iterator[Layout]:
+    """Yield all layouts, those of other packages among them; a row has the first one that it fits.
+
+    Packages are looked for only once lovec's own layouts, but for the general ones, do not fit.
+    """
+    yield from _SPECIFIC
+    yield from _brought()
+    yield from _GENERAL
+
+
+def layout_names() -> tuple[str, ...]:
+    """Return what `lovec score --layout` takes: the short names of layouts that hold labels."""
+    return tuple(dict.fromkeys([*(layout.short for layout in LAYOUTS if layout.short), *plugins(_GROUP)]))
+
+
+def layouts_called(name: str) -> Sequence[Layout]:
+    """Return the layouts with a short name.
+
+    Raises:
+        LovecError: there is none, or the package that brings it is broken.
+    """
+    if own := [layout for layout in LAYOUTS if layout.short == name]:
+        return own
+    if name not in plugins(_GROUP):
+        raise LovecError(f"unknown layout {name!r}, expected one of {', '.join(layout_names())}")
+    return [replace(layout := plugins(_GROUP)[name].load(Layout), short=layout.short and name)]
+
+
+@cache
+def _brought() -> Sequence[Layout]:
+    """Return the layouts of other packages; a warning names a package whose layout cannot be used."""
+    layouts: list[Layout] = []
+    for name in plugins(_GROUP):
+        try:
+            layouts += layouts_called(name)
+        except PluginError as error:
+            log.warning("%s", error)
+    return layouts
 
 
 def read_any(
     path: str | os.PathLike[str],
     rows: Iterator[tuple[int, Row]] | None = None,
     units: bool = False,
-    layouts: Sequence[Layout] = LAYOUTS,
+    layouts: Sequence[Layout] | None = None,
 ) -> Iterator[Record]:
     """Read the records of a file one by one, whatever its layout, be it JSON Lines, JSON, CSV or Parquet.
 
@@ -68,10 +111,10 @@ def read_any(
     from a file that is not lovec's own, and what was left out, is logged at its end, in one line.
 
     Args:
-        path: a file that ``lovec.datasets.rows`` can read, in one of the layouts `LAYOUTS`.
+        path: a file that ``lovec.datasets.rows`` can read, in one of these layouts.
         rows: number and object of every row of the file; default: ``read_rows(path)``.
         units: whether rows are read at their finest unit with all scores, see ``Layout.units``.
-        layouts: the layouts that a row may have; it has the first one that it fits.
+        layouts: the layouts that a row may have; it has the first one that it fits. None is `all_layouts`.
 
     Yields:
         Records in file order.
@@ -114,7 +157,7 @@ def _foreign(
     reading: Reading,
     rows_of: Counter[str],
     units: bool,
-    layouts: Sequence[Layout],
+    layouts: Sequence[Layout] | None,
 ) -> Iterator[Record]:
     """Yield the records of rows in any layouts but lovec's own, and count the rows of each layout."""
     ids: set[str] = set()
@@ -132,31 +175,31 @@ def _foreign(
             yield record
 
 
-def known_layout(row: Row, layouts: Sequence[Layout] = LAYOUTS) -> Layout | None:
-    """Return the first of some layouts that a row fits, or None if it fits none."""
-    return next((layout for layout in layouts if not layout.missing(row) and layout.fits(row)), None)
+def known_layout(row: Row, layouts: Sequence[Layout] | None = None) -> Layout | None:
+    """Return the first of some layouts, by default of all, that a row fits, or None if it fits none."""
+    return next((layout for layout in layouts or all_layouts() if not layout.missing(row) and layout.fits(row)), None)
 
 
-def layout_of(row: Row, place: str, layouts: Sequence[Layout] = LAYOUTS) -> Layout:
+def layout_of(row: Row, place: str, layouts: Sequence[Layout] | None = None) -> Layout:
     """Return the layout of a row.
 
     Args:
         row: the row.
         place: where it is, for the error message.
-        layouts: the layouts that it may have.
+        layouts: the layouts that it may have; None is `all_layouts`.
 
     Raises:
         LovecError: it has none; the message names the nearest layout and what the row lacks.
     """
     if (layout := known_layout(row, layouts)) is not None:
         return layout
-    nearest = max(layouts, key=lambda layout: _share(layout, row))
+    nearest = max(layouts or all_layouts(), key=lambda layout: _share(layout, row))
     if not _share(nearest, row):
-        nearest = OWN if OWN in layouts else layouts[0]
+        nearest = layouts[0] if layouts else OWN
     lacks = ", ".join(map(repr, nearest.missing(row))) or "values of another form"
     keys = ", ".join(map(str, list(row)[:8])) + ", ..." * (len(row) > 8)
     found = f"no known layout has the keys {keys or '(none)'}"
-    if layouts is not LAYOUTS:
+    if layouts:
         found = f"has the keys {keys or '(none)'}, not the layout {layouts[0].short}"
     raise LovecError(f"{place}: {found}; the nearest, {nearest.name}, also needs {lacks}")
 

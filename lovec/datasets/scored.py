@@ -18,15 +18,12 @@ from torch import Tensor
 
 from lovec.datasets.columns import GUESSED, Columns, guessed, missing_column, value_at
 from lovec.datasets.jsonl import short_json
-from lovec.datasets.layouts import LAYOUTS, OWN, known_layout, layout_of, read_any
+from lovec.datasets.layouts import OWN, known_layout, layout_of, layouts_called, read_any
 from lovec.datasets.rows import Layout, Row, read_rows
 from lovec.datasets.values import confidence_of, label_of, says_opposite
 from lovec.metrics.functional import mean_confidence
 from lovec.metrics.powered import Judged
 from lovec.types import LovecError, Readout, Record
-
-LAYOUT_NAMES = tuple(dict.fromkeys(layout.short for layout in LAYOUTS if layout.short))
-"""Names of the layouts that hold labels."""
 
 STATED, MEAN = "stated", "mean of the distribution"
 """The methods of lovec's own files."""
@@ -126,15 +123,14 @@ def read_scored(
     Args:
         path: JSON Lines, JSON, CSV, TSV or Parquet, also compressed.
         columns: which columns to read, and how.
-        layout: one of `LAYOUT_NAMES`, or None.
+        layout: one of `lovec.datasets.layouts.layout_names`, or None.
 
     Raises:
         LovecError: the file cannot be read, a column is missing or cannot be guessed, a value is no number or label, or
             there is no labelled row.
     """
     name = str(path)
-    if layout is not None and layout not in LAYOUT_NAMES:
-        raise LovecError(f"unknown layout {layout!r}, expected one of {', '.join(LAYOUT_NAMES)}")
+    layouts = None if layout is None else layouts_called(layout)
     if layout is not None and columns.judge:
         raise LovecError(
             f"a judge's labels, in the column {columns.judge!r}, are read from tables, and {layout} is a layout; name "
@@ -145,7 +141,6 @@ def read_scored(
     if not first:
         raise LovecError(f"{name} holds no row, expected rows with a confidence and a label")
     rows = chain(first, rows)
-    layouts = [known for known in LAYOUTS if known.short == layout] if layout is not None else LAYOUTS
     if layout is not None:
         found: Layout | None = layout_of(first[0][1], f"{name}:{first[0][0]}", layouts)
     else:
@@ -173,7 +168,7 @@ def read_scores(path: str | os.PathLike[str], columns: Columns, layout: str | No
     Args:
         path: as of `read_scored`.
         columns: the columns to read, all of them named; of a layout, the names of the methods as ``confidence``.
-        layout: one of `LAYOUT_NAMES`; None for a table.
+        layout: one of `lovec.datasets.layouts.layout_names`; None for a table.
 
     Raises:
         LovecError: the file cannot be read, no row has one of the columns or methods, or a value is no number.
@@ -208,7 +203,7 @@ def _rows_of_table(path: str | os.PathLike[str], columns: Columns) -> Iterator[S
 
 
 def _rows_of_layout(path: str | os.PathLike[str], columns: Columns, layout: str) -> Iterator[ScoredRow]:
-    layouts, methods = [known for known in LAYOUTS if known.short == layout], columns.methods
+    layouts, methods = layouts_called(layout), columns.methods
     rows = read_rows(path)
     first = list(islice(rows, 1))
     found = layout_of(first[0][1], f"{path}:{first[0][0]}", layouts) if first else layouts[0]

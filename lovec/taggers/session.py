@@ -17,6 +17,7 @@ from lovec.encoding import DEFAULT_SCORING, Encoder, Scoring, default_instructio
 from lovec.hub import SETTINGS, stored_model
 from lovec.hub import adapter_folder as adapter_folder
 from lovec.imports import without_collection
+from lovec.plugins import plugins
 from lovec.provenance import Provenance, provenance_of
 from lovec.settings import ELSEWHERE, NO_EFFECT, Count, TrustRemoteCode
 from lovec.taggers.deployment import Deployment
@@ -519,7 +520,7 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
     """Return a new engine, given its name or the address of a server.
 
     Raises:
-        LovecError: there is no such engine.
+        LovecError: there is no such engine, or the package that brings it is broken.
     """
     if name == "transformers":
         with without_collection():
@@ -531,6 +532,9 @@ def _engine_by_name(name: str, rows: int, dtype: str | None) -> Engine:
 
         return VllmEngine(max_rows=rows, dtype=dtype)
     check_engine_name(name)
+    if (brought := plugins("lovec.engines").get(name)) is not None:
+        engine: Engine = brought.load(type)(max_rows=rows)
+        return engine
     from lovec.engines.server import VllmServer
 
     return VllmServer(name, max_rows=rows)

@@ -104,7 +104,7 @@ MISTAKES = [
     ("calibrate run --config nope.yaml", 2, "there is no recipe nope.yaml here"),
     ("score nope.csv", 1, "cannot read nope.csv (No such file or directory)"),
     ("score page.txt --confidance x", 2, "unknown option --confidance; did you mean --confidence?"),
-    ("score page.txt --layout uqml", 2, "--layout is uqml, expected lovec or uqlm or "),
+    ("score page.txt --layout uqml", 2, "--layout is uqml, expected veriscore or lovec or "),
     ("export nope out", 1, "there is no adapter in nope"),
     ("export run out --mergd", 2, "unknown option --mergd; did you mean --merged?"),
     ("export run out --results nope.json", 1, "there are no results at nope.json"),

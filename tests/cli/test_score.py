@@ -14,8 +14,6 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from lovec.cli import main
-from lovec.cli.score import _LAYOUTS
-from lovec.datasets.scored import LAYOUT_NAMES
 
 RLCR = Path(__file__).resolve().parents[3] / "shared" / "data" / "rlcr_gpqa" / "confidences.jsonl"
 PUBLISHED = {
@@ -201,10 +199,6 @@ def test_a_second_run_replaces_only_its_own_output_and_only_when_told(here, caps
     write("made.csv", made(20, seed=1))
     assert main([*words, "--redo"]) == 0
     assert Path("made.score/results.json").read_bytes() != first[Path("made.score/results.json")]
-
-
-def test_the_command_knows_all_layouts():
-    assert sorted(_LAYOUTS) == sorted(LAYOUT_NAMES)
 
 
 def judged(n: int, labelled: int) -> list[dict[str, object]]:

@@ -306,7 +306,9 @@ class ScoreCalibration(FittedMap):
             raise wrong("a calibration of scores", data, f"an object whose kind is {_KIND!r}")
         if data.get("version") != _VERSION:
             raise wrong("version of a calibration", data.get("version"), str(_VERSION))
-        return read_object(cls, {name: value for name, value in data.items() if name not in ("kind", "version")})
+        # Files of earlier versions lack the judge, which they did not know.
+        known = {"judge": ""} | {name: value for name, value in data.items() if name not in ("kind", "version")}
+        return read_object(cls, known)
 
     def _directed(self, scores: Sequence[ArrayLike | Mapping[str, ArrayLike]]) -> Array:
         names = [column.key for column in self.columns]

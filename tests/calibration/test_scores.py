@@ -15,7 +15,14 @@ from scipy.stats import binom
 import lovec
 from lovec.calibration import Promised, calibrate, calibrate_scores
 from lovec.calibration.conformal import holds
-from lovec.calibration.scores import Column, Ranks, calibrate_columns, group_passages, write_calibration
+from lovec.calibration.scores import (
+    Column,
+    Ranks,
+    ScoreCalibration,
+    calibrate_columns,
+    group_passages,
+    write_calibration,
+)
 from lovec.metrics.functional import ece_m
 from lovec.metrics.records import confidence_of
 from lovec.types import LovecError
@@ -231,6 +238,11 @@ def test_a_file_that_holds_something_else_is_refused(change, said, tmp_path):
     with pytest.raises(LovecError, match=r"c\.json holds no calibration of scores") as error:
         lovec.load_calibration(tmp_path / "c.json")
     assert said in str(error.value)
+
+
+def test_a_file_of_an_earlier_version_is_read():
+    data = changed(lambda d: [d.pop("judge"), [guarantee.pop("certainty", None) for guarantee in d["guarantees"]]])
+    assert ScoreCalibration.from_dict(data).judge == ""
 
 
 def test_the_calibration_of_an_adapter_is_told_from_one_of_scores(tmp_path):

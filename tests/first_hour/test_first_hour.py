@@ -139,8 +139,8 @@ def test_replacements(run):
 
 def test_every_milestone_comes_after_the_one_before(run):
     minutes = [milestone.minutes for milestone in run.MILESTONES]
-    assert minutes == sorted(minutes) and minutes[0] == 5
-    assert [m.name for m in run.MILESTONES] == ["picture", "labels", "adapter", "report"]
+    assert minutes == sorted(minutes) and minutes[:2] == [1, 5]
+    assert [m.name for m in run.MILESTONES] == ["answer", "picture", "labels", "adapter", "report"]
 
 
 def test_blocks_have_the_lines_of_their_page(tmp_path):

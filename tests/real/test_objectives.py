@@ -70,8 +70,8 @@ def test_two_steps(name: str, run: Any, tmp_path: Path) -> None:
 
 def test_a_reader_of_another_model_s_answers(run: Any, tmp_path: Path) -> None:
     """The commands of docs/recipes.md: the teacher is a probe, since there is one answer to a question."""
-    words = ["--config", "reader.yaml", "--data.path", LABELLED[LABELLED.index("--data.path") + 1]]
+    words = ["--config", "reader.yaml", *LABELLED[2:]]
     teacher = ["lovec.teachers.BaselineTeacher", "--model.teacher.baseline", "lovec.baselines.LinearProbe"]
     start = ["--model.policy.adapter", run.adapter, "--model.teacher", *teacher]
-    main(["fit", "--config", "distil.yaml", *words, *brief(tmp_path), *start])
+    assert main(["fit", "--config", "distil.yaml", *words, *brief(tmp_path), *start]) == 0
     assert len(losses(tmp_path)) == 2 and all(map(math.isfinite, losses(tmp_path)))

@@ -27,6 +27,7 @@ from lovec.datasets.names import Ids
 from lovec.types import LovecError, Record, Sentence
 
 Row: TypeAlias = dict[str, Any]
+"""A row of a file, as JSON, a table or Parquet holds it: values by column."""
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """How the names of files with rows end, before ``.gz`` if they are compressed."""

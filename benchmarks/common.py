@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -264,6 +265,50 @@ def replace_between(text: str, begin: str, end: str, content: str) -> str:
     """Return a text with other content between two marks, each of which it has once."""
     before, rest = text.split(begin)
     return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+
+
+def page_options(about: str, data: str = "") -> argparse.ArgumentParser:
+    """Return a parser with the options of a benchmark whose table is on a page, see ``run_for_page``.
+
+    Args:
+        about: docstring of the script.
+        data: what the positional argument ``data`` is; "" where there is none.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if data:
+        parser.add_argument("data", type=Path, nargs="?", help=data)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only-print", action="store_true", help="change no file")
+    parser.add_argument("--page", action="store_true", help="only write the table from the file")
+    return parser
+
+
+def run_for_page(
+    parser: argparse.ArgumentParser,
+    measure: Callable[[argparse.Namespace], Mapping[str, Any]],
+    table: Callable[[Mapping[str, Any]], str],
+    results: Path,
+    page: Path,
+    marks: tuple[str, str],
+) -> None:
+    """Measure, write the results, and write their table into a page, as far as the command line asks for it.
+
+    Args:
+        parser: that of ``page_options``.
+        measure: returns the results.
+        table: returns the content of the page from the file of results.
+        results: file of results.
+        page: the page.
+        marks: where the content begins and ends.
+    """
+    flags = parser.parse_args()
+    if not flags.page:
+        if getattr(flags, "data", ...) is None:
+            parser.error("give the data; --help says which")
+        publish(results, measure(flags), flags.only_print)
+    if not flags.only_print:
+        content = table(json.loads(results.read_text(encoding="utf-8")))
+        page.write_text(replace_between(page.read_text(encoding="utf-8"), *marks, content), encoding="utf-8")
 
 
 def _as_shown(ends: Sequence[float]) -> list[float]:

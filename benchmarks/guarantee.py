@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, publish, replace_between, versions_text
+from common import ROOT, page_options, run_for_page, versions_text
 
 from lovec.calibration.conformal import (
     TRUE_FROM,
@@ -185,9 +185,9 @@ def all_hold(results: Entry) -> bool:
     return all((row["reached"] - row["bound"]) * (-1 if row["promise"] == "errors" else 1) >= 0 for row in rows)
 
 
-def run(flags: argparse.Namespace) -> list[dict[str, Any]]:
+def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured of every set of answers; without ``--world``, the world's is that of the last time."""
-    biographies = [record for record in read_factscore(flags.labels) if record.sentences]
+    biographies = [record for record in read_factscore(flags.data) if record.sentences]
     data = [measured(FACTSCORE, [(stand_in(biographies), FEATURES["logp_mean"])], flags)]
     groups: dict[str, list[Path]] = {}
     for path in flags.world:
@@ -198,27 +198,15 @@ def run(flags: argparse.Namespace) -> list[dict[str, Any]]:
     if not groups and RESULTS.exists():
         before = json.loads(RESULTS.read_text(encoding="utf-8"))["data"]
         data += [entry for entry in before if entry["data"] != FACTSCORE]
-    return data
+    return {"splits": flags.splits, "data": data}
 
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("labels", type=Path, nargs="?", help="a labelled file of FActScore, such as its ChatGPT.jsonl")
+    parser = page_options(str(__doc__), "a labelled file of FActScore, such as its ChatGPT.jsonl")
     parser.add_argument("--world", type=Path, nargs="+", default=[], help="tagged answers of tests on the world")
     parser.add_argument("--splits", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    flags = parser.parse_args()
-    if not flags.page:
-        if flags.labels is None:
-            parser.error("the labelled file of FActScore is missing")
-        publish(RESULTS, {"splits": flags.splits, "data": run(flags)}, flags.only_print)
-    if not flags.only_print:
-        content = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replace_between(page, BEGIN, END, content), encoding="utf-8")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 
 def _band(alpha: float, draws: int) -> float:

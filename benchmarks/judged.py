@@ -12,16 +12,14 @@ Writes benchmarks/results/judged.json and the table in docs/calibrate.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, publish, replace_between, versions_text
+from common import ROOT, page_options, run_for_page, versions_text
 from powered import drawn, population, read
 
 from lovec.calibration.conformal import TRUE_FROM, Passage, losses
@@ -133,7 +131,7 @@ def mapped(every: Judged, labels: int, draws: int, seed: int) -> dict[str, Any]:
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured."""
-    every = population(read(flags.folder))
+    every = population(read(flags.data))
     found = judges(every, flags.seed)
     rows = []
     for labels in LABELS:
@@ -192,22 +190,10 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder of HaluEval 2.0")
+    parser = page_options(str(__doc__), "the folder of HaluEval 2.0")
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--maps", type=int, default=50, help="draws that maps are fitted to")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    flags = parser.parse_args()
-    if not flags.page:
-        if flags.folder is None:
-            parser.error("the folder of HaluEval 2.0 is missing")
-        publish(RESULTS, run(flags), flags.only_print)
-    if not flags.only_print:
-        page = PAGE.read_text(encoding="utf-8")
-        content = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-        PAGE.write_text(replace_between(page, BEGIN, END, content), encoding="utf-8")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, publish, read_json, replace_between, versions_text
+from common import ROOT, page_options, run_for_page, versions_text
 
 from lovec.baselines import Words
 from lovec.calibration.conformal import TRUE_FROM, Passage, Promise, guarantee, holds, retention
@@ -126,23 +126,16 @@ def _place(name: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else 0, name)
 
 
+def run(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return what was measured."""
+    return {"splits": flags.splits, "data": measured(flags.data, flags.splits, flags.seed)}
+
+
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("claims", type=Path, nargs="?", help="factscore_processed.json of conformal-safety")
+    parser = page_options(str(__doc__), "factscore_processed.json of conformal-safety")
     parser.add_argument("--splits", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    flags = parser.parse_args()
-    if not flags.page:
-        if flags.claims is None:
-            parser.error("the file of claims is missing")
-        results = {"splits": flags.splits, "data": measured(flags.claims, flags.splits, flags.seed)}
-        publish(RESULTS, results, flags.only_print)
-    if not flags.only_print:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replace_between(page, BEGIN, END, table(read_json(RESULTS))), encoding="utf-8")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 
 if __name__ == "__main__":

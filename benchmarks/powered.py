@@ -13,7 +13,6 @@ Writes benchmarks/results/powered.json and the table in docs/metrics.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import ROOT, publish, replace_between, versions_text
+from common import ROOT, page_options, run_for_page, versions_text
 
 from lovec.baselines.words import Words
 from lovec.datasets.layouts import read_any
@@ -124,7 +123,7 @@ def verdicts(every: Judged) -> dict[str, Any]:
 
 def run(flags: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured."""
-    every = population(read(flags.folder))
+    every = population(read(flags.data))
     return {
         "draws": flags.draws,
         "claims": len(every.people),
@@ -172,21 +171,9 @@ def table(results: Entry) -> str:
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder of HaluEval 2.0")
+    parser = page_options(str(__doc__), "the folder of HaluEval 2.0")
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    flags = parser.parse_args()
-    if not flags.page:
-        if flags.folder is None:
-            parser.error("the folder of HaluEval 2.0 is missing")
-        publish(RESULTS, run(flags), flags.only_print)
-    if not flags.only_print:
-        content = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replace_between(page, BEGIN, END, content), encoding="utf-8")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 
 def _percent(value: float) -> str:

@@ -14,13 +14,12 @@ Writes benchmarks/results/watching.json and the table in docs/serve.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from common import ROOT, publish, replace_between, versions_text
+from common import ROOT, page_options, run_for_page, versions_text
 from scipy.special import expit, logit, ndtri
 
 from lovec.calibration.conformal import conformal_threshold
@@ -210,24 +209,20 @@ def _delay(row: Mapping[str, Any], after: int) -> str:
     return f"{median} ({low} to {high})"
 
 
+def run(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return what was measured."""
+    found = {"streams": flags.streams, "most": flags.most, "after": flags.after, "level": LEVEL}
+    found["quiet"] = false_alarms(flags.streams, flags.most, flags.seed)
+    return found | {"changes": delays(flags.streams, flags.after, flags.seed)}
+
+
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page_options(str(__doc__))
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--most", type=int, default=2000, help="answers of a stream without a change")
     parser.add_argument("--after", type=int, default=2000, help="answers behind a change")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only-print", action="store_true", help="change no file")
-    parser.add_argument("--page", action="store_true", help="only write the table from the file")
-    flags = parser.parse_args()
-    if not flags.page:
-        found = {"streams": flags.streams, "most": flags.most, "after": flags.after, "level": LEVEL}
-        found["quiet"] = false_alarms(flags.streams, flags.most, flags.seed)
-        publish(RESULTS, found | {"changes": delays(flags.streams, flags.after, flags.seed)}, flags.only_print)
-    if not flags.only_print:
-        content = table(json.loads(RESULTS.read_text(encoding="utf-8")))
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replace_between(page, BEGIN, END, content), encoding="utf-8")
+    run_for_page(parser, run, table, RESULTS, PAGE, (BEGIN, END))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from .score import add_column_options, beside, check_folder, columns_of, foot, n
 if TYPE_CHECKING:
     from lovec.calibration import Fitted, Promised, ScoreCalibration
     from lovec.calibration.calibration import FittedMap
+    from lovec.datasets.columns import Columns
 
 _DRAWS = 2000
 
@@ -39,22 +41,8 @@ def run(words: list[str]) -> None:
         LovecError: the file cannot be read or holds too few labels, or the output cannot be written.
     """
     options = _parser().read(words)
-    check_count("--draws", options.draws)
-    check_share(options.promise, options.share)
-    check_range("--true_from", options.true_from, above=0, at_most=1)
-    probabilities = list(dict.fromkeys(options.keep_factual or ()))
-    for probability in probabilities:
-        check_range("--keep_factual", probability, above=0, below=1)
-    if options.promise_by and not probabilities:
-        raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
-    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge)
+    columns = _checked_columns(options)
     source = options.feedback or options.source
-    if options.judge and options.promise_by:
-        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
-    if options.feedback and (columns.methods or columns.by or options.layout):
-        raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
-    if not options.feedback and os.path.isdir(source):
-        raise UsageError(f"{source} is a calibration; give --feedback FILE with labels to fit it again to")
     folder = Path(options.out) if options.out else beside(source, "calibration")
     check_output(folder, [options.source, source])
     check_folder(folder, "calibrate", options.redo)
@@ -94,11 +82,10 @@ def run(words: list[str]) -> None:
         truth, group, judge = rows.people, rows.group, (options.judge, rows.judge.numpy())
         methods = [replace(method, judged=None) for method in methods]  # the page is about people's labels
     groups = group.tolist() if methods[0].grouped else None
-    promised, true_from = promises(probabilities, options.promise, options.share), options.true_from
+    promised, true_from = promises(options.keep_factual or (), options.promise, options.share), options.true_from
     if earlier is not None and not promised and earlier.guarantees:
         promised = [Promised.of(found) for found in earlier.guarantees]
         true_from = earlier.guarantees[0].true_from
-    probabilities = [round(1 - one.alpha, 9) for one in promised]
     made, fitted = calibrate_columns(
         [
             Column(method.name, "uncertainty")
@@ -124,12 +111,14 @@ def run(words: list[str]) -> None:
     for at, found in enumerate(made.guarantees):
         if (kept := made.least_kept(found)) is not None:
             told[at] += f": those with {kept}"
+    probabilities = [round(1 - one.alpha, 9) for one in promised]
     kinds = [_by_kind(made, probability) for probability in probabilities] if made.by else []
     report(f"{source}: {made.describe()}", made, fitted, told)
     if earlier is not None:
         ranks, owners = earlier.ranks(np.stack(directed, 1)), groups or range(len(truth))
-        passages = {one: group_passages(ranks, truth.numpy(), owners, one.true_from) for one in earlier.guarantees}
-        kinds = [*(f"the threshold before: {told_of_promise(one, passages[one].values())}" for one in passages), *kinds]
+        for one in reversed(earlier.guarantees):
+            passages = group_passages(ranks, truth.numpy(), owners, one.true_from)
+            kinds.insert(0, f"the threshold before: {told_of_promise(one, passages.values())}")
     for line in kinds:
         print(f"  {line}")
     scores = measured_files([cross_fitted(file, methods, fitted)], options.draws)
@@ -148,6 +137,30 @@ def run(words: list[str]) -> None:
         (f"lovec score NEW_FILE --calibration {calibration}", "how good they are, where there are labels"),
         (f"python -m webbrowser {shlex.quote(str(folder / 'index.html'))}", "look at the page"),
     )
+
+
+def _checked_columns(options: argparse.Namespace) -> Columns:
+    """Return the columns that the command line names.
+
+    Raises:
+        UsageError: options do not go together.
+        LovecError: a value is out of its range.
+    """
+    check_count("--draws", options.draws)
+    check_share(options.promise, options.share)
+    check_range("--true_from", options.true_from, above=0, at_most=1)
+    for probability in options.keep_factual or ():
+        check_range("--keep_factual", probability, above=0, below=1)
+    if options.promise_by and not options.keep_factual:
+        raise UsageError("--promise_by says for what promises are made; give --keep_factual, too")
+    if options.judge and options.promise_by:
+        raise UsageError("--judge and --promise_by both need labels of each kind of rows; give one of them")
+    columns = replace(columns_of(options), by=options.promise_by, judge=options.judge)
+    if options.feedback and (columns.methods or columns.by or options.layout):
+        raise UsageError("--feedback takes the columns of the calibration that is fitted again; name no others")
+    if not options.feedback and os.path.isdir(options.source):
+        raise UsageError(f"{options.source} is a calibration; give --feedback FILE with labels to fit it again to")
+    return columns
 
 
 def _by_kind(made: ScoreCalibration, probability: float) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 from lovec.cli.demo_methods import METHODS as DEMO
 from lovec.cli.demo_methods import ORDER
@@ -21,7 +20,6 @@ from lovec.metrics.bootstrap import by_question, intervals, resample
 from lovec.results import write_results
 from lovec.types import Record, ResultRow, Sentence
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 METRICS = dict.fromkeys(("brier", "ece_m", "spearman", "malformed", "mean_confidence", "mean_factuality"), 0.1)
 FLAT = tuple(1 / 11 for _ in range(11))
 STATED = {
@@ -29,16 +27,7 @@ STATED = {
 }  # fmt: skip
 
 
-def load(name):
-    """Import a script as a module, with its folder on the path as when it runs."""
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location(f"script_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-world = load("world")
+world = load_script("world")
 world_intervals = sys.modules["world_intervals"]
 common = sys.modules["common"]
 tables = sys.modules["world_tables"]
@@ -238,13 +227,13 @@ def test_seeds_run_in_processes_with_a_thread_each(tmp_path, monkeypatch):
 
 
 def test_the_costs_of_records_are_those_of_the_results():
-    data = load("data")
+    data = load_script("data")
     results = json.loads(data.RESULTS.read_text(encoding="utf-8"))
     assert f"{data.BEGIN}\n{data.table(results)}\n{data.END}" in data.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_on_sampling_and_tagging_is_of_its_results():
-    rollouts = load("rollouts")
+    rollouts = load_script("rollouts")
     results = common.read_json(rollouts.RESULTS)
     assert rollouts.PAGE.read_text() == rollouts.page(results)
     assert [row["work"] for row in results["work"]] == list(rollouts.WORK)
@@ -254,7 +243,7 @@ def test_the_page_on_sampling_and_tagging_is_of_its_results():
 
 
 def test_the_page_shows_the_stored_start_up_times():
-    startup = load("startup")
+    startup = load_script("startup")
     assert startup.table(common.read_json(startup.RESULTS)) in startup.PAGE.read_text(encoding="utf-8")
 
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from answers import answers
+from scripts import load_script
 
 from lovec.calibration.conformal import Passage, passages_of
 from lovec.metrics.records import confidence_of
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def load():
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location("script_guarantee", FOLDER / "guarantee.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-guarantee = load()
+guarantee = load_script("guarantee")
 FLAGS = SimpleNamespace(splits=40, seed=0)
 
 

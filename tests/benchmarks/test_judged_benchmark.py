@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from scripts import load_script
 
 from lovec.metrics.powered import Judged
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def judged() -> Any:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("script_judged", FOLDER / "judged.py")
-        assert spec and spec.loader
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-    finally:
-        sys.path.remove(str(FOLDER))
-    return script
+    return load_script("judged")
 
 
 def test_a_lenient_judge_alone_breaks_what_is_kept_with_people(judged: Any) -> None:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+from scripts import load_script
 
 from lovec.calibration.conformal import Passage
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def kinds() -> Any:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("script_kinds", FOLDER / "kinds.py")
-        assert spec and spec.loader
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-    finally:
-        sys.path.remove(str(FOLDER))
-    return script
+    return load_script("kinds")
 
 
 def test_one_threshold_breaks_the_promise_for_a_kind_and_its_own_keeps_it(kinds: Any) -> None:
@@ -52,5 +41,5 @@ def test_one_threshold_breaks_the_promise_for_a_kind_and_its_own_keeps_it(kinds:
 
 
 def test_the_page_has_what_was_measured(kinds: Any) -> None:
-    content = kinds.table(kinds.read_json(kinds.RESULTS))
+    content = kinds.table(json.loads(kinds.RESULTS.read_text(encoding="utf-8")))
     assert f"{kinds.BEGIN}\n{content}\n{kinds.END}" in kinds.PAGE.read_text(encoding="utf-8")

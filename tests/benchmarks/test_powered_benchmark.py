@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from scripts import load_script
 
 from lovec.metrics.powered import Judged
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def load():
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location("script_powered", FOLDER / "powered.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-powered = load()
+powered = load_script("powered")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -13,25 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scripts import load_script
 
 from lovec.datasets.jsonl import read_records, write_records
 from lovec.results import write_results
 from lovec.types import LovecError, Record, ResultRow, Sentence
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SHARED = Path(os.environ.get("LOVEC_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
-def load(name):
-    """Import a script as a module, with its folder on the path as when it runs."""
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location(f"script_{name}", FOLDER / f"{name}.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where its dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
-
-
-real = load("real")
+real = load_script("real")
 common, data, found, kept, pages = (
     sys.modules[name] for name in ("common", "real_data", "real_results", "real_scores", "real_page")
 )

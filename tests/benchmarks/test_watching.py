@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import load_script
 
 from lovec.calibration.conformal import Passage, conformal_scores
 from lovec.calibration.drift import LEVEL
 from lovec.calibration.watching import map_alarm, map_gaps
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def load():
-    sys.path.insert(0, str(FOLDER))
-    spec = importlib.util.spec_from_file_location("script_watching", FOLDER / "watching.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-watching = load()
+watching = load_script("watching")
 
 
 def test_simulated_confidences_are_right_and_errors_come_together():
